@@ -1,0 +1,193 @@
+//! A [`Problem`] in dense form: nodes, pools and trials are positions, goodput tables are speedups.
+
+use std::collections::BTreeMap;
+
+use super::{Allocation, Error, Fairness, NodeId, Problem, TrialId, TrialRequest, realloc_factor};
+use crate::goodput::{Curve, GpuType, Tier};
+
+/// GPUs of one trial by node position, sorted, without zeros.
+pub(crate) type Row = Vec<(usize, u32)>;
+
+pub(crate) struct NodeSlot {
+    pub(crate) id: NodeId,
+    pub(crate) pool: usize,
+    pub(crate) gpus: u32,
+}
+
+/// Nodes that one trial may span: one GPU type, one group.
+pub(crate) struct Pool {
+    pub(crate) gpu_type: GpuType,
+    pub(crate) nodes: Vec<usize>,
+    pub(crate) gpus: u32,
+    pub(crate) largest: u32,
+}
+
+pub(crate) struct TrialData {
+    pub(crate) id: TrialId,
+    pub(crate) min: u32,
+    pub(crate) max: u32,
+    pub(crate) weight: f64,
+    /// Speedup of any allocation but the current one is scaled by this.
+    pub(crate) moved_factor: f64,
+    /// Empty when the trial waits, or when some of its GPUs are gone.
+    pub(crate) current: Row,
+    pub(crate) pinned: bool,
+    /// Speedup without the re-allocation factor by pool, tier and GPUs - 1; 0 where the trial cannot run.
+    speedups: Vec<[Vec<f64>; Tier::COUNT]>,
+}
+
+impl TrialData {
+    /// Speedup of `gpus` GPUs in a pool before the re-allocation factor; 0 where limits or the model forbid it.
+    pub(crate) fn speedup(&self, pool: usize, tier: Tier, gpus: u32) -> f64 {
+        if gpus < self.min || gpus > self.max || gpus == 0 {
+            return 0.0;
+        }
+        self.speedups[pool][tier.index()].get(gpus as usize - 1).copied().unwrap_or(0.0)
+    }
+
+    /// The largest number of GPUs it could use in a pool at a tier.
+    pub(crate) fn largest(&self, pool: usize, tier: Tier) -> u32 {
+        self.speedups[pool][tier.index()].len() as u32
+    }
+}
+
+pub(crate) struct Instance {
+    pub(crate) nodes: Vec<NodeSlot>,
+    pub(crate) pools: Vec<Pool>,
+    pub(crate) trials: Vec<TrialData>,
+    pub(crate) fairness: Fairness,
+    pub(crate) avoid_interference: bool,
+}
+
+impl Instance {
+    pub(crate) fn new(problem: &Problem) -> Result<Self, Error> {
+        problem.check()?;
+        let mut pools: Vec<Pool> = Vec::new();
+        let mut pool_of = BTreeMap::new();
+        let mut nodes = Vec::with_capacity(problem.cluster.len());
+        for (id, node) in problem.cluster.iter() {
+            let pool = *pool_of.entry((node.gpu_type.clone(), node.group)).or_insert_with(|| {
+                pools.push(Pool { gpu_type: node.gpu_type.clone(), nodes: Vec::new(), gpus: 0, largest: 0 });
+                pools.len() - 1
+            });
+            pools[pool].nodes.push(nodes.len());
+            pools[pool].gpus += node.gpus;
+            pools[pool].largest = pools[pool].largest.max(node.gpus);
+            nodes.push(NodeSlot { id, pool, gpus: node.gpus });
+        }
+        let fair_gpus = problem.cluster.total_gpus().div_ceil(problem.trials.len().max(1) as u32);
+        let mut trials: Vec<_> =
+            problem.trials.iter().map(|trial| compile(trial, &nodes, &pools, fair_gpus)).collect();
+        release_impossible_pins(&mut trials, &nodes);
+        let (fairness, avoid_interference) = (problem.fairness, problem.avoid_interference);
+        Ok(Self { nodes, pools, trials, fairness, avoid_interference })
+    }
+
+    /// Speedup of a trial with these GPUs, including the re-allocation factor.
+    pub(crate) fn speedup(&self, trial: usize, row: &[(usize, u32)]) -> f64 {
+        let Some(&(first, _)) = row.first() else { return 0.0 };
+        let data = &self.trials[trial];
+        let gpus = row.iter().map(|&(_, gpus)| gpus).sum();
+        let tier = if row.len() > 1 { Tier::Node } else { Tier::Local };
+        let speedup = data.speedup(self.nodes[first].pool, tier, gpus);
+        if row == data.current { speedup } else { speedup * data.moved_factor }
+    }
+
+    /// Weighted utility of a trial at a speedup.
+    pub(crate) fn utility(&self, trial: usize, speedup: f64) -> f64 {
+        self.trials[trial].weight * self.fairness.utility(speedup)
+    }
+
+    /// The sum that orders plans.
+    pub(crate) fn total_utility(&self, rows: &[Row]) -> f64 {
+        rows.iter().enumerate().map(|(trial, row)| self.utility(trial, self.speedup(trial, row))).sum()
+    }
+
+    /// FITNESS of a sum of utilities.
+    pub(crate) fn fitness(&self, total_utility: f64) -> f64 {
+        self.fairness.fitness(total_utility, self.trials.iter().map(|trial| trial.weight).sum())
+    }
+
+    pub(crate) fn allocation(&self, row: &[(usize, u32)]) -> Allocation {
+        row.iter().map(|&(node, gpus)| (self.nodes[node].id, gpus)).collect()
+    }
+}
+
+fn compile(trial: &TrialRequest, nodes: &[NodeSlot], pools: &[Pool], fair_gpus: u32) -> TrialData {
+    let fair = fair_goodput(trial, pools, fair_gpus);
+    let speedups = pools
+        .iter()
+        .map(|pool| {
+            let curve = trial.table.get(&pool.gpu_type);
+            Tier::ALL.map(|tier| {
+                let room = if tier == Tier::Local { pool.largest } else { pool.gpus };
+                let Some(curve) = curve.filter(|_| fair > 0.0) else { return Vec::new() };
+                let largest = room.min(trial.max_gpus).min(curve.max_gpus(tier));
+                (1..=largest).map(|gpus| curve.at(tier, gpus) / fair).collect()
+            })
+        })
+        .collect();
+    let position = |id| nodes.binary_search_by_key(&id, |slot| slot.id).ok();
+    let current: Option<Row> = trial
+        .current
+        .iter()
+        .map(|(id, gpus)| position(id).filter(|&node| nodes[node].gpus >= gpus).map(|node| (node, gpus)))
+        .collect();
+    let one_pool = |row: &Row| row.windows(2).all(|pair| nodes[pair[0].0].pool == nodes[pair[1].0].pool);
+    let current = current.filter(one_pool).unwrap_or_default();
+    let moved_factor = if trial.current.is_empty() {
+        1.0
+    } else {
+        realloc_factor(trial.age_s, trial.reallocations, trial.realloc_delay_s)
+    };
+    TrialData {
+        id: trial.id,
+        min: trial.min_gpus,
+        max: trial.max_gpus,
+        weight: trial.weight,
+        moved_factor,
+        pinned: trial.pinned && !current.is_empty(),
+        current,
+        speedups,
+    }
+}
+
+/// Where pinned trials together hold more GPUs than a node has left, the later ones cannot stay.
+fn release_impossible_pins(trials: &mut [TrialData], nodes: &[NodeSlot]) {
+    let mut free: Vec<u32> = nodes.iter().map(|slot| slot.gpus).collect();
+    for trial in trials.iter_mut().filter(|trial| trial.pinned) {
+        if trial.current.iter().all(|&(node, gpus)| free[node] >= gpus) {
+            trial.current.iter().for_each(|&(node, gpus)| free[node] -= gpus);
+        } else {
+            trial.pinned = false;
+            trial.current.clear();
+        }
+    }
+}
+
+/// Goodput of the fair share, an exclusive 1/J of the cluster (section 4.2): `fair_gpus` GPUs, averaged over the
+/// types the trial can run on by how many GPUs there are of each.
+fn fair_goodput(trial: &TrialRequest, pools: &[Pool], fair_gpus: u32) -> f64 {
+    let wanted = fair_gpus.max(trial.min_gpus);
+    let (mut sum, mut share) = (0.0, 0.0);
+    for pool in pools {
+        let Some(curve) = trial.table.get(&pool.gpu_type) else { continue };
+        let goodput = goodput_beyond(curve, wanted.min(pool.gpus), pool.largest);
+        if goodput > 0.0 {
+            sum += goodput * f64::from(pool.gpus);
+            share += f64::from(pool.gpus);
+        }
+    }
+    if share > 0.0 { sum / share } else { 0.0 }
+}
+
+/// The curve at `gpus` packed onto as few nodes as hold them; beyond its end it goes on in proportion, because
+/// what was not explored is believed to scale.
+fn goodput_beyond(curve: &Curve, gpus: u32, node_gpus: u32) -> f64 {
+    let tier = if gpus <= node_gpus { Tier::Local } else { Tier::Node };
+    let largest_with = |tier| {
+        (1..=gpus.min(curve.max_gpus(tier))).rev().map(|k| (k, curve.at(tier, k))).find(|&(_, g)| g > 0.0)
+    };
+    let known = largest_with(tier).or_else(|| largest_with(Tier::Local)).or_else(|| largest_with(Tier::Node));
+    known.map_or(0.0, |(k, goodput)| goodput * f64::from(gpus) / f64::from(k))
+}

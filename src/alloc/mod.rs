@@ -1,0 +1,30 @@
+//! Which trial gets which GPUs.
+//!
+//! A [`Problem`] (cluster, trials, fairness) goes into a [`Policy`], a [`Plan`] with reasons comes out.
+//! `goodput` is the policy that studies use; `pollux` is the search of the paper, for comparison;
+//! `static`, `optimus` and `tiresias` are baselines.
+//!
+//! A policy may be asked at any moment: it sees only the problem, never a clock or a tick, and answers
+//! the same question the same way.
+//!
+//! *Architecture invariant:* no policy can return a plan that breaks the rules of [`Plan::check`];
+//! every plan is checked before it is returned. Nothing here does I/O; randomness is an argument.
+
+#![deny(clippy::disallowed_methods, clippy::iter_over_hash_type)]
+
+mod allocation;
+mod cluster;
+mod error;
+mod instance;
+mod objective;
+mod plan;
+mod policy;
+mod problem;
+
+pub use allocation::Allocation;
+pub use cluster::{Cluster, Node, NodeId};
+pub use error::Error;
+pub use objective::{Fairness, realloc_factor};
+pub use plan::{Assignment, Plan, Reason};
+pub use policy::Policy;
+pub use problem::{Problem, TrialId, TrialRequest};

@@ -1,0 +1,128 @@
+use std::{collections::BTreeSet, fmt, sync::Arc};
+
+use super::{Allocation, Cluster, Error, Fairness};
+use crate::goodput::{Curve, GoodputTable, GpuType};
+
+/// The number of a trial.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct TrialId(pub u32);
+
+impl fmt::Display for TrialId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// One trial as the allocator sees it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TrialRequest {
+    /// Its number.
+    pub id: TrialId,
+    /// How fast it makes progress with which GPUs.
+    pub table: Arc<GoodputTable>,
+    /// With fewer GPUs it does not run at all; at least 1.
+    pub min_gpus: u32,
+    /// It never gets more.
+    pub max_gpus: u32,
+    /// The GPUs it has now; none while it waits.
+    pub current: Allocation,
+    /// Its GPUs must not change.
+    pub pinned: bool,
+    /// Its share in the objective, 1 for all trials alike.
+    pub weight: f64,
+    /// Seconds since it was created.
+    pub age_s: f64,
+    /// How often its GPUs were changed.
+    pub reallocations: u32,
+    /// What such a change costs this trial, in seconds, as measured.
+    pub realloc_delay_s: f64,
+    /// GPU-seconds it has had: `pollux` and `tiresias` serve the least served first.
+    pub attained_gpu_s: f64,
+    /// The GPUs its user asks for: what `static` and `tiresias` give.
+    pub requested_gpus: u32,
+    /// Examples (at the efficiency of the initial batch) until it is done: what `optimus` goes by.
+    pub remaining_examples: f64,
+}
+
+impl TrialRequest {
+    /// A waiting trial that has not run yet, with no limits and the study's defaults.
+    #[must_use]
+    pub fn new(id: TrialId, table: impl Into<Arc<GoodputTable>>) -> Self {
+        Self {
+            id,
+            table: table.into(),
+            min_gpus: 1,
+            max_gpus: u32::MAX,
+            current: Allocation::none(),
+            pinned: false,
+            weight: 1.0,
+            age_s: 0.0,
+            reallocations: 0,
+            realloc_delay_s: 0.0,
+            attained_gpu_s: 0.0,
+            requested_gpus: 1,
+            remaining_examples: 0.0,
+        }
+    }
+
+    /// A waiting trial of which nothing is known yet: it is taken to scale perfectly, and starts on one GPU
+    /// (Pollux OSDI'21 section 4.1, prior-driven exploration).
+    #[must_use]
+    pub fn unprofiled(id: TrialId, types: impl IntoIterator<Item = GpuType>) -> Self {
+        let table: GoodputTable = types.into_iter().map(|gpu_type| (gpu_type, Curve::linear(1, 1))).collect();
+        Self { max_gpus: 1, ..Self::new(id, table) }
+    }
+
+    fn check(&self) -> Result<(), Error> {
+        let number = |what, value: f64, above_zero: bool| {
+            if value.is_finite() && (value > 0.0 || (!above_zero && value >= 0.0)) {
+                return Ok(());
+            }
+            let allowed = if above_zero { "a finite number above 0" } else { "a finite number, at least 0" };
+            Err(Error::OutOfRange { owner: format!("trial {}", self.id), what, value, allowed })
+        };
+        number("the weight", self.weight, true)?;
+        number("the age in seconds", self.age_s, false)?;
+        number("the re-allocation delay in seconds", self.realloc_delay_s, false)?;
+        number("the attained GPU time in seconds", self.attained_gpu_s, false)?;
+        number("the number of remaining examples", self.remaining_examples, false)?;
+        number("the least number of GPUs", f64::from(self.min_gpus), true)?;
+        if self.min_gpus > self.max_gpus {
+            return Err(Error::BadLimits { trial: self.id, min: self.min_gpus, max: self.max_gpus });
+        }
+        Ok(())
+    }
+}
+
+/// Everything a policy decides on: one question, complete in itself.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Problem {
+    /// The machines.
+    pub cluster: Cluster,
+    /// All trials that run or wait, oldest first.
+    pub trials: Vec<TrialRequest>,
+    /// The exponent p of the objective.
+    pub fairness: Fairness,
+    /// At most one distributed trial on each node (section 4.2, interference avoidance).
+    pub avoid_interference: bool,
+}
+
+impl Problem {
+    /// A problem with p = -1 and interference avoidance, the paper's defaults.
+    #[must_use]
+    pub fn new(cluster: Cluster, trials: Vec<TrialRequest>) -> Self {
+        Self { cluster, trials, fairness: Fairness::default(), avoid_interference: true }
+    }
+
+    /// Whether every number is usable and every trial appears once.
+    pub fn check(&self) -> Result<(), Error> {
+        let mut seen = BTreeSet::new();
+        for trial in &self.trials {
+            trial.check()?;
+            if !seen.insert(trial.id) {
+                return Err(Error::DuplicateTrial(trial.id));
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,42 @@
+use std::{fmt, sync::Arc};
+
+use super::Error;
+
+/// The name of a kind of GPU, such as `a100` or `t4`; any name will do. Cheap to clone.
+///
+/// ```
+/// use pollux_tune::goodput::GpuType;
+/// assert_eq!(GpuType::new("A100")?, GpuType::new("a100")?);
+/// # Ok::<(), pollux_tune::goodput::Error>(())
+/// ```
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct GpuType(Arc<str>);
+
+impl GpuType {
+    /// A GPU type of this name; upper and lower case are the same.
+    pub fn new(name: &str) -> Result<Self, Error> {
+        let name = name.trim();
+        if name.is_empty() {
+            return Err(Error::Empty("the name of a GPU type"));
+        }
+        Ok(Self(name.to_lowercase().into()))
+    }
+
+    /// The name in lower case.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for GpuType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Debug for GpuType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}

@@ -1,0 +1,24 @@
+//! How fast a training job makes progress, and what it should do with the GPUs it has.
+//!
+//! Goodput is throughput times statistical efficiency (Pollux OSDI'21 eq. 4). This module holds the
+//! throughput model and its online fit, the gradient noise scale behind the efficiency, learning-rate
+//! rules, the best batch size for an allocation, and what the trials of one study teach each other.
+//!
+//! It owns no trial and knows no cluster: numbers in, numbers out.
+//!
+//! *Architecture invariant:* nothing here reads a clock, does I/O, or draws a random number, and
+//! nothing here imports another module of the crate.
+
+#![deny(clippy::disallowed_methods, clippy::iter_over_hash_type)]
+
+mod error;
+mod gpu;
+mod shape;
+mod table;
+mod throughput;
+
+pub use error::Error;
+pub use gpu::GpuType;
+pub use shape::{Shape, Tier};
+pub use table::{Curve, GoodputTable};
+pub use throughput::{ComputeCost, SyncCost, ThroughputParams};

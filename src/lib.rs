@@ -1,0 +1,17 @@
+//! Hyper-parameter optimization that schedules GPUs by *goodput*.
+//!
+//! The crate is a pure core that decides, with thin shells that act. So far it holds the core's
+//! mathematical heart:
+//!
+//! - [`goodput`]: how fast a training job makes progress on a given set of GPUs, learned while it trains;
+//! - [`alloc`]: which trial gets which GPUs.
+//!
+//! Both follow *Pollux* (Qiao et al., OSDI'21); `docs/goodput.md` lists every departure and why.
+
+#![expect(
+    clippy::disallowed_methods,
+    reason = "the list in clippy.toml is for the pure modules, which deny it themselves"
+)]
+
+pub mod alloc;
+pub mod goodput;

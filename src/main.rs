@@ -1,0 +1,2 @@
+//! The `pollux-tune` program.
+fn main() {}
