@@ -12,13 +12,17 @@
 #![deny(clippy::disallowed_methods, clippy::iter_over_hash_type)]
 
 mod error;
+mod fit;
 mod gpu;
+mod observe;
 mod shape;
 mod table;
 mod throughput;
 
 pub use error::Error;
+pub use fit::{Fit, ThroughputPrior, fit, rmsle};
 pub use gpu::GpuType;
+pub use observe::{Observation, Observations};
 pub use shape::{Shape, Tier};
 pub use table::{Curve, GoodputTable};
 pub use throughput::{ComputeCost, SyncCost, ThroughputParams};
