@@ -11,14 +11,23 @@
 
 #![deny(clippy::disallowed_methods, clippy::iter_over_hash_type)]
 
+mod efficiency;
 mod error;
 mod gpu;
+mod learning_rate;
+mod noise;
 mod shape;
 mod table;
 mod throughput;
 
+pub use efficiency::{NoiseScale, StatisticalProgress};
 pub use error::Error;
 pub use gpu::GpuType;
+pub use learning_rate::{LrContext, LrRule, LrScaling, scale_lr};
+pub use noise::{
+    ConsecutiveNorms, GradientNorms, GradientSample, GradientStats, NoiseEstimator, NoiseState, Optimizer,
+    Preconditioner,
+};
 pub use shape::{Shape, Tier};
 pub use table::{Curve, GoodputTable};
 pub use throughput::{ComputeCost, SyncCost, ThroughputParams};
