@@ -36,6 +36,26 @@ pub enum Error {
     /// A name that must not be empty is.
     #[error("{0} is empty")]
     Empty(&'static str),
+    /// A name that is not among the known ones.
+    #[error("no {what} is called `{name}`, allowed are {allowed}")]
+    UnknownName {
+        /// The kind of thing that was named.
+        what: &'static str,
+        /// What was given.
+        name: String,
+        /// The known names.
+        allowed: &'static str,
+    },
+    /// Two lists that belong together have different lengths.
+    #[error("{what}: {len} numbers for {expected}")]
+    LengthMismatch {
+        /// The list, as a user would call it.
+        what: &'static str,
+        /// Its length.
+        len: usize,
+        /// The length it should have.
+        expected: usize,
+    },
     /// There is nothing to fit to.
     #[error("no observations to fit")]
     NoObservations,
@@ -56,6 +76,15 @@ impl Error {
             Ok(value)
         } else {
             Err(Self::OutOfRange { what, value, allowed })
+        }
+    }
+
+    /// `value` if it is finite.
+    pub(crate) const fn check_finite(what: &'static str, value: f64) -> Result<f64, Self> {
+        if value.is_finite() {
+            Ok(value)
+        } else {
+            Err(Self::OutOfRange { what, value, allowed: "a finite number" })
         }
     }
 

@@ -11,17 +11,26 @@
 
 #![deny(clippy::disallowed_methods, clippy::iter_over_hash_type)]
 
+mod efficiency;
 mod error;
 mod fit;
 mod gpu;
+mod learning_rate;
+mod noise;
 mod observe;
 mod shape;
 mod table;
 mod throughput;
 
+pub use efficiency::{NoiseScale, StatisticalProgress};
 pub use error::Error;
 pub use fit::{Fit, ThroughputPrior, fit, rmsle};
 pub use gpu::GpuType;
+pub use learning_rate::{LrContext, LrRule, LrScaling, scale_lr};
+pub use noise::{
+    ConsecutiveNorms, GradientNorms, GradientSample, GradientStats, NoiseEstimator, NoiseState, Optimizer,
+    Preconditioner,
+};
 pub use observe::{Observation, Observations};
 pub use shape::{Shape, Tier};
 pub use table::{Curve, GoodputTable};

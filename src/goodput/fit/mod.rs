@@ -44,7 +44,6 @@ impl ThroughputPrior {
         self.precision[variable] > 0.0
     }
 
-
     /// The model that the prior believes in, for a trial without a single step of its own. Costs of which the prior
     /// knows nothing are 0: unknown resources are believed to scale.
     pub fn params(&self) -> Result<ThroughputParams, Error> {
