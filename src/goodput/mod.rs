@@ -11,22 +11,26 @@
 
 #![deny(clippy::disallowed_methods, clippy::iter_over_hash_type)]
 
+mod batch;
 mod efficiency;
 mod error;
 mod fit;
 mod gpu;
 mod learning_rate;
+mod model;
 mod noise;
 mod observe;
 mod shape;
 mod table;
 mod throughput;
 
+pub use batch::{BatchLimits, BatchMode, BatchPlan, BestBatch, best_batch};
 pub use efficiency::{NoiseScale, StatisticalProgress};
 pub use error::Error;
 pub use fit::{Fit, ThroughputPrior, fit, rmsle};
 pub use gpu::GpuType;
 pub use learning_rate::{LrContext, LrRule, LrScaling, scale_lr};
+pub use model::GoodputModel;
 pub use noise::{
     ConsecutiveNorms, GradientNorms, GradientSample, GradientStats, NoiseEstimator, NoiseState, Optimizer,
     Preconditioner,
