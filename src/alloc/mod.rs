@@ -22,6 +22,7 @@ mod optimus;
 mod placement;
 mod plan;
 mod policy;
+mod pollux;
 mod problem;
 mod tiresias;
 
@@ -33,5 +34,6 @@ pub use objective::{Fairness, realloc_factor};
 pub use optimus::OptimusPolicy;
 pub use plan::{Assignment, Plan, Reason};
 pub use policy::Policy;
+pub use pollux::{PolluxOptions, PolluxPolicy};
 pub use problem::{Problem, TrialId, TrialRequest};
 pub use tiresias::TiresiasPolicy;
