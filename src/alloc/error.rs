@@ -43,6 +43,14 @@ pub enum Error {
         /// The part that is wrong.
         text: String,
     },
+    /// No policy has this name.
+    #[error("there is no policy `{name}`: choose {allowed}")]
+    UnknownPolicy {
+        /// What was given.
+        name: String,
+        /// The names there are.
+        allowed: String,
+    },
     /// A plan breaks a rule. This is a bug of the policy that made it.
     #[error("broken plan: {0}")]
     BrokenPlan(String),

@@ -8,6 +8,11 @@ use crate::goodput::{Curve, GpuType, Tier};
 /// GPUs of one trial by node position, sorted, without zeros.
 pub(crate) type Row = Vec<(usize, u32)>;
 
+/// All GPUs of a row.
+pub(crate) fn gpus_of(row: &[(usize, u32)]) -> u32 {
+    row.iter().map(|&(_, gpus)| gpus).sum()
+}
+
 pub(crate) struct NodeSlot {
     pub(crate) id: NodeId,
     pub(crate) pool: usize,
@@ -32,12 +37,18 @@ pub(crate) struct TrialData {
     /// Empty when the trial waits, or when some of its GPUs are gone.
     pub(crate) current: Row,
     pub(crate) pinned: bool,
+    /// Examples per second of the fair share: a speedup times this is a goodput.
+    pub(crate) fair_goodput: f64,
+    pub(crate) attained_gpu_s: f64,
+    pub(crate) requested_gpus: u32,
+    pub(crate) remaining_examples: f64,
     /// Speedup without the re-allocation factor by pool, tier and GPUs - 1; 0 where the trial cannot run.
     speedups: Vec<[Vec<f64>; Tier::COUNT]>,
 }
 
 impl TrialData {
-    /// Speedup of `gpus` GPUs in a pool before the re-allocation factor; 0 where limits or the model forbid it.
+    /// Speedup of `gpus` GPUs in a pool before the re-allocation factor; 0 where limits or the model forbid
+    /// it.
     pub(crate) fn speedup(&self, pool: usize, tier: Tier, gpus: u32) -> f64 {
         if gpus < self.min || gpus > self.max || gpus == 0 {
             return 0.0;
@@ -48,6 +59,11 @@ impl TrialData {
     /// The largest number of GPUs it could use in a pool at a tier.
     pub(crate) fn largest(&self, pool: usize, tier: Tier) -> u32 {
         self.speedups[pool][tier.index()].len() as u32
+    }
+
+    /// The largest number of GPUs it could use in a pool.
+    pub(crate) fn most(&self, pool: usize) -> u32 {
+        Tier::ALL.map(|tier| self.largest(pool, tier)).into_iter().max().unwrap_or(0)
     }
 }
 
@@ -85,12 +101,27 @@ impl Instance {
 
     /// Speedup of a trial with these GPUs, including the re-allocation factor.
     pub(crate) fn speedup(&self, trial: usize, row: &[(usize, u32)]) -> f64 {
-        let Some(&(first, _)) = row.first() else { return 0.0 };
-        let data = &self.trials[trial];
-        let gpus = row.iter().map(|&(_, gpus)| gpus).sum();
-        let tier = if row.len() > 1 { Tier::Node } else { Tier::Local };
-        let speedup = data.speedup(self.nodes[first].pool, tier, gpus);
+        let (data, speedup) = (&self.trials[trial], self.steady_speedup(trial, row));
         if row == data.current { speedup } else { speedup * data.moved_factor }
+    }
+
+    /// Speedup of a trial with these GPUs once it runs there, without the re-allocation factor.
+    pub(crate) fn steady_speedup(&self, trial: usize, row: &[(usize, u32)]) -> f64 {
+        let Some(&(first, _)) = row.first() else { return 0.0 };
+        let tier = if row.len() > 1 { Tier::Node } else { Tier::Local };
+        self.trials[trial].speedup(self.nodes[first].pool, tier, gpus_of(row))
+    }
+
+    /// Speedup of `gpus` GPUs of an empty pool on as few nodes as hold them, without the re-allocation
+    /// factor.
+    pub(crate) fn packed_speedup(&self, trial: usize, pool: usize, gpus: u32) -> f64 {
+        let tier = if gpus > self.pools[pool].largest { Tier::Node } else { Tier::Local };
+        self.trials[trial].speedup(pool, tier, gpus)
+    }
+
+    /// The pool where a trial has its GPUs; none while it waits.
+    pub(crate) fn home(&self, trial: usize) -> Option<usize> {
+        self.trials[trial].current.first().map(|&(node, _)| self.nodes[node].pool)
     }
 
     /// Weighted utility of a trial at a speedup.
@@ -148,6 +179,10 @@ fn compile(trial: &TrialRequest, nodes: &[NodeSlot], pools: &[Pool], fair_gpus: 
         moved_factor,
         pinned: trial.pinned && !current.is_empty(),
         current,
+        fair_goodput: fair,
+        attained_gpu_s: trial.attained_gpu_s,
+        requested_gpus: trial.requested_gpus,
+        remaining_examples: trial.remaining_examples,
         speedups,
     }
 }
@@ -165,8 +200,8 @@ fn release_impossible_pins(trials: &mut [TrialData], nodes: &[NodeSlot]) {
     }
 }
 
-/// Goodput of the fair share, an exclusive 1/J of the cluster (section 4.2): `fair_gpus` GPUs, averaged over the
-/// types the trial can run on by how many GPUs there are of each.
+/// Goodput of the fair share, an exclusive 1/J of the cluster (section 4.2): `fair_gpus` GPUs, averaged over
+/// the types the trial can run on by how many GPUs there are of each.
 fn fair_goodput(trial: &TrialRequest, pools: &[Pool], fair_gpus: u32) -> f64 {
     let wanted = fair_gpus.max(trial.min_gpus);
     let (mut sum, mut share) = (0.0, 0.0);
@@ -181,8 +216,8 @@ fn fair_goodput(trial: &TrialRequest, pools: &[Pool], fair_gpus: u32) -> f64 {
     if share > 0.0 { sum / share } else { 0.0 }
 }
 
-/// The curve at `gpus` packed onto as few nodes as hold them; beyond its end it goes on in proportion, because
-/// what was not explored is believed to scale.
+/// The curve at `gpus` packed onto as few nodes as hold them; beyond its end it goes on in proportion,
+/// because what was not explored is believed to scale.
 fn goodput_beyond(curve: &Curve, gpus: u32, node_gpus: u32) -> f64 {
     let tier = if gpus <= node_gpus { Tier::Local } else { Tier::Node };
     let largest_with = |tier| {

@@ -15,16 +15,27 @@
 mod allocation;
 mod cluster;
 mod error;
+mod fixed;
 mod instance;
+mod kind;
 mod objective;
+mod optimus;
+mod placement;
 mod plan;
 mod policy;
+mod pollux;
 mod problem;
+mod tiresias;
 
 pub use allocation::Allocation;
 pub use cluster::{Cluster, Node, NodeId};
 pub use error::Error;
+pub use fixed::StaticPolicy;
+pub use kind::PolicyKind;
 pub use objective::{Fairness, realloc_factor};
+pub use optimus::OptimusPolicy;
 pub use plan::{Assignment, Plan, Reason};
 pub use policy::Policy;
+pub use pollux::{PolluxOptions, PolluxPolicy};
 pub use problem::{Problem, TrialId, TrialRequest};
+pub use tiresias::TiresiasPolicy;
