@@ -9,8 +9,8 @@ use std::{
 
 use pollux_tune::{
     alloc::{
-        Cluster, NodeId, OptimusPolicy, Plan, Policy, PolluxOptions, PolluxPolicy, Problem, Reason,
-        StaticPolicy, TiresiasPolicy, TrialId, TrialRequest,
+        Cluster, GoodputOptions, GoodputPolicy, NodeId, OptimusPolicy, Plan, Policy, PolluxOptions,
+        PolluxPolicy, Problem, Reason, StaticPolicy, TiresiasPolicy, TrialId, TrialRequest,
     },
     goodput::GpuType,
 };
@@ -173,6 +173,11 @@ fn small_pollux() -> PolluxPolicy {
 }
 
 #[test]
+fn goodput_conforms() {
+    conformance(|| Box::new(GoodputPolicy::default()));
+}
+
+#[test]
 fn pollux_conforms() {
     conformance(|| Box::new(small_pollux()));
 }
@@ -217,17 +222,14 @@ fn fitness_of_keeping(problem: &Problem) -> Option<f64> {
     plan.check(problem).ok().map(|()| plan.fitness)
 }
 
-#[test]
-fn pollux_is_never_worse_than_keeping_everything() {
+/// `plans` are the answers of a policy that may be asked in several ways.
+fn never_worse_than_keeping(plans: impl Fn(&Problem) -> Result<Vec<Plan>, TestCaseError>) {
     let (asked, kept) = (Cell::new(0), Cell::new(0));
     let run = |problem: Problem| {
         asked.set(asked.get() + 1);
         if let Some(keeping) = fitness_of_keeping(&problem) {
             kept.set(kept.get() + 1);
-            // However short the search is.
-            for generations in [1, 2, 8] {
-                let mut policy = PolluxPolicy::new(PolluxOptions { population: 12, generations });
-                let plan = ask(&mut policy, &problem, 3)?;
+            for plan in plans(&problem)? {
                 prop_assert!(plan.fitness >= keeping * (1.0 - 1e-9), "{} < {keeping}", plan.fitness);
             }
         }
@@ -237,4 +239,21 @@ fn pollux_is_never_worse_than_keeping_everything() {
         panic!("{error}");
     }
     assert!(4 * kept.get() > asked.get(), "only {kept:?} of {asked:?} problems could be kept");
+}
+
+#[test]
+fn goodput_is_never_worse_than_keeping_everything() {
+    // However short the search is.
+    let budgets = [GoodputOptions::default(), GoodputOptions { local_steps: 0, exact_rows: 0 }];
+    never_worse_than_keeping(|problem| {
+        budgets.iter().map(|&budget| ask(&mut GoodputPolicy::new(budget), problem, 3)).collect()
+    });
+}
+
+#[test]
+fn pollux_is_never_worse_than_keeping_everything() {
+    never_worse_than_keeping(|problem| {
+        let short = [1, 2, 8].map(|generations| PolluxOptions { population: 12, generations });
+        short.iter().map(|&options| ask(&mut PolluxPolicy::new(options), problem, 3)).collect()
+    });
 }

@@ -1,6 +1,6 @@
 use std::{fmt, str::FromStr};
 
-use super::{Error, OptimusPolicy, Policy, PolluxPolicy, StaticPolicy, TiresiasPolicy};
+use super::{Error, GoodputPolicy, OptimusPolicy, Policy, PolluxPolicy, StaticPolicy, TiresiasPolicy};
 
 /// The policies that can be chosen by name.
 ///
@@ -11,8 +11,11 @@ use super::{Error, OptimusPolicy, Policy, PolluxPolicy, StaticPolicy, TiresiasPo
 /// assert!("round-robin".parse::<PolicyKind>().is_err());
 /// # Ok::<(), pollux_tune::alloc::Error>(())
 /// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum PolicyKind {
+    /// [`GoodputPolicy`], `goodput`, the default.
+    #[default]
+    Goodput,
     /// [`PolluxPolicy`], `pollux`.
     Pollux,
     /// [`StaticPolicy`], `static`.
@@ -25,12 +28,13 @@ pub enum PolicyKind {
 
 impl PolicyKind {
     /// Every policy.
-    pub const ALL: [Self; 4] = [Self::Pollux, Self::Static, Self::Optimus, Self::Tiresias];
+    pub const ALL: [Self; 5] = [Self::Goodput, Self::Pollux, Self::Static, Self::Optimus, Self::Tiresias];
 
     /// The name users choose it by.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
+            Self::Goodput => "goodput",
             Self::Pollux => "pollux",
             Self::Static => "static",
             Self::Optimus => "optimus",
@@ -42,6 +46,7 @@ impl PolicyKind {
     #[must_use]
     pub fn build(self) -> Box<dyn Policy> {
         match self {
+            Self::Goodput => Box::new(GoodputPolicy::default()),
             Self::Pollux => Box::new(PolluxPolicy::default()),
             Self::Static => Box::new(StaticPolicy),
             Self::Optimus => Box::new(OptimusPolicy),
@@ -82,6 +87,6 @@ mod tests {
     #[test]
     fn an_unknown_name_lists_the_known_ones() {
         let message = "fifo".parse::<PolicyKind>().unwrap_err().to_string();
-        assert_eq!(message, "there is no policy `fifo`: choose pollux, static, optimus, tiresias");
+        assert_eq!(message, "there is no policy `fifo`: choose goodput, pollux, static, optimus, tiresias");
     }
 }

@@ -1,0 +1,117 @@
+//! The default policy: FITNESS is a separable sum, so solve it as one.
+//!
+//! 1. [`menu`]: what every trial gains from every number of GPUs of every pool, or from staying where it is.
+//! 2. [`dual`]: the price of a GPU at which demand meets supply, and the bound that follows from it.
+//! 3. [`search`]: place what trials choose at those prices, then divide pairs of nodes anew, exactly, until no pair gets
+//!    better; a second search starts from the present allocation, so no plan is worse than keeping it.
+//! 4. [`exact`]: on small problems, branch and bound proves the optimum or finds it.
+
+mod dual;
+mod exact;
+mod menu;
+mod pair;
+mod search;
+mod state;
+#[cfg(test)]
+mod tests;
+
+use rand_chacha::ChaCha8Rng;
+
+use self::{
+    dual::Dual,
+    exact::{Exact, is_small},
+    menu::Menu,
+    pair::PairSearch,
+    state::State,
+};
+use super::{Error, Plan, Policy, Problem, instance::Instance};
+
+/// How much a [`GoodputPolicy`] may search. Budgets are counted, not timed, so that answers repeat.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct GoodputOptions {
+    /// Inner steps of the local search.
+    pub local_steps: u64,
+    /// Rows tried by branch and bound; 0 turns it off.
+    pub exact_rows: u64,
+}
+
+impl Default for GoodputOptions {
+    fn default() -> Self {
+        Self { local_steps: 20_000_000, exact_rows: 300_000 }
+    }
+}
+
+/// Sums of utilities that differ by less are the same.
+const ROUNDING: f64 = 1e-9;
+
+/// Maximises FITNESS with a proven gap (`goodput`): see [`Plan::gap`]. It draws no random numbers.
+///
+/// ```
+/// use pollux_tune::{alloc::*, goodput::*};
+/// use rand::SeedableRng;
+/// let t4 = GpuType::new("t4")?;
+/// let table = GoodputTable::from([(t4, Curve::linear(8, 4))]);
+/// let trials = (0..3).map(|id| TrialRequest::new(TrialId(id), table.clone())).collect();
+/// let problem = Problem::new(Cluster::parse("2x4xt4")?, trials);
+/// let plan = GoodputPolicy::default().allocate(&problem, &mut rand_chacha::ChaCha8Rng::seed_from_u64(0))?;
+/// let gpus: Vec<u32> = plan.assignments.iter().map(|trial| trial.allocation.gpus()).collect();
+/// assert_eq!(gpus.iter().sum::<u32>(), 8);
+/// assert_eq!(plan.gap(), Some(0.0));
+/// # Ok::<(), Error>(())
+/// ```
+#[derive(Debug, Clone, Default)]
+pub struct GoodputPolicy {
+    options: GoodputOptions,
+}
+
+impl GoodputPolicy {
+    /// A policy with these budgets.
+    #[must_use]
+    pub const fn new(options: GoodputOptions) -> Self {
+        Self { options }
+    }
+}
+
+impl Policy for GoodputPolicy {
+    fn name(&self) -> &'static str {
+        "goodput"
+    }
+
+    fn allocate(&mut self, problem: &Problem, _rng: &mut ChaCha8Rng) -> Result<Plan, Error> {
+        let instance = Instance::new(problem)?;
+        let menus: Vec<Option<Menu>> =
+            (0..instance.trials.len()).map(|trial| Menu::new(&instance, trial)).collect();
+        let empty = State::new(&instance, &menus);
+        let supply: Vec<u32> =
+            instance.pools.iter().map(|pool| pool.nodes.iter().map(|&node| empty.free[node]).sum()).collect();
+        let dual = Dual::solve(&menus, &supply);
+        let pinned: f64 = (0..menus.len()).filter(|&t| menus[t].is_none()).map(|t| empty.utilities[t]).sum();
+
+        let mut best = State::new(&instance, &menus);
+        let mut search = PairSearch::default();
+        search::construct(&mut best, &dual);
+        search::improve(&mut best, &mut search, &dual, self.options.local_steps);
+        if menus.iter().flatten().any(|menu| menu.keep.is_some()) {
+            let mut kept = State::new(&instance, &menus);
+            search::keep(&mut kept);
+            search::improve(&mut kept, &mut search, &dual, self.options.local_steps);
+            if kept.total() >= best.total() {
+                best = kept;
+            }
+        }
+
+        let total = best.total();
+        let mut bound = dual.bound + pinned;
+        let mut rows = best.rows;
+        let mut proven = bound - total <= ROUNDING * (1.0 + bound.abs());
+        if !proven && is_small(&instance, &empty) {
+            let proof = Exact::new(empty, &dual, total, self.options.exact_rows).run();
+            proven = proof.complete;
+            rows = proof.rows.unwrap_or(rows);
+        }
+        if proven {
+            bound = instance.total_utility(&rows);
+        }
+        Plan::from_rows(problem, &instance, &rows, Some(bound))
+    }
+}

@@ -1,0 +1,136 @@
+//! From prices to a plan: place what the prices suggest, then improve pairs of nodes until nothing helps.
+
+use std::cmp::Reverse;
+
+use super::{dual::Dual, menu::row_gpus, pair::PairSearch, state::State};
+use crate::goodput::Tier;
+
+/// Below this many nodes every pair is looked at; above, each node meets a few partners.
+const ALL_PAIRS: usize = 24;
+/// Nodes whose product of GPUs is above this are divided without needless spreading.
+const LEAN: u32 = 36;
+/// Waiting trials that are offered to a pair of nodes.
+const OFFERED: usize = 2;
+
+/// Every trial gets what it would choose at the prices, if it can be placed; otherwise the best that is left.
+pub(super) fn construct(state: &mut State, dual: &Dual) {
+    let mut wanted: Vec<(usize, usize, u32)> = Vec::new();
+    for (trial, menu) in state.menus.iter().enumerate() {
+        let Some(menu) = menu else { continue };
+        let Some((pool, gpus)) = menu.choose(&dual.prices).0 else { continue };
+        let current = &state.instance.trials[trial].current;
+        let home = current.first().is_some_and(|&(node, _)| state.instance.nodes[node].pool == pool);
+        if home && row_gpus(current) == gpus && menu.keep.is_some() && state.fits(current) {
+            state.put(trial, current.clone());
+        } else {
+            wanted.push((trial, pool, gpus));
+        }
+    }
+    wanted.sort_by_key(|&(trial, _, gpus)| (Reverse(gpus), trial));
+    for (trial, pool, gpus) in wanted {
+        let menu = state.menus[trial].as_ref().map(|menu| &menu.pools[pool]);
+        let utility = |tier| menu.map_or(f64::NEG_INFINITY, |menu| menu.utility(tier, gpus));
+        let alone = state.tightest(pool, gpus);
+        let row = if !alone.is_empty() && utility(Tier::Local) > f64::NEG_INFINITY {
+            Some(alone)
+        } else {
+            state.several(pool, gpus).filter(|_| utility(Tier::Node) > f64::NEG_INFINITY)
+        };
+        if let Some(row) = row {
+            state.put(trial, row);
+        }
+    }
+    fill(state);
+}
+
+/// Everybody keeps the GPUs they have; who has none takes what is left.
+pub(super) fn keep(state: &mut State) {
+    for trial in 0..state.rows.len() {
+        let current = &state.instance.trials[trial].current;
+        let kept = state.menus[trial].as_ref().is_some_and(|menu| menu.keep.is_some());
+        if kept && state.rows[trial].is_empty() && state.fits(current) {
+            state.put(trial, current.clone());
+        }
+    }
+    fill(state);
+}
+
+/// Lets each trial in turn take the best of what is free, those without GPUs first.
+fn fill(state: &mut State) {
+    let mut order: Vec<usize> = (0..state.rows.len()).filter(|&trial| state.menus[trial].is_some()).collect();
+    order.sort_by_key(|&trial| (!state.rows[trial].is_empty(), trial));
+    for trial in order {
+        let (old, before) = (state.rows[trial].clone(), state.utilities[trial]);
+        state.clear(trial);
+        let row = state.best_row(trial);
+        state.put(trial, row);
+        if state.utilities[trial] < before {
+            state.clear(trial);
+            state.put(trial, old);
+        }
+    }
+}
+
+/// Improves pairs of nodes until none gets better or `effort` inner steps are spent.
+pub(super) fn improve(state: &mut State, search: &mut PairSearch, dual: &Dual, effort: u64) {
+    let nodes: Vec<usize> =
+        (0..state.free.len()).filter(|&node| state.instance.nodes[node].gpus > 0).collect();
+    let limit = search.steps + effort;
+    let eager = eager(state, dual);
+    if let [only] = nodes[..] {
+        search.improve(state, &[only], &waiting(state, &eager, usize::MAX), false);
+        return;
+    }
+    // The versions of both nodes when a pair was last looked at: unchanged nodes need no second look.
+    let mut seen = vec![(u32::MAX, u32::MAX); nodes.len() * strides(nodes.len()).len()];
+    loop {
+        let mut better = false;
+        for (turn, stride) in strides(nodes.len()).into_iter().enumerate() {
+            for first in 0..nodes.len() {
+                let second = first + stride;
+                if second >= nodes.len() || search.steps >= limit {
+                    break;
+                }
+                let pair = [nodes[first], nodes[second]];
+                let versions = (state.version[pair[0]], state.version[pair[1]]);
+                let slot = &mut seen[turn * nodes.len() + first];
+                if *slot == versions {
+                    continue;
+                }
+                *slot = versions;
+                let lean = state.instance.nodes[pair[0]].gpus * state.instance.nodes[pair[1]].gpus > LEAN;
+                let offered = waiting(state, &eager, OFFERED);
+                better |= search.improve(state, &pair, &offered, lean);
+            }
+        }
+        if !better || search.steps >= limit {
+            return;
+        }
+    }
+}
+
+/// Distances between nodes that are paired.
+fn strides(nodes: usize) -> Vec<usize> {
+    if nodes <= ALL_PAIRS {
+        return (1..nodes).collect();
+    }
+    [1, 2, 3, 5, 8, 13].into_iter().filter(|&stride| stride < nodes).collect()
+}
+
+/// Trials by what they gain from GPUs at the prices, most first.
+fn eager(state: &State, dual: &Dual) -> Vec<usize> {
+    let gain = |menu: &super::menu::Menu| menu.choose(&dual.prices).1 - menu.idle;
+    let mut gains: Vec<(f64, usize)> = state
+        .menus
+        .iter()
+        .enumerate()
+        .filter_map(|(trial, menu)| menu.as_ref().map(|menu| (gain(menu), trial)))
+        .collect();
+    gains.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
+    gains.into_iter().map(|(_, trial)| trial).collect()
+}
+
+/// The first few of `eager` that have no GPUs.
+fn waiting(state: &State, eager: &[usize], most: usize) -> Vec<usize> {
+    eager.iter().copied().filter(|&trial| state.rows[trial].is_empty()).take(most).collect()
+}
