@@ -12,60 +12,150 @@ pub(super) struct Dual {
     pub(super) bound: f64,
 }
 
-const SWEEPS: usize = 6;
 const BISECTIONS: usize = 40;
+/// Cuts of the ellipsoid method for each pool.
+const CUTS: usize = 60;
 
 impl Dual {
-    /// Minimises the dual by bisection, one pool after another. With one pool that is exact; with several every
-    /// set of prices still gives a valid bound.
+    /// Minimises the dual function. Any prices give a valid bound, so stopping early costs only tightness.
     pub(super) fn solve(menus: &[Option<Menu>], supply: &[u32]) -> Self {
-        let mut prices = vec![0.0; supply.len()];
-        let top =
-            |pool: usize| menus.iter().flatten().map(|menu| menu.pools[pool].top_price()).fold(0.0, f64::max);
-        let tops: Vec<f64> = (0..supply.len()).map(top).collect();
-        let mut bound = f64::INFINITY;
-        for _ in 0..if supply.len() > 1 { SWEEPS } else { 1 } {
-            for pool in 0..supply.len() {
-                prices[pool] = clearing_price(menus, &mut prices, pool, supply[pool], tops[pool]);
+        let pools = supply.len();
+        let market = Market { menus, supply };
+        let common = market.common_price();
+        let mut best = Self { prices: vec![common; pools], bound: market.value(&vec![common; pools]).0 };
+        for pool in 0..pools {
+            let mut prices = best.prices.clone();
+            prices[pool] = market.clearing_price(&mut prices, pool);
+            best.improve(&market, &prices);
+        }
+        if pools > 1 {
+            best.cut(&market);
+        }
+        best
+    }
+
+    fn improve(&mut self, market: &Market, prices: &[f64]) {
+        let bound = market.value(prices).0;
+        if bound < self.bound {
+            self.bound = bound;
+            self.prices.copy_from_slice(prices);
+        }
+    }
+
+    /// The ellipsoid method with deep cuts: the dual function has kinks where prices of several pools must move together,
+    /// which moving one price at a time does not get past.
+    fn cut(&mut self, market: &Market) {
+        let n = self.prices.len();
+        let dimension = n as f64;
+        let mut center = self.prices.clone();
+        let spread = center.iter().fold(1e-6, |most: f64, price| most.max(*price));
+        let mut shape = vec![vec![0.0; n]; n];
+        for (i, row) in shape.iter_mut().enumerate() {
+            row[i] = dimension * (2.0 * spread).powi(2);
+        }
+        for _ in 0..CUTS * n {
+            let (slope, excess) = match center.iter().position(|&price| price < 0.0) {
+                Some(negative) => {
+                    let mut slope = vec![0.0; n];
+                    slope[negative] = -1.0;
+                    (slope, -center[negative])
+                }
+                None => {
+                    let (value, slope) = market.value(&center);
+                    let excess = value - self.bound;
+                    if value < self.bound {
+                        self.bound = value;
+                        self.prices.copy_from_slice(&center);
+                    }
+                    (slope, excess.max(0.0))
+                }
+            };
+            let pull: Vec<f64> = shape.iter().map(|row| dot(row, &slope)).collect();
+            let width = dot(&pull, &slope).max(0.0).sqrt();
+            let depth = excess / width;
+            if !(width > 1e-10 * (1.0 + self.bound.abs()) && depth < 1.0) {
+                return;
             }
-            let now = value(menus, supply, &prices);
-            let settled = bound - now <= 1e-9 * (1.0 + now.abs());
-            bound = bound.min(now);
-            if settled {
-                break;
+            let step = (1.0 + dimension * depth) / (dimension + 1.0);
+            let shrink = 2.0 * step / (1.0 + depth);
+            let grow = dimension * dimension / (dimension * dimension - 1.0) * (1.0 - depth * depth);
+            for i in 0..n {
+                center[i] -= step * pull[i] / width;
+                for j in 0..n {
+                    shape[i][j] = grow * (shape[i][j] - shrink * pull[i] * pull[j] / (width * width));
+                }
             }
         }
-        if supply.is_empty() {
-            bound = value(menus, supply, &prices);
-        }
-        Self { prices, bound }
     }
 }
 
-/// The dual function: what everybody gains at these prices, plus what the GPUs are worth.
-fn value(menus: &[Option<Menu>], supply: &[u32], prices: &[f64]) -> f64 {
-    let gains: f64 = menus.iter().flatten().map(|menu| menu.choose(prices).1).sum();
-    gains + supply.iter().zip(prices).map(|(&gpus, price)| f64::from(gpus) * price).sum::<f64>()
+fn dot(a: &[f64], b: &[f64]) -> f64 {
+    a.iter().zip(b).map(|(a, b)| a * b).sum()
 }
 
-/// The lowest price (up to rounding) at which no more GPUs of a pool are wanted than there are.
-fn clearing_price(menus: &[Option<Menu>], prices: &mut [f64], pool: usize, supply: u32, top: f64) -> f64 {
-    let mut wanted = |price: f64| {
-        prices[pool] = price;
+struct Market<'a> {
+    menus: &'a [Option<Menu>],
+    supply: &'a [u32],
+}
+
+impl Market<'_> {
+    /// The dual function, what everybody gains at these prices plus what the GPUs are worth, and a subgradient of it:
+    /// supply minus demand.
+    fn value(&self, prices: &[f64]) -> (f64, Vec<f64>) {
+        let mut slope: Vec<f64> = self.supply.iter().map(|&gpus| f64::from(gpus)).collect();
+        let mut value = dot(&slope, prices);
+        for menu in self.menus.iter().flatten() {
+            let (chosen, gain) = menu.choose(prices);
+            value += gain;
+            if let Some((pool, gpus)) = chosen {
+                slope[pool] -= f64::from(gpus);
+            }
+        }
+        (value, slope)
+    }
+
+    /// The one price for all pools at which no more GPUs are wanted than there are.
+    fn common_price(&self) -> f64 {
+        let supply = self.supply.iter().map(|&gpus| u64::from(gpus)).sum();
+        let mut prices = vec![0.0; self.supply.len()];
+        bisect(self.top_price(), |price| {
+            prices.fill(price);
+            self.wanted(&prices, None) <= supply
+        })
+    }
+
+    /// The price of one pool at which no more of its GPUs are wanted than there are.
+    fn clearing_price(&self, prices: &mut [f64], pool: usize) -> f64 {
+        bisect(self.top_price(), |price| {
+            prices[pool] = price;
+            self.wanted(prices, Some(pool)) <= u64::from(self.supply[pool])
+        })
+    }
+
+    fn top_price(&self) -> f64 {
+        let pools = self.menus.iter().flatten().flat_map(|menu| &menu.pools);
+        pools.map(super::menu::PoolMenu::top_price).fold(0.0, f64::max)
+    }
+
+    fn wanted(&self, prices: &[f64], only: Option<usize>) -> u64 {
         let demand = |menu: &Menu| match menu.choose(prices).0 {
-            Some((chosen, gpus)) if chosen == pool => u64::from(gpus),
+            Some((pool, gpus)) if only.is_none_or(|only| only == pool) => u64::from(gpus),
             _ => 0,
         };
-        menus.iter().flatten().map(demand).sum::<u64>()
-    };
-    if wanted(0.0) <= u64::from(supply) {
+        self.menus.iter().flatten().map(demand).sum()
+    }
+}
+
+/// The lowest price (up to rounding) that is high enough; 0 if any is.
+fn bisect(top: f64, mut enough: impl FnMut(f64) -> bool) -> f64 {
+    if enough(0.0) {
         return 0.0;
     }
     let (mut low, mut high) = (0.0, top);
-    for round in 0..BISECTIONS {
+    for _ in 0..BISECTIONS {
         // Utilities span decades, so halve logarithms once the interval is away from 0.
-        let middle = if round > 3 && low > 0.0 { f64::sqrt(low * high) } else { 0.5 * (low + high) };
-        if wanted(middle) <= u64::from(supply) {
+        let middle = if low > 0.0 { f64::sqrt(low * high) } else { 0.125 * high };
+        if enough(middle) {
             high = middle;
         } else {
             low = middle;

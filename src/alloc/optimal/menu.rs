@@ -21,6 +21,8 @@ pub(super) struct PoolMenu {
     best_upto: [Vec<u32>; Tier::COUNT],
     /// Upper concave envelope of utility over GPUs, from no GPUs on.
     hull: Vec<(f64, f64)>,
+    /// Slopes of the envelope, falling.
+    slopes: Vec<f64>,
 }
 
 impl Menu {
@@ -46,7 +48,14 @@ impl Menu {
                 let home = data.current.first().is_some_and(|&(node, _)| instance.nodes[node].pool == pool);
                 let kept = keep.filter(|_| home).map(|utility| (row_gpus(&data.current), utility));
                 let hull = hull(idle, &utility, kept);
-                PoolMenu { best_upto: [prefix_best(&utility[0]), prefix_best(&utility[1])], utility, hull }
+                let slopes =
+                    hull.windows(2).map(|step| (step[1].1 - step[0].1) / (step[1].0 - step[0].0)).collect();
+                PoolMenu {
+                    best_upto: [prefix_best(&utility[0]), prefix_best(&utility[1])],
+                    utility,
+                    hull,
+                    slopes,
+                }
             })
             .collect();
         Some(Self { idle, keep, pools })
@@ -84,14 +93,12 @@ impl PoolMenu {
 
     /// The vertex of the envelope that is best at a price per GPU.
     fn demand(&self, price: f64) -> (f64, f64) {
-        let steps = self.hull.windows(2).collect::<Vec<_>>();
-        let end = steps.partition_point(|step| step[1].1 - step[0].1 > price * (step[1].0 - step[0].0));
-        self.hull[end]
+        self.hull[self.slopes.partition_point(|&slope| slope > price)]
     }
 
     /// The price above which nobody would take a GPU.
     pub(super) fn top_price(&self) -> f64 {
-        self.hull.get(1).map_or(0.0, |&(gpus, utility)| (utility - self.hull[0].1) / gpus)
+        self.slopes.first().copied().unwrap_or(0.0)
     }
 }
 
