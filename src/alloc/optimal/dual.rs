@@ -34,6 +34,11 @@ impl Dual {
         best
     }
 
+    /// Whether a plan with this sum of utilities is optimal, up to rounding.
+    pub(super) fn proves(&self, total: f64) -> bool {
+        self.bound - total <= 1e-9 * (1.0 + self.bound.abs())
+    }
+
     fn improve(&mut self, market: &Market, prices: &[f64]) {
         let bound = market.value(prices).0;
         if bound < self.bound {

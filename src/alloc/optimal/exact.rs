@@ -59,11 +59,7 @@ impl<'a, 'b> Exact<'a, 'b> {
     }
 
     pub(super) fn run(mut self) -> Proof {
-        let pinned: f64 = (0..self.state.rows.len())
-            .filter(|&trial| self.state.menus[trial].is_none())
-            .map(|trial| self.state.utilities[trial])
-            .sum();
-        self.descend(0, pinned);
+        self.descend(0, 0.0);
         Proof { rows: self.best_rows, complete: self.budget > 0 }
     }
 

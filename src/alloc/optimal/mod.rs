@@ -41,9 +41,6 @@ impl Default for GoodputOptions {
     }
 }
 
-/// Sums of utilities that differ by less are the same.
-const ROUNDING: f64 = 1e-9;
-
 /// Maximises FITNESS with a proven gap (`goodput`): see [`Plan::gap`]. It draws no random numbers.
 ///
 /// ```
@@ -85,13 +82,11 @@ impl Policy for GoodputPolicy {
         let supply: Vec<u32> =
             instance.pools.iter().map(|pool| pool.nodes.iter().map(|&node| empty.free[node]).sum()).collect();
         let dual = Dual::solve(&menus, &supply);
-        let pinned: f64 = (0..menus.len()).filter(|&t| menus[t].is_none()).map(|t| empty.utilities[t]).sum();
-
-        let mut best = State::new(&instance, &menus);
         let mut search = PairSearch::default();
+        let mut best = State::new(&instance, &menus);
         search::construct(&mut best, &dual);
         search::improve(&mut best, &mut search, &dual, self.options.local_steps);
-        if menus.iter().flatten().any(|menu| menu.keep.is_some()) {
+        if !dual.proves(best.total()) && menus.iter().flatten().any(|menu| menu.keep.is_some()) {
             let mut kept = State::new(&instance, &menus);
             search::keep(&mut kept);
             search::improve(&mut kept, &mut search, &dual, self.options.local_steps);
@@ -100,18 +95,16 @@ impl Policy for GoodputPolicy {
             }
         }
 
+        let mut proven = dual.proves(best.total());
         let total = best.total();
-        let mut bound = dual.bound + pinned;
         let mut rows = best.rows;
-        let mut proven = bound - total <= ROUNDING * (1.0 + bound.abs());
+        let pinned = instance.total_utility(&rows) - total;
         if !proven && is_small(&instance, &empty) {
             let proof = Exact::new(empty, &dual, total, self.options.exact_rows).run();
             proven = proof.complete;
             rows = proof.rows.unwrap_or(rows);
         }
-        if proven {
-            bound = instance.total_utility(&rows);
-        }
+        let bound = if proven { instance.total_utility(&rows) } else { pinned + dual.bound };
         Plan::from_rows(problem, &instance, &rows, Some(bound))
     }
 }

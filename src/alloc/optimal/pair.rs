@@ -4,6 +4,7 @@
 //! there already. Moving, growing, shrinking, swapping and evicting trials are all special cases.
 
 use super::{
+    dual::Dual,
     menu::{Menu, PoolMenu},
     state::State,
 };
@@ -16,6 +17,26 @@ struct Share {
     /// Bit i: it is distributed and uses node i.
     spread: usize,
     utility: f64,
+}
+
+/// How states are numbered: GPUs used on the first node, on the second, and where distributed trials are.
+struct Table {
+    rows: usize,
+    stride: usize,
+    flags: usize,
+    states: usize,
+}
+
+impl Table {
+    const fn new(room: [u32; 2], flags: usize) -> Self {
+        let (rows, stride) = (room[0] as usize + 1, (room[1] as usize + 1) * flags);
+        Self { rows, stride, flags, states: rows * stride }
+    }
+
+    /// How far a share moves the state. The lowest bits are the flags, so a free flag is set by adding it.
+    const fn shift(&self, share: &Share) -> usize {
+        share.gpus[0] as usize * self.stride + share.gpus[1] as usize * self.flags + share.spread
+    }
 }
 
 /// Buffers that are used again from pair to pair.
@@ -43,6 +64,7 @@ impl PairSearch {
         state: &mut State,
         nodes: &[usize],
         waiting: &[usize],
+        dual: &Dual,
         lean: bool,
     ) -> bool {
         self.trials.clear();
@@ -68,64 +90,63 @@ impl PairSearch {
         let avoid = state.instance.avoid_interference;
         let blocked = usize::from(avoid && taken[0] > 0) | usize::from(avoid && taken[1] > 0) << 1;
         self.shares.resize_with(self.shares.len().max(self.trials.len()), Vec::new);
+        let slack = dual.bound - state.total();
+        let wish = Wish { nodes, room, lean, dual, slack: slack + TOLERANCE * (1.0 + slack.abs()) };
         for (position, &trial) in self.trials.iter().enumerate() {
-            list_shares(state, trial, nodes, room, lean, &mut self.shares[position]);
+            wish.list_shares(state, trial, &mut self.shares[position]);
         }
         let before: f64 = self.trials.iter().map(|&trial| state.utilities[trial]).sum();
-        let (best, value) = self.solve(room, blocked);
+        let spreading = self.shares[..self.trials.len()].iter().flatten().any(|share| share.spread != 0);
+        let table = if spreading { Table::new(room, 4) } else { Table::new(room, 1) };
+        let (best, value) = self.solve(&table, if spreading { blocked } else { 0 });
         if value <= before + TOLERANCE * (1.0 + before.abs()) {
             return false;
         }
-        self.apply(state, nodes, room, best);
+        self.apply(state, nodes, &table, best);
         true
     }
 
     /// Fills the table; the answer is the best final state and its value.
-    fn solve(&mut self, room: [u32; 2], blocked: usize) -> (usize, f64) {
-        let states = (room[0] as usize + 1) * (room[1] as usize + 1) * 4;
+    fn solve(&mut self, table: &Table, blocked: usize) -> (usize, f64) {
         self.values.clear();
-        self.values.resize(states, UNREACHED);
+        self.values.resize(table.states, UNREACHED);
         self.values[blocked] = 0.0;
         self.choices.clear();
-        self.choices.resize(states * self.trials.len(), 0);
-        let stride = (room[1] as usize + 1) * 4;
+        self.choices.resize(table.states * self.trials.len(), 0);
         for position in 0..self.trials.len() {
             self.next.clear();
-            self.next.resize(states, UNREACHED);
-            let choices = &mut self.choices[position * states..(position + 1) * states];
+            self.next.resize(table.states, UNREACHED);
+            let choices = &mut self.choices[position * table.states..(position + 1) * table.states];
             for (number, share) in self.shares[position].iter().enumerate() {
                 let [a, b] = share.gpus.map(|gpus| gpus as usize);
-                let shift = a * stride + b * 4;
-                for used in 0..=room[0] as usize - a {
-                    let base = used * stride;
-                    for state in base..base + (room[1] as usize + 1 - b) * 4 {
+                let shift = table.shift(share);
+                for used in 0..table.rows - a {
+                    let base = used * table.stride;
+                    for state in base..base + table.stride - b * table.flags {
                         let value = self.values[state] + share.utility;
-                        if value > UNREACHED && state & share.spread == 0 {
-                            let target = state + shift + share.spread;
-                            if value > self.next[target] {
-                                self.next[target] = value;
-                                choices[target] = number as u16;
-                            }
+                        if value > self.next[(state + shift).min(table.states - 1)]
+                            && state & share.spread == 0
+                        {
+                            self.next[state + shift] = value;
+                            choices[state + shift] = number as u16;
                         }
                     }
                 }
-                self.steps += ((room[0] as usize + 1 - a) * (room[1] as usize + 1 - b)) as u64;
+                self.steps += ((table.rows - a) * (table.stride - b * table.flags)) as u64;
             }
             std::mem::swap(&mut self.values, &mut self.next);
         }
-        let best = (0..states)
-            .fold(0, |best, state| if self.values[state] > self.values[best] { state } else { best });
+        let better = |best, state| if self.values[state] > self.values[best] { state } else { best };
+        let best = (0..table.states).fold(0, better);
         (best, self.values[best])
     }
 
-    fn apply(&self, state: &mut State, nodes: &[usize], room: [u32; 2], best: usize) {
-        let states = self.values.len();
-        let stride = (room[1] as usize + 1) * 4;
+    fn apply(&self, state: &mut State, nodes: &[usize], table: &Table, best: usize) {
         let mut at = best;
         let mut rows = Vec::with_capacity(self.trials.len());
         for position in (0..self.trials.len()).rev() {
-            let share = &self.shares[position][self.choices[position * states + at] as usize];
-            at -= share.gpus[0] as usize * stride + share.gpus[1] as usize * 4 + share.spread;
+            let share = &self.shares[position][self.choices[position * table.states + at] as usize];
+            at -= table.shift(share);
             rows.push((self.trials[position], share.gpus));
         }
         let mut placed = Vec::with_capacity(rows.len());
@@ -142,49 +163,67 @@ impl PairSearch {
     }
 }
 
-/// All shares of the two nodes that a trial could have. `lean` leaves out what is rarely best on large nodes: spreading
-/// over both nodes when one would do.
-fn list_shares(
-    state: &State,
-    trial: usize,
-    nodes: &[usize],
+/// What shares of two nodes are worth a look.
+struct Wish<'a> {
+    nodes: &'a [usize],
     room: [u32; 2],
+    /// Leaves out what is rarely best on large nodes: spreading over both when one would do.
     lean: bool,
-    shares: &mut Vec<Share>,
-) {
-    shares.clear();
-    let Some(menu) = &state.menus[trial] else { return };
-    let current = &state.instance.trials[trial].current;
-    let elsewhere =
-        |row: &Row| -> Row { row.iter().copied().filter(|(node, _)| !nodes.contains(node)).collect() };
-    let rest = elsewhere(&state.rows[trial]);
-    let mut held = [0; 2];
-    let mut pools = [state.instance.nodes[nodes[0]].pool; 2];
-    for (side, &node) in nodes.iter().enumerate() {
-        (held[side], pools[side]) = (gpus_on(current, node), state.instance.nodes[node].pool);
-    }
-    let keep = menu.keep.filter(|_| elsewhere(current) == rest);
-    let outside = Outside {
-        gpus: rest.iter().map(|&(_, gpus)| gpus).sum(),
-        nodes: rest.len() as u32,
-        pool: rest.first().map(|&(node, _)| state.instance.nodes[node].pool),
-    };
-    let avoid = state.instance.avoid_interference;
-    for a in 0..=room[0] {
-        for b in 0..=room[1] {
-            if lean && a > 0 && b > 0 && outside.nodes == 0 && a + b <= room[0].max(room[1]) {
-                continue;
-            }
-            let gpus = [a, b];
-            let mut utility = outside.utility(menu, pools, gpus);
-            if let Some(kept) = keep.filter(|_| held == gpus) {
-                utility = kept;
-            }
-            if utility > UNREACHED {
-                let distributed = outside.nodes + u32::from(a > 0) + u32::from(b > 0) > 1;
-                let spread =
-                    if avoid && distributed { usize::from(a > 0) | usize::from(b > 0) << 1 } else { 0 };
-                shares.push(Share { gpus, spread, utility });
+    dual: &'a Dual,
+    /// How far the plan is below the bound. A share that costs more than that at the prices cannot be part of a better
+    /// plan (reduced-cost fixing).
+    slack: f64,
+}
+
+impl Wish<'_> {
+    fn list_shares(&self, state: &State, trial: usize, shares: &mut Vec<Share>) {
+        shares.clear();
+        let Some(menu) = &state.menus[trial] else { return };
+        let nodes = self.nodes;
+        let current = &state.instance.trials[trial].current;
+        let mut held = [0; 2];
+        let mut has = [0; 2];
+        let mut pools = [state.instance.nodes[nodes[0]].pool; 2];
+        for (side, &node) in nodes.iter().enumerate() {
+            held[side] = gpus_on(current, node);
+            has[side] = gpus_on(&state.rows[trial], node);
+            pools[side] = state.instance.nodes[node].pool;
+        }
+        let elsewhere =
+            |row: &'_ Row| row.iter().filter(|(node, _)| !nodes.contains(node)).copied().collect::<Row>();
+        let rest = elsewhere(&state.rows[trial]);
+        let keep = menu.keep.filter(|_| elsewhere(current) == rest);
+        let outside = Outside {
+            gpus: rest.iter().map(|&(_, gpus)| gpus).sum(),
+            nodes: rest.len() as u32,
+            pool: rest.first().map(|&(node, _)| state.instance.nodes[node].pool),
+        };
+        let avoid = state.instance.avoid_interference;
+        let least = menu.choose(&self.dual.prices).1 - self.slack;
+        for a in 0..=self.room[0] {
+            for b in 0..=self.room[1] {
+                let gpus = [a, b];
+                let needless =
+                    a > 0 && b > 0 && outside.nodes == 0 && a + b <= self.room[0].max(self.room[1]);
+                if self.lean && needless && gpus != has && gpus != held {
+                    continue;
+                }
+                let kept = keep.filter(|_| held == gpus);
+                let utility = kept.unwrap_or_else(|| outside.utility(menu, pools, gpus));
+                let pool = if a > 0 {
+                    pools[0]
+                } else if b > 0 {
+                    pools[1]
+                } else {
+                    outside.pool.unwrap_or(0)
+                };
+                let price = self.dual.prices[pool] * f64::from(outside.gpus + a + b);
+                if utility > UNREACHED && (utility - price >= least || gpus == has) {
+                    let distributed = outside.nodes + u32::from(a > 0) + u32::from(b > 0) > 1;
+                    let spread =
+                        if avoid && distributed { usize::from(a > 0) | usize::from(b > 0) << 1 } else { 0 };
+                    shares.push(Share { gpus, spread, utility });
+                }
             }
         }
     }

@@ -78,7 +78,7 @@ pub(super) fn improve(state: &mut State, search: &mut PairSearch, dual: &Dual, e
     let limit = search.steps + effort;
     let eager = eager(state, dual);
     if let [only] = nodes[..] {
-        search.improve(state, &[only], &waiting(state, &eager, usize::MAX), false);
+        search.improve(state, &[only], &waiting(state, &eager, usize::MAX), dual, false);
         return;
     }
     // The versions of both nodes when a pair was last looked at: unchanged nodes need no second look.
@@ -100,7 +100,7 @@ pub(super) fn improve(state: &mut State, search: &mut PairSearch, dual: &Dual, e
                 *slot = versions;
                 let lean = state.instance.nodes[pair[0]].gpus * state.instance.nodes[pair[1]].gpus > LEAN;
                 let offered = waiting(state, &eager, OFFERED);
-                better |= search.improve(state, &pair, &offered, lean);
+                better |= search.improve(state, &pair, &offered, dual, lean);
             }
         }
         if !better || search.steps >= limit {

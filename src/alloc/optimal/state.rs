@@ -18,6 +18,8 @@ pub(super) struct State<'a> {
     /// Grows whenever the trials on a node change.
     pub(super) version: Vec<u32>,
     pub(super) utilities: Vec<f64>,
+    /// Sum of the utilities of trials that are not pinned.
+    total: f64,
 }
 
 impl<'a> State<'a> {
@@ -32,7 +34,8 @@ impl<'a> State<'a> {
             spread: vec![0; instance.nodes.len()],
             on_node: vec![Vec::new(); instance.nodes.len()],
             version: vec![0; instance.nodes.len()],
-            utilities: (0..trials).map(|trial| instance.utility(trial, 0.0)).collect(),
+            utilities: menus.iter().map(|menu| menu.as_ref().map_or(0.0, |menu| menu.idle)).collect(),
+            total: menus.iter().flatten().map(|menu| menu.idle).sum(),
         };
         for (trial, data) in instance.trials.iter().enumerate() {
             if data.pinned {
@@ -42,8 +45,9 @@ impl<'a> State<'a> {
         state
     }
 
-    pub(super) fn total(&self) -> f64 {
-        self.utilities.iter().sum()
+    /// Sum of the utilities of trials that are not pinned: what can be improved.
+    pub(super) const fn total(&self) -> f64 {
+        self.total
     }
 
     pub(super) fn clear(&mut self, trial: usize) -> Row {
@@ -54,7 +58,9 @@ impl<'a> State<'a> {
             self.on_node[node].retain(|&other| other != trial);
             self.version[node] += 1;
         }
-        self.utilities[trial] = self.menus[trial].as_ref().map_or(0.0, |menu| menu.idle);
+        let idle = self.menus[trial].as_ref().map_or(0.0, |menu| menu.idle);
+        self.total += idle - self.utilities[trial];
+        self.utilities[trial] = idle;
         row
     }
 
@@ -66,7 +72,11 @@ impl<'a> State<'a> {
             self.on_node[node].push(trial);
             self.version[node] += 1;
         }
-        self.utilities[trial] = self.instance.utility(trial, self.instance.speedup(trial, &row));
+        if self.menus[trial].is_some() {
+            let utility = self.instance.utility(trial, self.instance.speedup(trial, &row));
+            self.total += utility - self.utilities[trial];
+            self.utilities[trial] = utility;
+        }
         self.rows[trial] = row;
     }
 
