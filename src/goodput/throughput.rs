@@ -117,3 +117,65 @@ pub(crate) fn overlap(grad: f64, sync: f64, gamma: f64) -> f64 {
     }
     large * ((small / large).powf(gamma).ln_1p() / gamma).exp()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn params(gamma: f64) -> ThroughputParams {
+        let local = SyncCost { alpha_s: 0.03, beta_s: 0.005 };
+        let node = SyncCost { alpha_s: 0.3, beta_s: 0.02 };
+        ThroughputParams::new(ComputeCost { alpha_s: 0.1, beta_s: 0.002 }, [local, node], gamma).unwrap()
+    }
+
+    fn shape(gpus: u32, nodes: u32) -> Shape {
+        Shape::new(gpus, nodes).unwrap()
+    }
+
+    #[test]
+    fn synchronization_depends_on_gpus_and_tier() {
+        let params = params(1.0);
+        for (gpus, nodes, seconds) in [(1, 1, 0.0), (2, 1, 0.03), (4, 1, 0.04), (2, 2, 0.3), (8, 2, 0.42)] {
+            assert!((params.sync_time_s(shape(gpus, nodes)) - seconds).abs() < 1e-12, "{gpus} on {nodes}");
+        }
+    }
+
+    #[test]
+    fn overlap_goes_from_the_sum_to_the_maximum() {
+        // 100 examples: T_grad = 0.3; on 2 nodes T_sync = 0.3 as well.
+        for (gamma, seconds) in [(1.0, 0.6), (2.0, 0.3 * 2f64.sqrt()), (10.0, 0.3 * 2f64.powf(0.1))] {
+            let time = params(gamma).iter_time_s(shape(2, 2), 100.0, 0);
+            assert!((time - seconds).abs() < 1e-12, "gamma {gamma}: {time}");
+        }
+        // 3-4-5: T_grad = 0.4, T_sync = 0.3.
+        assert!((params(2.0).iter_time_s(shape(2, 2), 150.0, 0) - 0.5).abs() < 1e-12);
+    }
+
+    #[test]
+    fn accumulation_adds_passes_without_synchronization() {
+        // Two passes of 0.3 s, then one of 0.3 s plus 0.42 s; 8 * 100 * 3 examples.
+        let params = params(1.0);
+        assert!((params.iter_time_s(shape(8, 2), 100.0, 2) - 1.32).abs() < 1e-12);
+        assert!((params.throughput(shape(8, 2), 100.0, 2) - 2400.0 / 1.32).abs() < 1e-9);
+    }
+
+    #[test]
+    fn one_gpu_does_not_synchronize() {
+        assert!((params(3.0).iter_time_s(Shape::single(), 50.0, 0) - 0.2).abs() < 1e-12);
+    }
+
+    #[test]
+    fn impossible_parameters_are_refused() {
+        let (fine, sync) =
+            (ComputeCost { alpha_s: 0.1, beta_s: 0.1 }, SyncCost { alpha_s: 0.0, beta_s: 0.0 });
+        assert!(ThroughputParams::new(fine, [sync; 2], 1.0).is_ok());
+        for alpha_s in [-1.0, f64::NAN, f64::INFINITY] {
+            assert!(ThroughputParams::new(ComputeCost { alpha_s, ..fine }, [sync; 2], 1.0).is_err());
+            assert!(ThroughputParams::new(fine, [sync, SyncCost { alpha_s, ..sync }], 1.0).is_err());
+        }
+        assert!(ThroughputParams::new(ComputeCost { alpha_s: 0.0, beta_s: 0.0 }, [sync; 2], 1.0).is_err());
+        for gamma in [0.99, 10.01, f64::NAN] {
+            assert!(ThroughputParams::new(fine, [sync; 2], gamma).is_err());
+        }
+    }
+}

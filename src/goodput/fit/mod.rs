@@ -10,6 +10,8 @@ mod kernel;
 mod objective;
 mod solver;
 mod start;
+#[cfg(test)]
+mod tests;
 
 pub(crate) use kernel::{
     ALPHA_GRAD, BETA_GRAD, GAMMA, Point, VARIABLES, alpha_sync, beta_sync, from_params, to_params,
