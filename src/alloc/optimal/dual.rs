@@ -10,6 +10,8 @@ pub(super) struct Dual {
     pub(super) prices: Vec<f64>,
     /// No plan has a larger sum of utilities over the trials that are free to choose.
     pub(super) bound: f64,
+    /// By trial, utility minus price of its best choice at the prices; 0 for pinned ones.
+    pub(super) gains: Vec<f64>,
 }
 
 const BISECTIONS: usize = 40;
@@ -22,7 +24,8 @@ impl Dual {
         let pools = supply.len();
         let market = Market { menus, supply };
         let common = market.common_price();
-        let mut best = Self { prices: vec![common; pools], bound: market.value(&vec![common; pools]).0 };
+        let bound = market.value(&vec![common; pools]).0;
+        let mut best = Self { prices: vec![common; pools], bound, gains: Vec::new() };
         for pool in 0..pools {
             let mut prices = best.prices.clone();
             prices[pool] = market.clearing_price(&mut prices, pool);
@@ -31,6 +34,8 @@ impl Dual {
         if pools > 1 {
             best.cut(&market);
         }
+        let gain = |menu: &Option<Menu>| menu.as_ref().map_or(0.0, |menu| menu.choose(&best.prices).1);
+        best.gains = menus.iter().map(gain).collect();
         best
     }
 

@@ -43,7 +43,7 @@ pub(super) struct Proof {
 impl<'a, 'b> Exact<'a, 'b> {
     /// `state` has only pinned trials placed; `incumbent` is the sum of utilities to beat.
     pub(super) fn new(state: State<'a>, dual: &'b Dual, incumbent: f64, budget: u64) -> Self {
-        let gain = |trial: usize| state.menus[trial].as_ref().map_or(0.0, |menu| menu.choose(&dual.prices).1);
+        let gain = |trial: usize| dual.gains[trial];
         let mut order: Vec<usize> =
             (0..state.rows.len()).filter(|&trial| state.menus[trial].is_some()).collect();
         order.sort_by(|&a, &b| gain(a).total_cmp(&gain(b)).then(a.cmp(&b)));

@@ -5,7 +5,7 @@
 
 use super::{
     dual::Dual,
-    menu::{Menu, PoolMenu},
+    menu::{Menu, PoolMenu, row_gpus},
     state::State,
 };
 use crate::{alloc::instance::Row, goodput::Tier};
@@ -75,7 +75,9 @@ impl PairSearch {
         }
         self.trials.extend(waiting.iter().filter(|&&trial| state.rows[trial].is_empty()));
         self.trials.sort_unstable();
-        if self.trials.is_empty() {
+        let slack = self.slack(state, nodes, dual);
+        let before: f64 = self.trials.iter().map(|&trial| state.utilities[trial]).sum();
+        if slack <= TOLERANCE * (1.0 + before.abs()) {
             return false;
         }
         let (mut room, mut taken) = ([0; 2], [0; 2]);
@@ -90,12 +92,10 @@ impl PairSearch {
         let avoid = state.instance.avoid_interference;
         let blocked = usize::from(avoid && taken[0] > 0) | usize::from(avoid && taken[1] > 0) << 1;
         self.shares.resize_with(self.shares.len().max(self.trials.len()), Vec::new);
-        let slack = dual.bound - state.total();
-        let wish = Wish { nodes, room, lean, dual, slack: slack + TOLERANCE * (1.0 + slack.abs()) };
+        let wish = Wish { nodes, room, lean, dual, slack };
         for (position, &trial) in self.trials.iter().enumerate() {
             wish.list_shares(state, trial, &mut self.shares[position]);
         }
-        let before: f64 = self.trials.iter().map(|&trial| state.utilities[trial]).sum();
         let spreading = self.shares[..self.trials.len()].iter().flatten().any(|share| share.spread != 0);
         let table = if spreading { Table::new(room, 4) } else { Table::new(room, 1) };
         let (best, value) = self.solve(&table, if spreading { blocked } else { 0 });
@@ -104,6 +104,19 @@ impl PairSearch {
         }
         self.apply(state, nodes, &table, best);
         true
+    }
+
+    /// The most that dividing the nodes anew can gain: what their trials lose against their best choice at the prices,
+    /// and what the free GPUs are worth.
+    fn slack(&self, state: &State, nodes: &[usize], dual: &Dual) -> f64 {
+        let pool = |node: usize| state.instance.nodes[node].pool;
+        let free: f64 = nodes.iter().map(|&node| dual.prices[pool(node)] * f64::from(state.free[node])).sum();
+        let loss = |&trial: &usize| {
+            let row = &state.rows[trial];
+            let price = row.first().map_or(0.0, |&(node, _)| dual.prices[pool(node)]);
+            dual.gains[trial] - price.mul_add(-f64::from(row_gpus(row)), state.utilities[trial])
+        };
+        free + self.trials.iter().map(loss).sum::<f64>()
     }
 
     /// Fills the table; the answer is the best final state and its value.
@@ -170,8 +183,8 @@ struct Wish<'a> {
     /// Leaves out what is rarely best on large nodes: spreading over both when one would do.
     lean: bool,
     dual: &'a Dual,
-    /// How far the plan is below the bound. A share that costs more than that at the prices cannot be part of a better
-    /// plan (reduced-cost fixing).
+    /// A share that is worse than the best choice at the prices by more than this cannot be part of a better division
+    /// (reduced-cost fixing).
     slack: f64,
 }
 
@@ -199,7 +212,7 @@ impl Wish<'_> {
             pool: rest.first().map(|&(node, _)| state.instance.nodes[node].pool),
         };
         let avoid = state.instance.avoid_interference;
-        let least = menu.choose(&self.dual.prices).1 - self.slack;
+        let least = self.dual.gains[trial] - self.slack;
         for a in 0..=self.room[0] {
             for b in 0..=self.room[1] {
                 let gpus = [a, b];

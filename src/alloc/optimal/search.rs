@@ -2,7 +2,12 @@
 
 use std::cmp::Reverse;
 
-use super::{dual::Dual, menu::row_gpus, pair::PairSearch, state::State};
+use super::{
+    dual::Dual,
+    menu::{Menu, row_gpus},
+    pair::PairSearch,
+    state::State,
+};
 use crate::goodput::Tier;
 
 /// Below this many nodes every pair is looked at; above, each node meets a few partners.
@@ -119,13 +124,10 @@ fn strides(nodes: usize) -> Vec<usize> {
 
 /// Trials by what they gain from GPUs at the prices, most first.
 fn eager(state: &State, dual: &Dual) -> Vec<usize> {
-    let gain = |menu: &super::menu::Menu| menu.choose(&dual.prices).1 - menu.idle;
-    let mut gains: Vec<(f64, usize)> = state
-        .menus
-        .iter()
-        .enumerate()
-        .filter_map(|(trial, menu)| menu.as_ref().map(|menu| (gain(menu), trial)))
-        .collect();
+    let gain = |(trial, menu): (usize, &Option<Menu>)| {
+        menu.as_ref().map(|menu| (dual.gains[trial] - menu.idle, trial))
+    };
+    let mut gains: Vec<(f64, usize)> = state.menus.iter().enumerate().filter_map(gain).collect();
     gains.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
     gains.into_iter().map(|(_, trial)| trial).collect()
 }
