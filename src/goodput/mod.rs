@@ -15,6 +15,7 @@ mod efficiency;
 mod error;
 mod fit;
 mod gpu;
+mod knowledge;
 mod learning_rate;
 mod noise;
 mod observe;
@@ -26,6 +27,7 @@ pub use efficiency::{NoiseScale, StatisticalProgress};
 pub use error::Error;
 pub use fit::{Fit, ThroughputPrior, fit, rmsle};
 pub use gpu::GpuType;
+pub use knowledge::{Features, Sharing, StudyKnowledge};
 pub use learning_rate::{LrContext, LrRule, LrScaling, scale_lr};
 pub use noise::{
     ConsecutiveNorms, GradientNorms, GradientSample, GradientStats, NoiseEstimator, NoiseState, Optimizer,
