@@ -11,6 +11,7 @@
 
 #![deny(clippy::disallowed_methods, clippy::iter_over_hash_type)]
 
+mod bootstrap;
 mod efficiency;
 mod error;
 mod fit;
@@ -23,6 +24,7 @@ mod shape;
 mod table;
 mod throughput;
 
+pub use bootstrap::{CostRatio, Profile, TypeCatalog, TypeRatio, bootstrap};
 pub use efficiency::{NoiseScale, StatisticalProgress};
 pub use error::Error;
 pub use fit::{Fit, ThroughputPrior, fit, rmsle};

@@ -14,6 +14,7 @@ mod start;
 pub(crate) use kernel::{
     ALPHA_GRAD, BETA_GRAD, Costs, GAMMA, Point, VARIABLES, alpha_sync, beta_sync, from_params, to_params,
 };
+use objective::MODEL_VARIANCE;
 pub(crate) use objective::{CoefficientPrior, Group, Layout, Objective, weight};
 pub(crate) use solver::Matrix;
 pub(crate) use start::{explored, layout, rough};
@@ -41,6 +42,22 @@ impl ThroughputPrior {
         Self { mean, precision }
     }
 
+    /// A fit, as far as its steps or the prior behind it have explored: the rest is a guess that must not
+    /// look known.
+    pub(crate) fn explored(params: &ThroughputParams, seen: &[Observation], prior: Option<&Self>) -> Self {
+        let mean = from_params(params);
+        let free = if seen.is_empty() { Vec::new() } else { layout(seen, None).free };
+        let mut precision = [0.0; VARIABLES];
+        for (variable, precision) in precision.iter_mut().enumerate() {
+            // Compute is always explored; half and half of it may be a guess.
+            let known = free.contains(&variable) || variable == ALPHA_GRAD && !free.is_empty();
+            if mean[variable].is_finite() && (known || prior.is_some_and(|prior| prior.knows(variable))) {
+                *precision = MODEL_VARIANCE.recip();
+            }
+        }
+        Self { mean, precision }
+    }
+
     pub(crate) const fn mean(&self) -> &Point {
         &self.mean
     }
@@ -53,8 +70,8 @@ impl ThroughputPrior {
         self.precision[variable] > 0.0
     }
 
-    /// The same belief, held with less confidence if steps contradict it: the variance is at least the mean squared
-    /// logarithmic error that is seen, with one configuration of doubt in favour of the prior.
+    /// The same belief, held with less confidence if steps contradict it: the variance is at least the mean
+    /// squared logarithmic error that is seen, with one configuration of doubt in favour of the prior.
     pub(crate) fn loosened(&self, seen: &[Observation]) -> Self {
         let costs = Costs::new(&self.mean);
         let (mut squares, mut total) = (0.0, 1.0);

@@ -14,8 +14,8 @@ use crate::goodput::Observation;
 /// Steps of one trial with its row of the regression; `[1.0]` for a fit of its own.
 pub(crate) struct Group {
     pub(crate) design: Vec<f64>,
-    /// Variance of a factor (its logarithm) by which all steps of the trial are off from those of other trials; 0 for
-    /// a fit of its own.
+    /// Variance of a factor (its logarithm) by which all steps of the trial are off from those of other
+    /// trials; 0 for a fit of its own.
     pub(crate) between: f64,
     pub(crate) seen: Vec<Observation>,
 }
@@ -65,7 +65,7 @@ pub(crate) struct Objective<'a> {
 }
 
 /// Squared relative error that is expected of the model itself, (5 %)^2; priors are weighed against it.
-const MODEL_VARIANCE: f64 = 0.05 * 0.05;
+pub(super) const MODEL_VARIANCE: f64 = 0.05 * 0.05;
 
 /// How much the steps of one configuration count: few steps are less sure than the model is exact.
 /// A single step is taken to scatter twice as much as the model errs.
@@ -138,8 +138,8 @@ impl Sums {
         }
     }
 
-    /// Takes out what a factor of variance `between` explains, at its best value for these steps: generalised least
-    /// squares with errors that are correlated inside the trial (Sherman-Morrison).
+    /// Takes out what a factor of variance `between` explains, at its best value for these steps: generalised
+    /// least squares with errors that are correlated inside the trial (Sherman-Morrison).
     fn release_common_factor(&mut self, between: f64) {
         let share = between / between.mul_add(self.weight, 1.0);
         self.error_error -= share * self.error * self.error;

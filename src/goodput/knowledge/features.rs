@@ -2,8 +2,8 @@ use crate::goodput::Error;
 
 /// The hyper-parameters of a trial as numbers, for regressions on them.
 ///
-/// The caller chooses the numbers so that effects on the logarithm of a cost are about linear: `ln(width)` for a size,
-/// 0 or 1 for each choice of a category. Scale and offset do not matter.
+/// The caller chooses the numbers so that effects on the logarithm of a cost are about linear: `ln(width)`
+/// for a size, 0 or 1 for each choice of a category. Scale and offset do not matter.
 ///
 /// ```
 /// use pollux_tune::goodput::Features;

@@ -1,9 +1,9 @@
 //! One throughput model for all trials of a study on one GPU type.
 //!
-//! Every variable of the model (Pollux OSDI'21 section 4.1, in logarithms) is linear in the features of a trial:
-//! `point_j = B [1, x_j]`. Trials scatter around it by a factor each, of variance tau^2 in the logarithm. B is fitted
-//! by generalised least squares; tau^2, the relevance of each feature and the weight of trials that are far off follow
-//! from it, in turns, as in expectation maximisation.
+//! Every variable of the model (Pollux OSDI'21 section 4.1, in logarithms) is linear in the features of a
+//! trial: `point_j = B [1, x_j]`. Trials scatter around it by a factor each, of variance tau^2 in the
+//! logarithm. B is fitted by generalised least squares; tau^2, the relevance of each feature and the weight
+//! of trials that are far off follow from it, in turns, as in expectation maximisation.
 
 use super::features::{Features, Scaler};
 use crate::goodput::{
@@ -18,19 +18,19 @@ use crate::goodput::{
 const SLOPE_VARIANCE: f64 = 1.0;
 /// What n trials cannot exclude: that one standard deviation of a feature changes a cost by `exp(1 / (2 n))`.
 const SLOPE_SD_MIN: f64 = 0.5;
-/// How much less the logit of gamma may depend on a feature than the logarithm of a cost: overlap is a matter of the
-/// code, and steps tell little of it.
+/// How much less the logit of gamma may depend on a feature than the logarithm of a cost: overlap is a matter
+/// of the code, and steps tell little of it.
 const GAMMA_SLOPE_SHARE: f64 = 0.01;
-/// How much less the costs of synchronization differ among each other in their dependence on a feature: all of them
-/// are about the same bytes.
+/// How much less the costs of synchronization differ among each other in their dependence on a feature: all
+/// of them are about the same bytes.
 const SYNC_SLOPE_SHARE: f64 = 0.04;
 /// Between trials the logit of gamma may differ by 0.5, which is gamma = 1.5 against 1.8.
 const GAMMA_VARIANCE: f64 = 0.25;
 /// Trials are not believed to be closer than 3 %, nor farther apart than 30 %.
 const BETWEEN_MIN: f64 = 0.03 * 0.03;
 const BETWEEN_MAX: f64 = 0.3 * 0.3;
-/// What trials are believed to scatter before they are seen, 10 %, counting as much as four trials: trials of one
-/// study differ by their features first of all.
+/// What trials are believed to scatter before they are seen, 10 %, counting as much as four trials: trials of
+/// one study differ by their features first of all.
 const BETWEEN_START: f64 = 0.1 * 0.1;
 const BETWEEN_START_TRIALS: f64 = 4.0;
 /// Degrees of freedom of the Student distribution of the trials: one that is far off counts little.
@@ -99,8 +99,8 @@ impl JointModel {
         Ok(Self { scaler, layout, coefficients, covariance, between: spread.between })
     }
 
-    /// What the study believes of a trial: the regression at its features, less sure the farther they are from
-    /// those seen and the more the trials scatter. Nothing is claimed of what no trial has explored.
+    /// What the study believes of a trial: the regression at its features, less sure the farther they are
+    /// from those seen and the more the trials scatter. Nothing is claimed of what no trial has explored.
     pub(super) fn prior(&self, features: &Features) -> ThroughputPrior {
         let row = self.scaler.row(features);
         let mean = self.layout.point(&row.design, &self.coefficients);

@@ -72,8 +72,8 @@ pub(super) struct NoiseCurve {
 }
 
 impl NoiseCurve {
-    /// The curve of a study: `ln phi = curve(progress) + offset(trial)`. Offsets keep the curve smooth where some
-    /// trials end, since those that go on are not a random choice.
+    /// The curve of a study: `ln phi = curve(progress) + offset(trial)`. Offsets keep the curve smooth where
+    /// some trials end, since those that go on are not a random choice.
     pub(super) fn fit(tracks: &BTreeMap<u32, Track>) -> Self {
         let mut curve = Self::default();
         for round in 0..ROUNDS {

@@ -6,7 +6,8 @@ use super::{
     noise::{NoiseCurve, Track},
 };
 use crate::goodput::{
-    Error, Fit, GpuType, NoiseScale, Observation, Observations, ThroughputParams, ThroughputPrior, fit,
+    Error, Fit, GpuType, NoiseScale, Observation, Observations, ThroughputParams, ThroughputPrior,
+    TypeCatalog, TypeRatio, fit,
 };
 
 /// Whether trials learn from each other; off to measure what that is worth.
@@ -129,15 +130,53 @@ impl StudyKnowledge {
         Ok(())
     }
 
-    /// What the study believes of the throughput of a trial on a GPU type. None if no trial has run there, or without
-    /// sharing. Resources that no trial has used stay unknown, so that they are still explored.
+    /// What the study believes of the throughput of a trial on a GPU type. None if no trial has run there, or
+    /// without sharing. Resources that no trial has used stay unknown, so that they are still explored.
     pub fn prior(&self, features: &Features, gpu: &GpuType) -> Result<Option<ThroughputPrior>, Error> {
         self.check(features)?;
         Ok(self.models.get(gpu).map(|model| model.prior(features)))
     }
 
-    /// Fits the throughput of a recorded trial, weighing its own steps against what the study believes of it. A trial
-    /// that is seen to be off trusts the study accordingly less; one without steps gets the belief as it is.
+    /// How the costs of type `to` compare with those of `from` for a trial with these features, if trials
+    /// have run on both: not necessarily the same trials, since the regression tells apart what is due to
+    /// features.
+    pub fn type_ratio(
+        &self,
+        features: &Features,
+        from: &GpuType,
+        to: &GpuType,
+    ) -> Result<Option<TypeRatio>, Error> {
+        let (from, to) = (self.prior(features, from)?, self.prior(features, to)?);
+        Ok(from.zip(to).map(|(from, to)| TypeRatio::between(&from, &to)))
+    }
+
+    /// What to expect of a recorded trial on a GPU type that it has not used: its model on type `from`,
+    /// carried over by what the catalogue and the study know of the two types. Only what was explored on
+    /// `from` is carried over.
+    pub fn bootstrap(
+        &self,
+        catalog: &TypeCatalog,
+        trial: u32,
+        from: &GpuType,
+        to: &GpuType,
+    ) -> Result<ThroughputPrior, Error> {
+        let record = self.trials.get(&trial).ok_or(Error::NoObservations)?;
+        let own: Vec<Observation> = record.seen.get(from).into_iter().flat_map(Observations::iter).collect();
+        let study = self.prior(&record.features, from)?;
+        let known = ThroughputPrior::explored(&self.fit(trial, from, None)?.params, &own, study.as_ref());
+        let ratio = catalog.ratio(from, to);
+        Ok(match self.type_ratio(&record.features, from, to)? {
+            Some(measured) => ratio.blend(&measured).apply(&known),
+            None => ratio.apply(&known),
+        })
+    }
+
+    /// Fits the throughput of a recorded trial, weighing its own steps against what the study believes of it.
+    /// A trial that is seen to be off trusts the study accordingly less; one without steps gets the belief as
+    /// it is.
+    ///
+    /// Once refitted, the study's belief holds the trial's own steps too, as one trial among others: they then
+    /// count a little more than once.
     pub fn fit(
         &self,
         trial: u32,
@@ -157,8 +196,8 @@ impl StudyKnowledge {
         }
     }
 
-    /// The noise scale to expect at `progress_epochs`: the curve of the study, shifted by the offset of the trial as
-    /// far as it is known. None if no trial has been near. Without sharing, the trial's own curve.
+    /// The noise scale to expect at `progress_epochs`: the curve of the study, shifted by the offset of the
+    /// trial as far as it is known. None if no trial has been near. Without sharing, the trial's own curve.
     #[must_use]
     pub fn noise_prior(&self, progress_epochs: f64, trial: Option<u32>) -> Option<NoiseScale> {
         let track = trial.and_then(|trial| self.tracks.get(&trial));
@@ -172,8 +211,9 @@ impl StudyKnowledge {
         NoiseScale::new(log_phi.exp()).ok()
     }
 
-    /// The most GPUs to give to a trial: twice what any trial of the study has used of this type (of any type, if
-    /// none is given), so that each size is explored once per study, not once per trial (Pollux OSDI'21 section 4.1).
+    /// The most GPUs to give to a trial: twice what any trial of the study has used of this type (of any
+    /// type, if none is given), so that each size is explored once per study, not once per trial (Pollux
+    /// OSDI'21 section 4.1).
     #[must_use]
     pub fn exploration_cap(&self, trial: u32, gpu: Option<&GpuType>) -> u32 {
         let counts = |(id, _): &(&u32, &Record)| self.sharing == Sharing::On || **id == trial;

@@ -7,7 +7,8 @@ use rand_distr::{Distribution, Normal};
 
 use super::*;
 use crate::goodput::{
-    ComputeCost, Error, GpuType, NoiseScale, Observations, Shape, SyncCost, ThroughputParams, Tier, fit,
+    ComputeCost, Error, GpuType, NoiseScale, Observations, Shape, SyncCost, ThroughputParams, Tier,
+    TypeCatalog, fit,
 };
 
 fn t4() -> GpuType {
@@ -235,6 +236,45 @@ fn records_are_replaced_and_their_order_does_not_matter() {
     }
     other.refit().unwrap();
     assert_eq!(prior(&other), None);
+}
+
+#[test]
+fn what_the_study_knows_of_two_types_replaces_the_catalogue() {
+    // A GPU that computes 5 times as fast, on a network that is 3 times as fast.
+    let on_a100 = |width: f64, slowness: f64| {
+        let slow = truth(width, slowness);
+        let compute = ComputeCost { alpha_s: slow.compute().alpha_s, beta_s: slow.compute().beta_s / 5.0 };
+        let sync = Tier::ALL.map(|tier| SyncCost {
+            alpha_s: slow.sync(tier).alpha_s / 3.0,
+            beta_s: slow.sync(tier).beta_s / 3.0,
+        });
+        ThroughputParams::new(compute, sync, slow.gamma()).unwrap()
+    };
+    let (a100, catalog, width) = (GpuType::new("a100").unwrap(), TypeCatalog::builtin(), 300.0);
+    let mut knowledge = study(Sharing::On);
+    for trial in 0..8 {
+        let seen = observe(&on_a100(WIDTHS[trial], 1.0), SIZES[(trial + 3) % 8], 50 + trial as u64);
+        let seen = BTreeMap::from([(a100.clone(), seen)]);
+        knowledge.record(20 + trial as u32, features(WIDTHS[trial], trial as u64), seen).unwrap();
+    }
+    // Slower than its features say, which only its steps on a T4 can tell.
+    let own = observe(&truth(width, 1.5), &[(1, 32), (1, 128), (4, 64), (8, 64)], 7);
+    knowledge.record(30, features(width, 1), on_t4(own)).unwrap();
+    let mean_error = |params: ThroughputParams| {
+        let at = |gpus| log_error(&params, &on_a100(width, 1.5), gpus, 64.0);
+        (at(1) + at(4) + at(8) + at(16)) / 4.0
+    };
+    let before = knowledge.bootstrap(&catalog, 30, &t4(), &a100).unwrap();
+    knowledge.refit().unwrap();
+    let after = knowledge.bootstrap(&catalog, 30, &t4(), &a100).unwrap();
+    let study = knowledge.prior(&features(width, 1), &a100).unwrap().unwrap();
+    let (before, after, study) = (
+        mean_error(before.params().unwrap()),
+        mean_error(after.params().unwrap()),
+        mean_error(study.params().unwrap()),
+    );
+    assert!(after < 0.1 && after < 0.5 * before && after < 0.5 * study, "{before} {after} {study}");
+    assert!(knowledge.bootstrap(&catalog, 99, &t4(), &a100).is_err());
 }
 
 #[test]
