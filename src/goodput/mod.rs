@@ -12,10 +12,12 @@
 #![deny(clippy::disallowed_methods, clippy::iter_over_hash_type)]
 
 mod batch;
+mod bootstrap;
 mod efficiency;
 mod error;
 mod fit;
 mod gpu;
+mod knowledge;
 mod learning_rate;
 mod model;
 mod noise;
@@ -25,10 +27,12 @@ mod table;
 mod throughput;
 
 pub use batch::{BatchLimits, BatchMode, BatchPlan, BestBatch, best_batch};
+pub use bootstrap::{CostRatio, Profile, TypeCatalog, TypeRatio, bootstrap};
 pub use efficiency::{NoiseScale, StatisticalProgress};
 pub use error::Error;
 pub use fit::{Fit, ThroughputPrior, fit, rmsle};
 pub use gpu::GpuType;
+pub use knowledge::{Features, Sharing, StudyKnowledge};
 pub use learning_rate::{LrContext, LrRule, LrScaling, scale_lr};
 pub use model::GoodputModel;
 pub use noise::{

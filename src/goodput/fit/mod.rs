@@ -14,9 +14,11 @@ mod start;
 mod tests;
 
 pub(crate) use kernel::{
-    ALPHA_GRAD, BETA_GRAD, GAMMA, Point, VARIABLES, alpha_sync, beta_sync, from_params, to_params,
+    ALPHA_GRAD, BETA_GRAD, Costs, GAMMA, Point, VARIABLES, alpha_sync, beta_sync, from_params, to_params,
 };
-pub(crate) use objective::{CoefficientPrior, Group, Layout, Objective};
+use objective::MODEL_VARIANCE;
+pub(crate) use objective::{CoefficientPrior, Group, Layout, Objective, weight};
+pub(crate) use solver::Matrix;
 pub(crate) use start::{explored, layout, rough};
 
 use super::{ComputeCost, Error, Observation, Observations, SyncCost, ThroughputParams, Tier};
@@ -42,8 +44,55 @@ impl ThroughputPrior {
         Self { mean, precision }
     }
 
+    /// A fit, as far as its steps or the prior behind it have explored: the rest is a guess that must not
+    /// look known.
+    pub(crate) fn explored(params: &ThroughputParams, seen: &[Observation], prior: Option<&Self>) -> Self {
+        let mean = from_params(params);
+        let free = if seen.is_empty() { Vec::new() } else { layout(seen, None).free };
+        let mut precision = [0.0; VARIABLES];
+        for (variable, precision) in precision.iter_mut().enumerate() {
+            // Compute is always explored; half and half of it may be a guess.
+            let known = free.contains(&variable) || variable == ALPHA_GRAD && !free.is_empty();
+            if mean[variable].is_finite() && (known || prior.is_some_and(|prior| prior.knows(variable))) {
+                *precision = MODEL_VARIANCE.recip();
+            }
+        }
+        Self { mean, precision }
+    }
+
+    pub(crate) const fn mean(&self) -> &Point {
+        &self.mean
+    }
+
+    pub(crate) const fn precision(&self) -> &Point {
+        &self.precision
+    }
+
     pub(crate) fn knows(&self, variable: usize) -> bool {
         self.precision[variable] > 0.0
+    }
+
+    /// The same belief, held with less confidence if steps contradict it: the variance is at least the mean
+    /// squared logarithmic error that is seen, with one configuration of doubt in favour of the prior.
+    pub(crate) fn loosened(&self, seen: &[Observation]) -> Self {
+        let costs = Costs::new(&self.mean);
+        let (mut squares, mut total) = (0.0, 1.0);
+        for observation in seen.iter().filter(|observation| self.predicts(observation)) {
+            let error = costs.log_time(observation).0 - observation.iter_time_s.ln();
+            squares += weight(observation.steps) * error * error;
+            total += weight(observation.steps);
+        }
+        let most = (squares / total).recip();
+        Self { mean: self.mean, precision: self.precision.map(|precision| precision.min(most)) }
+    }
+
+    /// Whether all costs of a configuration are known.
+    fn predicts(&self, seen: &Observation) -> bool {
+        self.knows(ALPHA_GRAD)
+            && self.knows(BETA_GRAD)
+            && seen.shape.tier().is_none_or(|tier| {
+                self.knows(alpha_sync(tier)) && (seen.shape.gpus() == 2 || self.knows(beta_sync(tier)))
+            })
     }
 
     /// The model that the prior believes in, for a trial without a single step of its own. Costs of which the prior
@@ -70,9 +119,9 @@ pub struct Fit {
 
 /// A weak pull towards the rough first guess, so that what the data leave open stays where it started: a factor
 /// of e^10 costs as much as one configuration that is off by 5 %.
-const WEAK_PRECISION: f64 = 0.01;
+pub(crate) const WEAK_PRECISION: f64 = 0.01;
 
-const ITERATIONS: u64 = 100;
+pub(crate) const ITERATIONS: u64 = 100;
 
 /// Fits the throughput model of one trial on one GPU type.
 ///
@@ -108,7 +157,7 @@ pub fn fit(
     } else if let Some(prior) = prior {
         starts[1] = revived(&prior.mean, &fresh);
     }
-    let groups = [Group { design: vec![1.0], seen }];
+    let groups = [Group { design: vec![1.0], between: 0.0, seen }];
     let best = starts
         .iter()
         .filter_map(|start| {
@@ -147,7 +196,7 @@ fn coefficient_prior(layout: &Layout, fresh: &Point, prior: Option<&ThroughputPr
             }
         }
     }
-    CoefficientPrior { mean, precision }
+    CoefficientPrior { mean, precision, alike: Vec::new() }
 }
 
 /// A start whose costs have not drifted so far towards 0 that their gradient is gone.

@@ -6,14 +6,17 @@
 use argmin::core::{CostFunction, Error, Executor, Gradient, Hessian};
 
 use super::{
-    kernel::{Costs, Point},
-    solver::{LevenbergMarquardt, Matrix},
+    kernel::{Costs, Point, VARIABLES},
+    solver::{LevenbergMarquardt, Matrix, inverse},
 };
 use crate::goodput::Observation;
 
 /// Steps of one trial with its row of the regression; `[1.0]` for a fit of its own.
 pub(crate) struct Group {
     pub(crate) design: Vec<f64>,
+    /// Variance of a factor (its logarithm) by which all steps of the trial are off from those of other
+    /// trials; 0 for a fit of its own.
+    pub(crate) between: f64,
     pub(crate) seen: Vec<Observation>,
 }
 
@@ -47,10 +50,12 @@ impl Layout {
 }
 
 /// A Gaussian prior on the coefficients.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct CoefficientPrior {
     pub(crate) mean: Vec<f64>,
     pub(crate) precision: Vec<f64>,
+    /// `(i, j, precision)`: two coefficients that are likely to be about the same.
+    pub(crate) alike: Vec<(usize, usize, f64)>,
 }
 
 pub(crate) struct Objective<'a> {
@@ -60,7 +65,7 @@ pub(crate) struct Objective<'a> {
 }
 
 /// Squared relative error that is expected of the model itself, (5 %)^2; priors are weighed against it.
-const MODEL_VARIANCE: f64 = 0.05 * 0.05;
+pub(super) const MODEL_VARIANCE: f64 = 0.05 * 0.05;
 
 /// How much the steps of one configuration count: few steps are less sure than the model is exact.
 /// A single step is taken to scatter twice as much as the model errs.
@@ -80,17 +85,68 @@ impl Objective<'_> {
         Some((result.state.best_param?, cost)).filter(|_| cost.is_finite())
     }
 
-    /// Calls `visit` for each observation with the error of its logarithm, its weight and the slope in the
-    /// coefficients' variables.
-    fn each_error(&self, at: &[f64], mut visit: impl FnMut(&Group, f64, f64, &Point)) {
+    /// How sure the coefficients are: their covariance if errors are as large as expected of the model.
+    pub(crate) fn covariance(&self, at: &[f64]) -> Option<Matrix> {
+        inverse(&self.hessian(&at.to_vec()).ok()?)
+    }
+
+    /// Calls `visit` for each trial with the sums over its steps.
+    fn each_group(&self, at: &[f64], mut visit: impl FnMut(&Group, &Sums)) {
         for group in self.groups {
             let costs = Costs::new(&self.layout.point(&group.design, at));
+            let mut sums = Sums::default();
             for seen in &group.seen {
                 let (log_time, mut slope) = costs.log_time(seen);
                 if let Some((follower, leader, _)) = self.layout.tied {
                     slope[leader] += slope[follower];
                 }
-                visit(group, log_time - seen.iter_time_s.ln(), weight(seen.steps) / MODEL_VARIANCE, &slope);
+                sums.add(log_time - seen.iter_time_s.ln(), weight(seen.steps) / MODEL_VARIANCE, &slope);
+            }
+            sums.release_common_factor(group.between);
+            visit(group, &sums);
+        }
+    }
+}
+
+/// Weighted sums over the steps of one trial.
+#[derive(Default)]
+struct Sums {
+    weight: f64,
+    error: f64,
+    error_error: f64,
+    slope: Point,
+    error_slope: Point,
+    slope_slope: [Point; VARIABLES],
+}
+
+impl Sums {
+    fn add_error(&mut self, error: f64, weight: f64) {
+        self.weight += weight;
+        self.error += weight * error;
+        self.error_error += weight * error * error;
+    }
+
+    fn add(&mut self, error: f64, weight: f64, slope: &Point) {
+        self.add_error(error, weight);
+        for (i, value) in slope.iter().enumerate() {
+            let scaled = weight * value;
+            self.slope[i] += scaled;
+            self.error_slope[i] += scaled * error;
+            for (sum, other) in self.slope_slope[i].iter_mut().zip(slope) {
+                *sum += scaled * other;
+            }
+        }
+    }
+
+    /// Takes out what a factor of variance `between` explains, at its best value for these steps: generalised
+    /// least squares with errors that are correlated inside the trial (Sherman-Morrison).
+    fn release_common_factor(&mut self, between: f64) {
+        let share = between / between.mul_add(self.weight, 1.0);
+        self.error_error -= share * self.error * self.error;
+        for i in 0..VARIABLES {
+            self.error_slope[i] -= share * self.error * self.slope[i];
+            for (sum, other) in self.slope_slope[i].iter_mut().zip(&self.slope) {
+                *sum -= share * self.slope[i] * other;
             }
         }
     }
@@ -104,13 +160,19 @@ impl CostFunction for &Objective<'_> {
         let mut sum = 0.0;
         for group in self.groups {
             let costs = Costs::new(&self.layout.point(&group.design, at));
+            let mut sums = Sums::default();
             for seen in &group.seen {
                 let error = costs.log_time(seen).0 - seen.iter_time_s.ln();
-                sum += weight(seen.steps) / MODEL_VARIANCE * error * error;
+                sums.add_error(error, weight(seen.steps) / MODEL_VARIANCE);
             }
+            sums.release_common_factor(group.between);
+            sum += sums.error_error;
         }
         for ((value, mean), precision) in at.iter().zip(&self.prior.mean).zip(&self.prior.precision) {
             sum += precision * (value - mean) * (value - mean);
+        }
+        for &(i, j, precision) in &self.prior.alike {
+            sum += precision * (at[i] - at[j]) * (at[i] - at[j]);
         }
         Ok(0.5 * sum)
     }
@@ -124,11 +186,15 @@ impl Gradient for &Objective<'_> {
         let prior = at.iter().zip(&self.prior.mean).zip(&self.prior.precision);
         let mut gradient: Vec<f64> =
             prior.map(|((value, mean), precision)| precision * (value - mean)).collect();
+        for &(i, j, precision) in &self.prior.alike {
+            gradient[i] += precision * (at[i] - at[j]);
+            gradient[j] -= precision * (at[i] - at[j]);
+        }
         let free = &self.layout.free;
-        self.each_error(at, |group, error, weight, slope| {
+        self.each_group(at, |group, sums| {
             for (block, design) in gradient.chunks_mut(free.len()).zip(&group.design) {
                 for (sum, &variable) in block.iter_mut().zip(free) {
-                    *sum += weight * error * design * slope[variable];
+                    *sum += design * sums.error_slope[variable];
                 }
             }
         });
@@ -140,24 +206,24 @@ impl Hessian for &Objective<'_> {
     type Param = Vec<f64>;
     type Hessian = Matrix;
 
-    /// Gauss-Newton: the second derivative of the model itself is left out.
+    /// Gauss-Newton: the second derivative of the model itself is left out. Lower triangle only.
     fn hessian(&self, at: &Self::Param) -> Result<Matrix, Error> {
         let free = &self.layout.free;
         let mut hessian = vec![vec![0.0; at.len()]; at.len()];
         for (i, precision) in self.prior.precision.iter().enumerate() {
             hessian[i][i] = *precision;
         }
-        let mut row = vec![0.0; at.len()];
-        self.each_error(at, |group, _, weight, slope| {
-            for (block, design) in row.chunks_mut(free.len()).zip(&group.design) {
-                for (entry, &variable) in block.iter_mut().zip(free) {
-                    *entry = design * slope[variable];
-                }
-            }
-            for (i, entry) in row.iter().enumerate() {
-                let scaled = weight * entry;
-                for (sum, other) in hessian[i][..=i].iter_mut().zip(&row) {
-                    *sum += scaled * other;
+        for &(i, j, precision) in &self.prior.alike {
+            hessian[i][i] += precision;
+            hessian[j][j] += precision;
+            hessian[i.max(j)][i.min(j)] -= precision;
+        }
+        self.each_group(at, |group, sums| {
+            for (i, row) in hessian.iter_mut().enumerate() {
+                let (weight, slopes) =
+                    (group.design[i / free.len()], &sums.slope_slope[free[i % free.len()]]);
+                for (j, sum) in row[..=i].iter_mut().enumerate() {
+                    *sum += weight * group.design[j / free.len()] * slopes[free[j % free.len()]];
                 }
             }
         });

@@ -9,7 +9,7 @@ use argmin::core::{
     TerminationStatus,
 };
 
-pub(super) type Matrix = Vec<Vec<f64>>;
+pub(crate) type Matrix = Vec<Vec<f64>>;
 type FitState = IterState<Vec<f64>, Vec<f64>, (), Matrix, (), f64>;
 
 pub(super) struct LevenbergMarquardt {
@@ -79,10 +79,30 @@ where
     }
 }
 
-/// Solves `(H + damping * diag(H)) step = g` by Cholesky; none if that is not positive definite.
+/// Solves `(H + damping * diag(H)) step = g`; none if that is not positive definite.
 fn damped_step(hessian: &Matrix, gradient: &[f64], damping: f64) -> Option<Vec<f64>> {
-    let n = gradient.len();
-    let mut lower = hessian.clone();
+    let lower = cholesky(hessian, damping)?;
+    let mut step = gradient.to_vec();
+    solve(&lower, &mut step);
+    Some(step)
+}
+
+/// The inverse of a positive definite matrix of which the lower triangle is given.
+pub(super) fn inverse(matrix: &Matrix) -> Option<Matrix> {
+    let lower = cholesky(matrix, 0.0)?;
+    let unit = |i: usize| {
+        let mut column = vec![0.0; matrix.len()];
+        column[i] = 1.0;
+        solve(&lower, &mut column);
+        column
+    };
+    Some((0..matrix.len()).map(unit).collect())
+}
+
+/// L of `L L^T = H + damping * diag(H)`; none if that is not positive definite.
+fn cholesky(matrix: &Matrix, damping: f64) -> Option<Matrix> {
+    let n = matrix.len();
+    let mut lower = matrix.clone();
     for (i, row) in lower.iter_mut().enumerate() {
         row[i] = row[i].mul_add(1.0 + damping, 1e-12);
     }
@@ -102,14 +122,18 @@ fn damped_step(hessian: &Matrix, gradient: &[f64], damping: f64) -> Option<Vec<f
             }
         }
     }
-    let mut step = gradient.to_vec();
+    Some(lower)
+}
+
+/// Solves `L L^T x = b` in place.
+fn solve(lower: &Matrix, x: &mut [f64]) {
+    let n = x.len();
     for i in 0..n {
-        let dot: f64 = lower[i][..i].iter().zip(&step).map(|(a, b)| a * b).sum();
-        step[i] = (step[i] - dot) / lower[i][i];
+        let dot: f64 = lower[i][..i].iter().zip(&*x).map(|(a, b)| a * b).sum();
+        x[i] = (x[i] - dot) / lower[i][i];
     }
     for i in (0..n).rev() {
-        let dot: f64 = (i + 1..n).map(|k| lower[k][i] * step[k]).sum();
-        step[i] = (step[i] - dot) / lower[i][i];
+        let dot: f64 = (i + 1..n).map(|k| lower[k][i] * x[k]).sum();
+        x[i] = (x[i] - dot) / lower[i][i];
     }
-    Some(step)
 }

@@ -1,0 +1,20 @@
+//! What the trials of one study teach each other.
+//!
+//! They share their code and differ in hyper-parameters, so that a new trial need not start from nothing: a
+//! regression of the throughput model on the hyper-parameters that matter for speed
+//! ([`StudyKnowledge::prior`]), a curve of the noise scale over training progress
+//! ([`StudyKnowledge::noise_prior`]), and how far the study has scaled out
+//! ([`StudyKnowledge::exploration_cap`]). Pollux learns each of them anew for every job.
+//!
+//! *Architecture invariant:* the same records in any order give the same knowledge, and nothing is fitted
+//! before the caller asks for it ([`StudyKnowledge::refit`]).
+
+mod features;
+mod joint;
+mod noise;
+mod study;
+#[cfg(test)]
+mod tests;
+
+pub use features::Features;
+pub use study::{Sharing, StudyKnowledge};

@@ -1,0 +1,239 @@
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{
+    features::Features,
+    joint::JointModel,
+    noise::{NoiseCurve, Track},
+};
+use crate::goodput::{
+    Error, Fit, GpuType, NoiseScale, Observation, Observations, ThroughputParams, ThroughputPrior,
+    TypeCatalog, TypeRatio, fit,
+};
+
+/// Whether trials learn from each other; off to measure what that is worth.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Sharing {
+    /// A trial starts from what the others have seen.
+    #[default]
+    On,
+    /// Every trial knows only its own steps, as in Pollux.
+    Off,
+}
+
+/// What has been seen of the trials of one study, finished and running, and what follows for the next one.
+///
+/// ```
+/// use std::collections::BTreeMap;
+/// use pollux_tune::goodput::{Features, GpuType, Observations, Shape, Sharing, StudyKnowledge};
+/// let t4 = GpuType::new("t4")?;
+/// let mut knowledge = StudyKnowledge::new(1, Sharing::On);
+/// for (trial, width) in [(0, 128.0_f64), (1, 256.0), (2, 512.0)] {
+///     let mut seen = Observations::default();
+///     for (gpus, sync_s) in [(1, 0.0), (2, 0.05)] {
+///         for batch in [32, 64] {
+///             let pass_s = 1e-8 * width * width * f64::from(batch);
+///             seen.record(Shape::new(gpus, 1)?, batch, 0, 0.01 + pass_s + sync_s)?;
+///         }
+///     }
+///     knowledge.record(trial, Features::new(vec![width.ln()])?, BTreeMap::from([(t4.clone(), seen)]))?;
+/// }
+/// knowledge.refit()?;
+/// // A trial that has not made a single step.
+/// let prior = knowledge.prior(&Features::new(vec![384_f64.ln()])?, &t4)?.expect("three trials ran on a T4");
+/// let step_s = prior.params()?.iter_time_s(Shape::new(2, 1)?, 64.0, 0);
+/// assert!((step_s / 0.154 - 1.0).abs() < 0.05, "{step_s}");
+/// assert_eq!(knowledge.exploration_cap(3, Some(&t4)), 4);
+/// # Ok::<(), pollux_tune::goodput::Error>(())
+/// ```
+#[derive(Debug, Clone)]
+pub struct StudyKnowledge {
+    feature_count: usize,
+    sharing: Sharing,
+    trials: BTreeMap<u32, Record>,
+    tracks: BTreeMap<u32, Track>,
+    /// GPU types with steps that the models have not seen.
+    stale: BTreeSet<GpuType>,
+    models: BTreeMap<GpuType, JointModel>,
+    curve: NoiseCurve,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+struct Record {
+    features: Features,
+    seen: BTreeMap<GpuType, Observations>,
+}
+
+impl StudyKnowledge {
+    /// Knows nothing yet of a study whose trials have `feature_count` [`Features`].
+    #[must_use]
+    pub fn new(feature_count: usize, sharing: Sharing) -> Self {
+        Self {
+            feature_count,
+            sharing,
+            trials: BTreeMap::new(),
+            tracks: BTreeMap::new(),
+            stale: BTreeSet::new(),
+            models: BTreeMap::new(),
+            curve: NoiseCurve::default(),
+        }
+    }
+
+    /// Takes in all steps of a trial so far, in place of what was recorded of it before.
+    pub fn record(
+        &mut self,
+        trial: u32,
+        features: Features,
+        seen: BTreeMap<GpuType, Observations>,
+    ) -> Result<(), Error> {
+        self.check(&features)?;
+        let record = Record { features, seen };
+        let old = self.trials.get(&trial);
+        for gpu in record.seen.keys().chain(old.iter().flat_map(|old| old.seen.keys())) {
+            let same =
+                |old: &Record| old.features == record.features && old.seen.get(gpu) == record.seen.get(gpu);
+            if !old.is_some_and(same) {
+                self.stale.insert(gpu.clone());
+            }
+        }
+        self.trials.insert(trial, record);
+        Ok(())
+    }
+
+    /// Adds a measured noise scale of a trial at `progress_epochs` statistical epochs.
+    ///
+    /// [`NoiseScale::UNRESOLVED`] is left out: it only says that there was no signal to measure.
+    pub fn record_noise(&mut self, trial: u32, progress_epochs: f64, phi: NoiseScale) -> Result<(), Error> {
+        self.tracks.entry(trial).or_default().record(progress_epochs, phi)
+    }
+
+    /// Fits what has changed since the last time. Until then [`StudyKnowledge::prior`] and
+    /// [`StudyKnowledge::noise_prior`] answer from what the study knew before.
+    pub fn refit(&mut self) -> Result<(), Error> {
+        if self.sharing == Sharing::Off {
+            return Ok(());
+        }
+        self.curve = NoiseCurve::fit(&self.tracks);
+        while let Some(gpu) = self.stale.first().cloned() {
+            let trials: Vec<(&Features, Vec<Observation>)> = self
+                .trials
+                .values()
+                .filter_map(|record| Some((&record.features, record.seen.get(&gpu)?.iter().collect())))
+                .filter(|(_, seen): &(_, Vec<_>)| !seen.is_empty())
+                .collect();
+            if trials.is_empty() {
+                self.models.remove(&gpu);
+            } else {
+                self.models.insert(gpu.clone(), JointModel::fit(&trials)?);
+            }
+            self.stale.remove(&gpu);
+        }
+        Ok(())
+    }
+
+    /// What the study believes of the throughput of a trial on a GPU type. None if no trial has run there, or
+    /// without sharing. Resources that no trial has used stay unknown, so that they are still explored.
+    pub fn prior(&self, features: &Features, gpu: &GpuType) -> Result<Option<ThroughputPrior>, Error> {
+        self.check(features)?;
+        Ok(self.models.get(gpu).map(|model| model.prior(features)))
+    }
+
+    /// How the costs of type `to` compare with those of `from` for a trial with these features, if trials
+    /// have run on both: not necessarily the same trials, since the regression tells apart what is due to
+    /// features.
+    pub fn type_ratio(
+        &self,
+        features: &Features,
+        from: &GpuType,
+        to: &GpuType,
+    ) -> Result<Option<TypeRatio>, Error> {
+        let (from, to) = (self.prior(features, from)?, self.prior(features, to)?);
+        Ok(from.zip(to).map(|(from, to)| TypeRatio::between(&from, &to)))
+    }
+
+    /// What to expect of a recorded trial on a GPU type that it has not used: its model on type `from`,
+    /// carried over by what the catalogue and the study know of the two types. Only what was explored on
+    /// `from` is carried over.
+    pub fn bootstrap(
+        &self,
+        catalog: &TypeCatalog,
+        trial: u32,
+        from: &GpuType,
+        to: &GpuType,
+    ) -> Result<ThroughputPrior, Error> {
+        let record = self.trials.get(&trial).ok_or(Error::NoObservations)?;
+        let own: Vec<Observation> = record.seen.get(from).into_iter().flat_map(Observations::iter).collect();
+        let study = self.prior(&record.features, from)?;
+        let known = ThroughputPrior::explored(&self.fit(trial, from, None)?.params, &own, study.as_ref());
+        let ratio = catalog.ratio(from, to);
+        Ok(match self.type_ratio(&record.features, from, to)? {
+            Some(measured) => ratio.blend(&measured).apply(&known),
+            None => ratio.apply(&known),
+        })
+    }
+
+    /// Fits the throughput of a recorded trial, weighing its own steps against what the study believes of it.
+    /// A trial that is seen to be off trusts the study accordingly less; one without steps gets the belief as
+    /// it is.
+    ///
+    /// Once refitted, the study's belief holds the trial's own steps too, as one trial among others: they then
+    /// count a little more than once.
+    pub fn fit(
+        &self,
+        trial: u32,
+        gpu: &GpuType,
+        warm_start: Option<&ThroughputParams>,
+    ) -> Result<Fit, Error> {
+        let record = self.trials.get(&trial).ok_or(Error::NoObservations)?;
+        let seen = record.seen.get(gpu).filter(|seen| !seen.is_empty());
+        match (self.prior(&record.features, gpu)?, seen) {
+            (None, None) => Err(Error::NoObservations),
+            (None, Some(seen)) => fit(seen, None, warm_start),
+            (Some(prior), None) => Ok(Fit { params: prior.params()?, rmsle: 0.0 }),
+            (Some(prior), Some(seen)) => {
+                let own: Vec<Observation> = seen.iter().collect();
+                fit(seen, Some(&prior.loosened(&own)), warm_start)
+            }
+        }
+    }
+
+    /// The noise scale to expect at `progress_epochs`: the curve of the study, shifted by the offset of the
+    /// trial as far as it is known. None if no trial has been near. Without sharing, the trial's own curve.
+    #[must_use]
+    pub fn noise_prior(&self, progress_epochs: f64, trial: Option<u32>) -> Option<NoiseScale> {
+        let track = trial.and_then(|trial| self.tracks.get(&trial));
+        let log_phi = match self.sharing {
+            Sharing::On => {
+                let offset = track.map_or(0.0, |track| track.offset(&self.curve));
+                self.curve.at_progress(progress_epochs)? + offset
+            }
+            Sharing::Off => track?.curve().at_progress(progress_epochs)?,
+        };
+        NoiseScale::new(log_phi.exp()).ok()
+    }
+
+    /// The most GPUs to give to a trial: twice what any trial of the study has used of this type (of any
+    /// type, if none is given), so that each size is explored once per study, not once per trial (Pollux
+    /// OSDI'21 section 4.1).
+    #[must_use]
+    pub fn exploration_cap(&self, trial: u32, gpu: Option<&GpuType>) -> u32 {
+        let counts = |(id, _): &(&u32, &Record)| self.sharing == Sharing::On || **id == trial;
+        self.trials
+            .iter()
+            .filter(counts)
+            .flat_map(|(_, record)| &record.seen)
+            .filter(|(seen_gpu, _)| gpu.is_none_or(|gpu| gpu == *seen_gpu))
+            .map(|(_, seen)| seen.exploration_cap())
+            .max()
+            .unwrap_or(1)
+    }
+
+    fn check(&self, features: &Features) -> Result<(), Error> {
+        let len = features.values().len();
+        if len == self.feature_count {
+            Ok(())
+        } else {
+            let what = "the features of a trial";
+            Err(Error::LengthMismatch { what, len, expected: self.feature_count })
+        }
+    }
+}
