@@ -57,7 +57,7 @@ fn main() {
 fn later_question(zoo: &Zoo, cluster: &str, trials: u32) -> Problem {
     let rng = &mut ChaCha8Rng::seed_from_u64(1);
     let cluster = Cluster::parse(cluster).expect("the cluster is well-formed");
-    let mut study: Study = zoo.study(&cluster, trials, rng);
+    let mut study: Study = Zoo::study(&cluster, trials, rng);
     for _ in 0..3 {
         let plan = GoodputPolicy::default().allocate(&study.problem(zoo), rng).expect("the problem is valid");
         study.advance(&plan, rng);
@@ -155,7 +155,7 @@ fn report(output: &Path, zoo: &Zoo, problems: &[Problem]) {
         let placed = median(output, &["round", "without local search", name]).unwrap_or(f64::NAN);
         let (rng, cluster) =
             (&mut ChaCha8Rng::seed_from_u64(1), Cluster::parse(cluster).expect("well-formed"));
-        let study = zoo.study(&cluster, *trials, rng);
+        let study = Zoo::study(&cluster, *trials, rng);
         let start = Instant::now();
         black_box(study.problem(zoo));
         let tables = start.elapsed().as_secs_f64();

@@ -8,10 +8,5 @@
 //!
 //! Both follow *Pollux* (Qiao et al., OSDI'21); `docs/goodput.md` lists every departure and why.
 
-#![expect(
-    clippy::disallowed_methods,
-    reason = "the list in clippy.toml is for the pure modules, which deny it themselves"
-)]
-
 pub mod alloc;
 pub mod goodput;

@@ -1,5 +1,7 @@
 //! The default policy against the paper's search, on problems as studies pose them.
 
+#![expect(clippy::print_stdout, reason = "the figures are read with --nocapture")]
+
 #[path = "common/study.rs"]
 mod study;
 
@@ -17,7 +19,7 @@ fn goodput_is_never_worse_than_the_papers_search_and_better_on_the_mean() {
     for seed in 0..INSTANCES {
         let rng = &mut ChaCha8Rng::seed_from_u64(seed);
         let cluster = Cluster::parse(clusters[seed as usize % clusters.len()]).unwrap();
-        let mut study = zoo.study(&cluster, rng.random_range(4..40), rng);
+        let mut study = study::Zoo::study(&cluster, rng.random_range(4..40), rng);
         let mut pollux = PolluxPolicy::default();
         // Half of the instances are the first question of a study, half come after three rounds under `pollux`, which
         // then brings its population along.

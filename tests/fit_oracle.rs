@@ -1,5 +1,7 @@
 //! Our fit against the paper's solver, L-BFGS-B in the bounded parameters themselves, on the measured profiles.
 
+#![expect(clippy::print_stdout, reason = "the figures are read with --nocapture")]
+
 #[path = "common/study.rs"]
 #[expect(dead_code, reason = "only the profiles are needed here")]
 mod study;
@@ -21,7 +23,7 @@ struct Rmsle {
 fn params(at: &[f64]) -> ThroughputParams {
     let sync = [2, 4].map(|first| SyncCost { alpha_s: at[first], beta_s: at[first + 1] });
     let compute = ComputeCost { alpha_s: at[0], beta_s: at[1] };
-    ThroughputParams::new(compute, sync, at[6].clamp(1.0, 10.0)).unwrap()
+    ThroughputParams::new(compute, sync, at[6].clamp(1.0, 10.0)).expect("bounds are kept")
 }
 
 impl Constraints for Rmsle {

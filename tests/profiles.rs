@@ -1,5 +1,7 @@
 //! The throughput model against measured step times of six models on T4 and A100 GPUs.
 
+#![expect(clippy::print_stdout, reason = "the figures are read with --nocapture")]
+
 #[path = "common/study.rs"]
 #[expect(dead_code, reason = "only the profiles are needed here")]
 mod study;

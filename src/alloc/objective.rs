@@ -70,7 +70,7 @@ impl Fairness {
     }
 }
 
-/// REALLOC_FACTOR (section 4.2): the share of its time that a trial of this age trains if it is re-allocated
+/// `REALLOC_FACTOR` (Pollux OSDI'21 section 4.2): the share of its time that a trial of this age trains if it is re-allocated
 /// now and goes on being re-allocated as often as before.
 ///
 /// ```

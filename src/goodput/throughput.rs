@@ -18,7 +18,7 @@ pub struct SyncCost {
     pub beta_s: f64,
 }
 
-/// The throughput model of one trial on one GPU type: theta_sys of Pollux OSDI'21, section 4.1.
+/// The throughput model of one trial on one GPU type: `theta_sys`, Pollux OSDI'21 eq. 12.
 ///
 /// ```
 /// use pollux_tune::goodput::{ComputeCost, Shape, SyncCost, ThroughputParams};

@@ -111,7 +111,7 @@ impl Zoo {
     }
 
     /// A study of `trials` trials, all of them waiting.
-    pub(crate) fn study(&self, cluster: &Cluster, trials: u32, rng: &mut ChaCha8Rng) -> Study {
+    pub(crate) fn study(cluster: &Cluster, trials: u32, rng: &mut ChaCha8Rng) -> Study {
         let drafts = (0..trials)
             .map(|_| Draft {
                 model: rng.random_range(0..MODELS.len()),

@@ -64,21 +64,18 @@ impl Dual {
             row[i] = dimension * (2.0 * spread).powi(2);
         }
         for _ in 0..CUTS * n {
-            let (slope, excess) = match center.iter().position(|&price| price < 0.0) {
-                Some(negative) => {
-                    let mut slope = vec![0.0; n];
-                    slope[negative] = -1.0;
-                    (slope, -center[negative])
+            let (slope, excess) = if let Some(negative) = center.iter().position(|&price| price < 0.0) {
+                let mut slope = vec![0.0; n];
+                slope[negative] = -1.0;
+                (slope, -center[negative])
+            } else {
+                let (value, slope) = market.value(&center);
+                let excess = value - self.bound;
+                if value < self.bound {
+                    self.bound = value;
+                    self.prices.copy_from_slice(&center);
                 }
-                None => {
-                    let (value, slope) = market.value(&center);
-                    let excess = value - self.bound;
-                    if value < self.bound {
-                        self.bound = value;
-                        self.prices.copy_from_slice(&center);
-                    }
-                    (slope, excess.max(0.0))
-                }
+                (slope, excess.max(0.0))
             };
             let pull: Vec<f64> = shape.iter().map(|row| dot(row, &slope)).collect();
             let width = dot(&pull, &slope).max(0.0).sqrt();

@@ -151,7 +151,7 @@ pub fn fit(
     let layout = layout(&seen, prior);
     let fresh = rough(&seen, 1.5);
     let coefficient_prior = coefficient_prior(&layout, &fresh, prior);
-    let mut starts = vec![fresh, rough(&seen, 4.0)];
+    let mut starts = [fresh, rough(&seen, 4.0)];
     if let Some(params) = warm_start {
         starts[1] = revived(&from_params(params), &fresh);
     } else if let Some(prior) = prior {
@@ -185,16 +185,9 @@ pub fn rmsle(params: &ThroughputParams, seen: &[Observation]) -> f64 {
 fn coefficient_prior(layout: &Layout, fresh: &Point, prior: Option<&ThroughputPrior>) -> CoefficientPrior {
     let (mut mean, mut precision) = (Vec::new(), Vec::new());
     for &variable in &layout.free {
-        match prior.filter(|prior| prior.knows(variable)) {
-            Some(prior) => {
-                mean.push(prior.mean[variable]);
-                precision.push(prior.precision[variable]);
-            }
-            None => {
-                mean.push(fresh[variable]);
-                precision.push(WEAK_PRECISION);
-            }
-        }
+        let known = prior.filter(|prior| prior.knows(variable));
+        mean.push(known.map_or(fresh[variable], |prior| prior.mean[variable]));
+        precision.push(known.map_or(WEAK_PRECISION, |prior| prior.precision[variable]));
     }
     CoefficientPrior { mean, precision, alike: Vec::new() }
 }
