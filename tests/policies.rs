@@ -257,3 +257,26 @@ fn pollux_is_never_worse_than_keeping_everything() {
         short.iter().map(|&options| ask(&mut PolluxPolicy::new(options), problem, 3)).collect()
     });
 }
+
+/// Even if moving is free, nobody is moved for nothing: asked again after its plan was applied, the policy may only
+/// go on with its search.
+#[test]
+fn goodput_moves_nobody_without_a_gain() {
+    let run = |mut problem: Problem| {
+        for trial in &mut problem.trials {
+            trial.realloc_delay_s = 0.0;
+        }
+        let plan = ask(&mut GoodputPolicy::default(), &problem, 1)?;
+        for (trial, decision) in problem.trials.iter_mut().zip(&plan.assignments) {
+            trial.current = decision.allocation.clone();
+        }
+        let again = ask(&mut GoodputPolicy::default(), &problem, 1)?;
+        let mut decisions = plan.assignments.iter().zip(&again.assignments);
+        let moved = decisions.any(|(before, after)| before.allocation != after.allocation);
+        prop_assert!(!moved || again.fitness > plan.fitness, "{} {}", again.fitness, plan.fitness);
+        Ok(())
+    };
+    if let Err(error) = runner().run(&common::problems(), run) {
+        panic!("{error}");
+    }
+}

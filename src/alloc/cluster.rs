@@ -24,6 +24,11 @@ pub struct Node {
     pub group: u32,
 }
 
+impl Node {
+    /// A node has at most this many GPUs.
+    pub const GPUS_MAX: u32 = 1024;
+}
+
 /// The machines that trials can be placed on. Nodes and GPUs may come and go between two questions.
 ///
 /// ```
@@ -40,6 +45,9 @@ pub struct Cluster {
 }
 
 impl Cluster {
+    /// A cluster that is read from text has at most this many nodes in a term.
+    pub const NODES_MAX: u32 = 65_536;
+
     /// A cluster without nodes.
     #[must_use]
     pub fn new() -> Self {
@@ -53,9 +61,11 @@ impl Cluster {
         for term in text.split(',') {
             let bad = || Error::BadCluster { text: term.trim().to_owned() };
             let mut parts = term.trim().splitn(3, 'x');
-            let mut count =
-                || parts.next().and_then(|part| part.trim().parse::<u32>().ok()).filter(|&n| n > 0);
-            let (nodes, gpus) = (count().ok_or_else(bad)?, count().ok_or_else(bad)?);
+            let mut count = |most: u32| {
+                let number = parts.next().and_then(|part| part.trim().parse::<u32>().ok());
+                number.filter(|number| (1..=most).contains(number)).ok_or_else(bad)
+            };
+            let (nodes, gpus) = (count(Self::NODES_MAX)?, count(Node::GPUS_MAX)?);
             let gpu_type = parts.next().and_then(|name| GpuType::new(name).ok()).ok_or_else(bad)?;
             for _ in 0..nodes {
                 let id = NodeId(cluster.nodes.len() as u32);
@@ -67,6 +77,7 @@ impl Cluster {
 
     /// Adds a node under a number that is not taken.
     pub fn add(&mut self, id: NodeId, node: Node) -> Result<(), Error> {
+        check_gpus(id, node.gpus)?;
         if self.nodes.contains_key(&id) {
             return Err(Error::DuplicateNode(id));
         }
@@ -81,6 +92,7 @@ impl Cluster {
 
     /// Changes how many GPUs of a node can be used: one died, or came back.
     pub fn set_gpus(&mut self, id: NodeId, gpus: u32) -> Result<(), Error> {
+        check_gpus(id, gpus)?;
         self.nodes.get_mut(&id).ok_or(Error::UnknownNode(id))?.gpus = gpus;
         Ok(())
     }
@@ -111,7 +123,7 @@ impl Cluster {
     /// All GPUs of all nodes.
     #[must_use]
     pub fn total_gpus(&self) -> u32 {
-        self.nodes.values().map(|node| node.gpus).sum()
+        self.nodes.values().map(|node| node.gpus).fold(0, u32::saturating_add)
     }
 
     /// For each GPU type, the GPUs of the largest node and of all nodes.
@@ -124,5 +136,46 @@ impl Cluster {
             *total += node.gpus;
         }
         by_type
+    }
+}
+
+fn check_gpus(id: NodeId, gpus: u32) -> Result<(), Error> {
+    if gpus <= Node::GPUS_MAX {
+        return Ok(());
+    }
+    let (owner, value) = (format!("node {id}"), f64::from(gpus));
+    Err(Error::OutOfRange { owner, what: "the number of GPUs", value, allowed: "0 to 1024" })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn descriptions_are_read_and_wrong_ones_are_named() {
+        let cluster = Cluster::parse(" 2x8xA100 , 1 x 4 x t4").unwrap();
+        let nodes: Vec<String> =
+            cluster.iter().map(|(id, node)| format!("{id}:{}x{}", node.gpus, node.gpu_type)).collect();
+        assert_eq!(nodes, ["0:8xa100", "1:8xa100", "2:4xt4"]);
+        for wrong in
+            ["", "8", "2x8", "0x8xt4", "2x0xt4", "-1x8xt4", "2x8x", "2x8xt4,", "4000000000x1xt4", "1x4096xt4"]
+        {
+            let message = Cluster::parse(wrong).unwrap_err().to_string();
+            assert!(message.contains("write NODESxGPUSxTYPE"), "{wrong}: {message}");
+        }
+    }
+
+    #[test]
+    fn nodes_and_gpus_come_and_go() {
+        let mut cluster = Cluster::parse("2x4xt4").unwrap();
+        let node = cluster.remove(NodeId(0)).unwrap();
+        assert_eq!(cluster.remove(NodeId(0)), Err(Error::UnknownNode(NodeId(0))));
+        assert_eq!(cluster.add(NodeId(1), node.clone()), Err(Error::DuplicateNode(NodeId(1))));
+        cluster.add(NodeId(9), Node { gpus: 2, ..node.clone() }).unwrap();
+        cluster.set_gpus(NodeId(1), 0).unwrap();
+        assert_eq!((cluster.len(), cluster.total_gpus()), (2, 2));
+        assert!(cluster.add(NodeId(10), Node { gpus: u32::MAX, ..node }).is_err());
+        assert!(cluster.set_gpus(NodeId(9), u32::MAX).is_err());
+        assert_eq!(cluster.set_gpus(NodeId(5), 1), Err(Error::UnknownNode(NodeId(5))));
     }
 }

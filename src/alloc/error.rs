@@ -38,7 +38,9 @@ pub enum Error {
         max: u32,
     },
     /// A cluster description that cannot be read.
-    #[error("`{text}` describes no nodes: write NODESxGPUSxTYPE, such as 2x8xa100, with commas between")]
+    #[error(
+        "`{text}` describes no nodes: write NODESxGPUSxTYPE, such as 2x8xa100, with commas between; up to 65536 nodes of up to 1024 GPUs"
+    )]
     BadCluster {
         /// The part that is wrong.
         text: String,

@@ -5,6 +5,10 @@ use std::collections::BTreeMap;
 use super::{Allocation, Error, Fairness, NodeId, Problem, TrialId, TrialRequest, realloc_factor};
 use crate::goodput::{Curve, GpuType, Tier};
 
+/// Moving a young trial is never as bad as stopping it: with a factor of 0 both would count the same, and GPUs would
+/// stay empty.
+const MOVED_FACTOR_MIN: f64 = 0.01;
+
 /// GPUs of one trial by node position, sorted, without zeros.
 pub(crate) type Row = Vec<(usize, u32)>;
 
@@ -166,10 +170,11 @@ fn compile(trial: &TrialRequest, nodes: &[NodeSlot], pools: &[Pool], fair_gpus: 
         .collect();
     let one_pool = |row: &Row| row.windows(2).all(|pair| nodes[pair[0].0].pool == nodes[pair[1].0].pool);
     let current = current.filter(one_pool).unwrap_or_default();
-    let moved_factor = if trial.current.is_empty() {
+    // A trial that waits, or whose GPUs are gone, has to be started anyway.
+    let moved_factor = if current.is_empty() {
         1.0
     } else {
-        realloc_factor(trial.age_s, trial.reallocations, trial.realloc_delay_s)
+        realloc_factor(trial.age_s, trial.reallocations, trial.realloc_delay_s).max(MOVED_FACTOR_MIN)
     };
     TrialData {
         id: trial.id,

@@ -27,10 +27,11 @@ impl Fairness {
     /// It is the authors' figure: their code adds 1e-3 to a quarter of the speedup.
     pub const FLOOR: f64 = 4e-3;
 
-    /// The exponent p, from -20 to 20. Beyond that the sums leave the range of floating-point numbers.
+    /// The exponent p, from -20 to 20. Beyond that the sums leave the range of floating-point numbers; within 0.001 of 0
+    /// their differences drown in rounding, and p is taken as 0, the geometric mean.
     pub fn new(p: f64) -> Result<Self, Error> {
         if (-20.0..=20.0).contains(&p) {
-            return Ok(Self(p));
+            return Ok(Self(if p.abs() < 1e-3 { 0.0 } else { p }));
         }
         let owner = "fairness".to_owned();
         Err(Error::OutOfRange { owner, what: "p", value: p, allowed: "-20 to 20" })

@@ -19,7 +19,7 @@ pub enum Reason {
     Grown,
     /// Others make better use of some of its GPUs.
     Shrunk,
-    /// As many GPUs elsewhere.
+    /// As many GPUs elsewhere, or GPUs of another type or group.
     Moved,
     /// Others make better use of all of its GPUs.
     Preempted,
@@ -176,17 +176,22 @@ impl Plan {
 fn reason(problem: &Problem, instance: &Instance, trial: usize, row: &Row) -> Reason {
     let (before, data) = (&problem.trials[trial].current, &instance.trials[trial]);
     let (old, new) = (before.gpus(), row.iter().map(|&(_, gpus)| gpus).sum::<u32>());
+    let pool = |node: usize| instance.nodes[node].pool;
+    let left_home = match (data.current.first(), row.first()) {
+        (Some(&(before, _)), Some(&(after, _))) => pool(before) != pool(after),
+        _ => false,
+    };
     match (old, new) {
         _ if data.pinned => Reason::Pinned,
-        (0, 0) if instance.pools.iter().all(|pool| pool.gpus < data.min) => Reason::TooLarge,
+        (_, 0) if instance.pools.iter().all(|pool| pool.gpus < data.min) => Reason::TooLarge,
         (_, 0) if !can_run(instance, trial) => Reason::CannotRun,
         (0, 0) => Reason::Waiting,
         (_, 0) => Reason::Preempted,
         (0, _) => Reason::Started,
         _ if *row == data.current => Reason::Kept,
+        _ if left_home || new == old => Reason::Moved,
         _ if new > old => Reason::Grown,
-        _ if new < old => Reason::Shrunk,
-        _ => Reason::Moved,
+        _ => Reason::Shrunk,
     }
 }
 

@@ -253,15 +253,17 @@ impl<'a> Search<'a> {
         if low > high {
             return None;
         }
-        if low == high || self.slope(f64::from(low), accumulation) <= 0.0 {
-            let found = self.at(low, accumulation);
-            return Some((found, found.goodput));
+        // The bound is over all real batches that the limits allow, beyond the whole ones.
+        let unit = unit as f64;
+        let least = (f64::from(self.limits.initial) / unit).max(f64::from(self.limits.per_gpu_min));
+        let most = (f64::from(self.max) / unit).min(f64::from(self.limits.per_gpu_max));
+        if self.slope(least, accumulation) <= 0.0 {
+            return Some((self.at(low, accumulation), self.goodput(least, accumulation)));
         }
-        if self.slope(f64::from(high), accumulation) >= 0.0 {
-            let found = self.at(high, accumulation);
-            return Some((found, found.goodput));
+        if self.slope(most, accumulation) >= 0.0 {
+            return Some((self.at(high, accumulation), self.goodput(most, accumulation)));
         }
-        let root = self.root(f64::from(low), f64::from(high), accumulation);
+        let root = self.root(least, most, accumulation);
         let below = self.at((root as u32).clamp(low, high), accumulation);
         let above = self.at((root as u32 + 1).clamp(low, high), accumulation);
         let found = if above.goodput > below.goodput { above } else { below };

@@ -2,8 +2,9 @@
 //!
 //! 1. [`menu`]: what every trial gains from every number of GPUs of every pool, or from staying where it is.
 //! 2. [`dual`]: the price of a GPU at which demand meets supply, and the bound that follows from it.
-//! 3. [`search`]: place what trials choose at those prices, then divide pairs of nodes anew, exactly, until no pair gets
-//!    better; a second search starts from the present allocation, so no plan is worse than keeping it.
+//! 3. [`search`]: from the present allocation, divide pairs of nodes anew, exactly, until no pair gets better; unless
+//!    that is proven optimal, do the same from what trials choose at those prices, and take the better plan. So no plan
+//!    is worse than keeping the present allocation.
 //! 4. [`exact`]: on small problems, branch and bound proves the optimum or finds it.
 
 mod dual;
@@ -82,16 +83,18 @@ impl Policy for GoodputPolicy {
         let supply: Vec<u32> =
             instance.pools.iter().map(|pool| pool.nodes.iter().map(|&node| empty.free[node]).sum()).collect();
         let dual = Dual::solve(&menus, &supply);
+        // What runs stays where it is unless moving helps: the plan that grows out of keeping everything comes first, and
+        // wins ties.
         let mut search = PairSearch::default();
         let mut best = State::new(&instance, &menus);
-        search::construct(&mut best, &dual);
+        search::keep(&mut best);
         search::improve(&mut best, &mut search, &dual, self.options.local_steps);
-        if !dual.proves(best.total()) && menus.iter().flatten().any(|menu| menu.keep.is_some()) {
-            let mut kept = State::new(&instance, &menus);
-            search::keep(&mut kept);
-            search::improve(&mut kept, &mut search, &dual, self.options.local_steps);
-            if kept.total() >= best.total() {
-                best = kept;
+        if !dual.proves(best.total()) {
+            let mut fresh = State::new(&instance, &menus);
+            search::construct(&mut fresh, &dual);
+            search::improve(&mut fresh, &mut search, &dual, self.options.local_steps);
+            if fresh.total() > best.total() + 1e-9 * (1.0 + best.total().abs()) {
+                best = fresh;
             }
         }
 

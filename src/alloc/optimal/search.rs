@@ -14,6 +14,8 @@ use crate::goodput::Tier;
 const ALL_PAIRS: usize = 24;
 /// Nodes whose product of GPUs is above this are divided without needless spreading.
 const LEAN: u32 = 36;
+/// Nodes are divided as long as there are at most this many ways to use their GPUs.
+const STATES_MAX: u32 = 10_000;
 /// Waiting trials that are offered to a pair of nodes.
 const OFFERED: usize = 2;
 
@@ -103,7 +105,11 @@ pub(super) fn improve(state: &mut State, search: &mut PairSearch, dual: &Dual, e
                     continue;
                 }
                 *slot = versions;
-                let lean = state.instance.nodes[pair[0]].gpus * state.instance.nodes[pair[1]].gpus > LEAN;
+                let [a, b] = pair.map(|node| state.instance.nodes[node].gpus);
+                if (a + 1) * (b + 1) > STATES_MAX {
+                    continue;
+                }
+                let lean = a * b > LEAN;
                 let offered = waiting(state, &eager, OFFERED);
                 better |= search.improve(state, &pair, &offered, dual, lean);
             }

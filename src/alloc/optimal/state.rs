@@ -17,9 +17,8 @@ pub(super) struct State<'a> {
     pub(super) on_node: Vec<Vec<usize>>,
     /// Grows whenever the trials on a node change.
     pub(super) version: Vec<u32>,
+    /// By trial; 0 for pinned ones, of which there is nothing to choose.
     pub(super) utilities: Vec<f64>,
-    /// Sum of the utilities of trials that are not pinned.
-    total: f64,
 }
 
 impl<'a> State<'a> {
@@ -35,7 +34,6 @@ impl<'a> State<'a> {
             on_node: vec![Vec::new(); instance.nodes.len()],
             version: vec![0; instance.nodes.len()],
             utilities: menus.iter().map(|menu| menu.as_ref().map_or(0.0, |menu| menu.idle)).collect(),
-            total: menus.iter().flatten().map(|menu| menu.idle).sum(),
         };
         for (trial, data) in instance.trials.iter().enumerate() {
             if data.pinned {
@@ -46,8 +44,8 @@ impl<'a> State<'a> {
     }
 
     /// Sum of the utilities of trials that are not pinned: what can be improved.
-    pub(super) const fn total(&self) -> f64 {
-        self.total
+    pub(super) fn total(&self) -> f64 {
+        self.utilities.iter().sum()
     }
 
     pub(super) fn clear(&mut self, trial: usize) -> Row {
@@ -58,9 +56,7 @@ impl<'a> State<'a> {
             self.on_node[node].retain(|&other| other != trial);
             self.version[node] += 1;
         }
-        let idle = self.menus[trial].as_ref().map_or(0.0, |menu| menu.idle);
-        self.total += idle - self.utilities[trial];
-        self.utilities[trial] = idle;
+        self.utilities[trial] = self.menus[trial].as_ref().map_or(0.0, |menu| menu.idle);
         row
     }
 
@@ -73,9 +69,7 @@ impl<'a> State<'a> {
             self.version[node] += 1;
         }
         if self.menus[trial].is_some() {
-            let utility = self.instance.utility(trial, self.instance.speedup(trial, &row));
-            self.total += utility - self.utilities[trial];
-            self.utilities[trial] = utility;
+            self.utilities[trial] = self.instance.utility(trial, self.instance.speedup(trial, &row));
         }
         self.rows[trial] = row;
     }

@@ -1,10 +1,10 @@
 //! Online fit of the throughput model to observed step times (Pollux OSDI'21 section 4.1).
 //!
 //! The paper minimises the RMSLE with L-BFGS-B. argmin, our optimizer, has no bounded gradient solver, so the bounds go
-//! into a smooth change of variables (logarithms of the costs, a logit of gamma) and plain L-BFGS with the analytic
-//! gradient does the rest. Logarithms are also the natural scale for priors: what one trial knows of another is "about
-//! 20 % slower", not "0.01 s slower". The mean squared error stands for its root: same minimum, but smooth where the
-//! fit is perfect.
+//! into a smooth change of variables (logarithms of the costs, a logit of gamma). What is left is an unconstrained
+//! least-squares problem, for which a small Levenberg-Marquardt [`solver`] runs under argmin's executor, with the analytic
+//! gradient. Logarithms are also the natural scale for priors: what one trial knows of another is "about 20 % slower",
+//! not "0.01 s slower". The mean squared error stands for its root: same minimum, but smooth where the fit is perfect.
 
 mod kernel;
 mod objective;
