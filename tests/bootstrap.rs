@@ -6,13 +6,18 @@
 #![expect(clippy::unwrap_used, reason = "a failed test may panic")]
 #![expect(clippy::print_stderr, reason = "the table is for the reader")]
 
-use std::{collections::BTreeMap, fmt::Write, path::Path};
+#[path = "common/study.rs"]
+#[expect(dead_code, reason = "only the profiles are needed here")]
+mod study;
+
+use std::{collections::BTreeMap, fmt::Write};
 
 use pollux_tune::goodput::{
-    GpuType, Observation, Observations, Profile, Shape, ThroughputParams, Tier, TypeCatalog, bootstrap, fit,
+    GpuType, Observation, Observations, Profile, ThroughputParams, Tier, TypeCatalog, bootstrap, fit,
 };
 
-const MODELS: [&str; 6] = ["bert", "cifar10", "deepspeech2", "imagenet", "ncf", "yolov3"];
+use study::MODELS;
+
 const GPUS: [&str; 3] = ["t4", "a100", "rtx2080ti"];
 
 /// All that is known of one model on one GPU type.
@@ -30,32 +35,17 @@ fn gpu(name: &str) -> GpuType {
 }
 
 fn load(model: &str, gpu: &str) -> Truth {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("data/profiles").join(model);
     let (mut seen, mut single) = (Observations::default(), Observations::default());
-    let (mut largest, mut longest_s) = (0.0_f64, 0.0_f64);
-    for kind in ["placements", "scalability"] {
-        let mut reader = csv::Reader::from_path(folder.join(format!("{kind}-{gpu}.csv"))).unwrap();
-        for row in reader.deserialize::<BTreeMap<String, String>>() {
-            let row = row.unwrap();
-            let number = |name: &str| row[name].parse::<f64>().unwrap();
-            let shape = match row.get("placement") {
-                Some(digits) => {
-                    let gpus = digits.bytes().map(|digit| u32::from(digit - b'0')).sum();
-                    Shape::new(gpus, digits.len() as u32)
-                }
-                None => Shape::new(number("num_replicas") as u32, number("num_nodes") as u32),
-            }
-            .unwrap();
-            let (batch, step_s) = (number("local_bsz"), number("step_time"));
-            seen.record(shape, batch as u32, 0, step_s).unwrap();
-            if shape.gpus() == 1 {
-                single.record(shape, batch as u32, 0, step_s).unwrap();
-                (largest, longest_s) = (largest.max(batch), longest_s.max(step_s));
-            }
+    let (mut largest, mut longest_s) = (0, 0.0_f64);
+    for row in study::measured(model, gpu) {
+        seen.record(row.shape, row.per_gpu, 0, row.step_s).unwrap();
+        if row.shape.gpus() == 1 {
+            single.record(row.shape, row.per_gpu, 0, row.step_s).unwrap();
+            (largest, longest_s) = (largest.max(row.per_gpu), longest_s.max(row.step_s));
         }
     }
     let params = fit(&seen, None, None).unwrap().params;
-    Truth { seen, params, single, peak: largest / longest_s }
+    Truth { seen, params, single, peak: f64::from(largest) / longest_s }
 }
 
 fn truths() -> BTreeMap<(&'static str, &'static str), Truth> {
