@@ -15,3 +15,7 @@
 
 pub mod alloc;
 pub mod goodput;
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct ReadmeDoctests;
