@@ -10,3 +10,7 @@
 
 pub mod alloc;
 pub mod goodput;
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct ReadmeDoctests;
