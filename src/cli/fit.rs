@@ -1,0 +1,248 @@
+//! `pollux-tune fit`: the throughput model of measured step times.
+
+use std::{
+    fs,
+    io::{self, Write},
+    path::{Path, PathBuf},
+    process,
+};
+
+use anyhow::Context;
+use pollux_tune::goodput::{self, Observations, ThroughputParams, Tier};
+use serde_json::json;
+
+use super::{
+    figure, output_error, plot,
+    profile::{self, Row},
+};
+
+/// What to fit, and what to make of it.
+#[derive(Debug)]
+pub(crate) struct Settings {
+    pub(crate) files: Vec<PathBuf>,
+    pub(crate) format: Format,
+    pub(crate) drawing: Option<Drawing>,
+}
+
+/// How results are printed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Format {
+    Text,
+    Json,
+}
+
+/// A drawing to make.
+#[derive(Debug)]
+pub(crate) struct Drawing {
+    pub(crate) path: PathBuf,
+    pub(crate) title: String,
+}
+
+/// The names of the files, without folders and extensions.
+pub(crate) fn default_title(files: &[PathBuf]) -> String {
+    let names: Vec<_> = files.iter().filter_map(|file| Some(file.file_stem()?.to_string_lossy())).collect();
+    names.join(", ")
+}
+
+/// Fits the model, draws it and prints it.
+pub(crate) fn run(settings: &Settings, out: &mut impl Write, notes: &mut impl Write) -> anyhow::Result<()> {
+    let mut rows = Vec::new();
+    for file in &settings.files {
+        rows.append(&mut profile::read(file)?);
+    }
+    let report = Report::new(&rows)?;
+    if let Some(Drawing { path, title }) = &settings.drawing {
+        let figure = figure::of_fit(title, &rows, &report.params, report.mean_error);
+        write_whole(path, &plot::svg(&figure)).with_context(|| format!("cannot write {}", path.display()))?;
+        // The drawing is there, whether or not anybody hears of it.
+        let _ = writeln!(notes, "wrote {}", path.display());
+    }
+    match settings.format {
+        Format::Text => report.print(out),
+        Format::Json => writeln!(out, "{}", report.json()),
+    }
+    .map_err(output_error)
+}
+
+/// Writes a file that is either complete or not there: others never see a part of it.
+fn write_whole(path: &Path, text: &str) -> io::Result<()> {
+    let mut name = path.file_name().ok_or(io::ErrorKind::InvalidFilename)?.to_owned();
+    name.push(format!(".{}.tmp", process::id()));
+    let temporary = path.with_file_name(name);
+    let written = fs::write(&temporary, text).and_then(|()| fs::rename(&temporary, path));
+    if written.is_err() {
+        // What failed before is worth telling, not that there is nothing to remove.
+        let _ = fs::remove_file(&temporary);
+    }
+    written
+}
+
+/// How many of the worst rows are shown.
+const WORST: usize = 3;
+
+struct Report<'a> {
+    rows: usize,
+    configurations: usize,
+    /// The most GPUs that were measured at each tier; 0 at tiers without measurements.
+    most_gpus: [u32; Tier::COUNT],
+    params: ThroughputParams,
+    mean_error: f64,
+    rmsle: f64,
+    worst: Vec<Compared<'a>>,
+}
+
+struct Compared<'a> {
+    row: &'a Row,
+    fitted_s: f64,
+    /// Fitted over measured time, less one.
+    error: f64,
+}
+
+impl<'a> Report<'a> {
+    fn new(rows: &'a [Row]) -> Result<Self, goodput::Error> {
+        let mut seen = Observations::default();
+        for row in rows {
+            seen.record(row.shape, row.per_gpu, row.accumulation, row.step_s)?;
+        }
+        let goodput::Fit { params, rmsle } = goodput::fit(&seen, None, None)?;
+        let compare = |row: &'a Row| {
+            let fitted_s = params.iter_time_s(row.shape, f64::from(row.per_gpu), row.accumulation);
+            Compared { row, fitted_s, error: fitted_s / row.step_s - 1.0 }
+        };
+        let mut worst: Vec<_> = rows.iter().map(compare).collect();
+        let mean_error = worst.iter().map(|compared| compared.error.abs()).sum::<f64>() / rows.len() as f64;
+        worst.sort_by(|a, b| b.error.abs().total_cmp(&a.error.abs()));
+        worst.truncate(WORST);
+        let most_gpus = Tier::ALL.map(|tier| {
+            let at_tier = rows.iter().filter(|row| row.shape.tier() == Some(tier));
+            at_tier.map(|row| row.shape.gpus()).max().unwrap_or(0)
+        });
+        Ok(Self { rows: rows.len(), configurations: seen.len(), most_gpus, params, mean_error, rmsle, worst })
+    }
+
+    fn print(&self, out: &mut impl Write) -> io::Result<()> {
+        writeln!(out, "{}, {}", counted(self.rows, "row"), counted(self.configurations, "configuration"))?;
+        writeln!(out)?;
+        writeln!(out, "{:26} {:>10}  unit", "parameter", "value")?;
+        let mut line = |name: &str, value: f64, unit: &str, measured: bool| {
+            let remark = if measured { "" } else { ", assumed: not measured" };
+            writeln!(out, "{name:26} {:>10}  {unit}{remark}", significant(value))
+        };
+        let compute = self.params.compute();
+        line("alpha_grad", 1e3 * compute.alpha_s, "ms/pass", true)?;
+        line("beta_grad", 1e3 * compute.beta_s, "ms/example", true)?;
+        for (tier, most) in Tier::ALL.into_iter().zip(self.most_gpus) {
+            let sync = self.params.sync(tier);
+            let place = place(tier);
+            line(&format!("alpha_sync, {place}"), 1e3 * sync.alpha_s, "ms/step", most >= 2)?;
+            let unit = "ms/step for each GPU above 2";
+            line(&format!("beta_sync, {place}"), 1e3 * sync.beta_s, unit, most > 2)?;
+        }
+        let overlap = "1 (no overlap) to 10 (full overlap)";
+        line("gamma", self.params.gamma(), overlap, self.most_gpus.iter().any(|&most| most >= 2))?;
+        writeln!(out)?;
+        writeln!(out, "mean error {:.1} %, RMSLE {:.3}", 100.0 * self.mean_error, self.rmsle)?;
+        writeln!(out)?;
+        self.print_worst(out)
+    }
+
+    fn print_worst(&self, out: &mut impl Write) -> io::Result<()> {
+        let names: Vec<_> = self
+            .worst
+            .iter()
+            .map(|Compared { row, .. }| format!("{}:{}", row.file.display(), row.line))
+            .collect();
+        let title = "worst rows";
+        let width = names.iter().map(|name| name.chars().count()).max().unwrap_or(0).max(title.len());
+        writeln!(
+            out,
+            "{title:width$}  {:>5} {:>5} {:>9} {:>12} {:>11} {:>11} {:>8}",
+            "GPUs", "nodes", "local_bsz", "accumulation", "measured ms", "fitted ms", "error %"
+        )?;
+        for (name, Compared { row, fitted_s, error }) in names.iter().zip(&self.worst) {
+            writeln!(
+                out,
+                "{name:width$}  {:>5} {:>5} {:>9} {:>12} {:>11} {:>11} {:>+8.1}",
+                row.shape.gpus(),
+                row.shape.nodes(),
+                row.per_gpu,
+                row.accumulation,
+                significant(1e3 * row.step_s),
+                significant(1e3 * fitted_s),
+                100.0 * error
+            )?;
+        }
+        Ok(())
+    }
+
+    fn json(&self) -> serde_json::Value {
+        let compute = self.params.compute();
+        let [local, node] = Tier::ALL.map(|tier| self.params.sync(tier));
+        let worst = self.worst.iter().map(|Compared { row, fitted_s, error }| {
+            json!({
+                "file": row.file.to_string_lossy(),
+                "line": row.line,
+                "gpus": row.shape.gpus(),
+                "nodes": row.shape.nodes(),
+                "local_bsz": row.per_gpu,
+                "accumulation": row.accumulation,
+                "measured_s": row.step_s,
+                "fitted_s": fitted_s,
+                "error": error,
+            })
+        });
+        json!({
+            "rows": self.rows,
+            "configurations": self.configurations,
+            "params": {
+                "alpha_grad_s": compute.alpha_s,
+                "beta_grad_s": compute.beta_s,
+                "alpha_sync_local_s": local.alpha_s,
+                "beta_sync_local_s": local.beta_s,
+                "alpha_sync_node_s": node.alpha_s,
+                "beta_sync_node_s": node.beta_s,
+                "gamma": self.params.gamma(),
+            },
+            "mean_error": self.mean_error,
+            "rmsle": self.rmsle,
+            "worst": worst.collect::<Vec<_>>(),
+        })
+    }
+}
+
+/// `1 row`, `2 rows`.
+pub(crate) fn counted(number: usize, noun: &str) -> String {
+    format!("{number} {noun}{}", if number == 1 { "" } else { "s" })
+}
+
+/// A tier in words.
+pub(crate) const fn place(tier: Tier) -> &'static str {
+    match tier {
+        Tier::Local => "one node",
+        Tier::Node => "several nodes",
+    }
+}
+
+/// A number with four significant digits, and never more than seven after the point.
+fn significant(value: f64) -> String {
+    let magnitude = if value > 0.0 { value.log10().floor() as i32 } else { 0 };
+    let decimals = (3 - magnitude).clamp(0, 7) as usize;
+    format!("{value:.decimals$}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_keep_four_digits() {
+        let shown = [0.0, 1e-12, 0.012_345_6, 1.0, 35.018_7, 123_456.7].map(significant);
+        assert_eq!(shown, ["0.000", "0.0000000", "0.01235", "1.000", "35.02", "123457"]);
+    }
+
+    #[test]
+    fn the_default_title_names_the_files() {
+        let files = ["a/placements-t4.csv", "scalability-t4.csv"].map(PathBuf::from);
+        assert_eq!(default_title(&files), "placements-t4, scalability-t4");
+    }
+}
