@@ -9,8 +9,8 @@ use std::{
 
 use pollux_tune::{
     alloc::{
-        Cluster, GoodputOptions, GoodputPolicy, NodeId, OptimusPolicy, Plan, Policy, PolluxOptions,
-        PolluxPolicy, Problem, Reason, StaticPolicy, TiresiasPolicy, TrialId, TrialRequest,
+        Assignment, Cluster, GoodputOptions, GoodputPolicy, NodeId, OptimusPolicy, Plan, Policy,
+        PolluxOptions, PolluxPolicy, Problem, Reason, StaticPolicy, TiresiasPolicy, TrialId, TrialRequest,
     },
     goodput::GpuType,
 };
@@ -98,7 +98,7 @@ fn keeps_rules(problem: &Problem, plan: &Plan) -> Verdict {
             }
         }
         prop_assert!(homes.len() == usize::from(gpus > 0), "{} in {homes:?}", trial.id);
-        prop_assert!(reason_fits(trial, decision.reason, gpus), "{}: {}", trial.id, decision.reason);
+        prop_assert!(reason_fits(trial, decision), "{}: {}", trial.id, decision.reason);
     }
     for (id, count) in used {
         prop_assert!(problem.cluster.get(id).is_some_and(|node| count <= node.gpus), "node {id} is too full");
@@ -109,17 +109,19 @@ fn keeps_rules(problem: &Problem, plan: &Plan) -> Verdict {
     pinned_stay(problem, plan)
 }
 
-fn reason_fits(trial: &TrialRequest, reason: Reason, gpus: u32) -> bool {
-    let before = trial.current.gpus();
-    match reason {
+fn reason_fits(trial: &TrialRequest, decision: &Assignment) -> bool {
+    let (before, gpus) = (trial.current.gpus(), decision.allocation.gpus());
+    let same = decision.allocation == trial.current;
+    match decision.reason {
         Reason::Pinned => trial.pinned,
-        Reason::Kept | Reason::Moved => before == gpus && gpus > 0,
+        Reason::Kept => same && gpus > 0,
+        Reason::Moved => !same && before > 0 && gpus > 0,
         Reason::Started => before == 0 && gpus > 0,
         Reason::Grown => gpus > before,
         Reason::Shrunk => gpus < before && gpus > 0,
         Reason::Preempted => before > 0 && gpus == 0,
-        Reason::Waiting | Reason::TooLarge => before == 0 && gpus == 0,
-        Reason::CannotRun => gpus == 0,
+        Reason::Waiting => before == 0 && gpus == 0,
+        Reason::TooLarge | Reason::CannotRun => gpus == 0,
     }
 }
 

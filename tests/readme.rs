@@ -26,8 +26,7 @@ fn share_gpus() -> Result<String, Box<dyn std::error::Error>> {
     for (id, noise) in [(0, 100.0), (1, 1_000.0), (2, 30_000.0)] {
         let model = GoodputModel::new(NoiseScale::new(noise)?).with_type(t4.clone(), on_t4, limits);
         let model = model.with_type(a100.clone(), on_a100, limits);
-        let room = cluster.gpus_by_type().into_iter().map(|(gpu, (node, all))| (gpu, node, all));
-        trials.push(TrialRequest::new(TrialId(id), model.table(room)?));
+        trials.push(TrialRequest::new(TrialId(id), model.table(cluster.room(u32::MAX))?));
     }
     trials[0].current = [(NodeId(4), 8)].into_iter().collect(); // it was alone, and has all A100s
     (trials[0].age_s, trials[0].realloc_delay_s) = (600.0, 20.0);

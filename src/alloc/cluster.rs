@@ -126,16 +126,16 @@ impl Cluster {
         self.nodes.values().map(|node| node.gpus).fold(0, u32::saturating_add)
     }
 
-    /// For each GPU type, the GPUs of the largest node and of all nodes.
-    #[must_use]
-    pub fn gpus_by_type(&self) -> BTreeMap<GpuType, (u32, u32)> {
-        let mut by_type = BTreeMap::new();
+    /// For each GPU type, the GPUs of its largest node, and how many of its GPUs a trial could have that may have `most`:
+    /// what [`GoodputModel::table`](crate::goodput::GoodputModel::table) takes.
+    pub fn room(&self, most: u32) -> impl Iterator<Item = (GpuType, u32, u32)> + use<> {
+        let mut by_type: BTreeMap<GpuType, (u32, u32)> = BTreeMap::new();
         for node in self.nodes.values() {
-            let (largest, total) = by_type.entry(node.gpu_type.clone()).or_insert((0, 0));
+            let (largest, total) = by_type.entry(node.gpu_type.clone()).or_default();
             *largest = node.gpus.max(*largest);
-            *total += node.gpus;
+            *total = total.saturating_add(node.gpus);
         }
-        by_type
+        by_type.into_iter().map(move |(gpu_type, (largest, total))| (gpu_type, largest, total.min(most)))
     }
 }
 

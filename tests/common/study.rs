@@ -109,9 +109,7 @@ impl Zoo {
     }
 
     pub(crate) fn table(&self, model: usize, progress: f64, cluster: &Cluster, most: u32) -> GoodputTable {
-        let room =
-            cluster.gpus_by_type().into_iter().map(|(gpu, (node, total))| (gpu, node, total.min(most)));
-        self.goodput(model, progress).table(room).expect("goodputs are finite")
+        self.goodput(model, progress).table(cluster.room(most)).expect("goodputs are finite")
     }
 
     /// A study of `trials` trials, all of them waiting.
