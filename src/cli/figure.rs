@@ -20,7 +20,8 @@ pub(crate) fn of_fit(title: &str, rows: &[Row], params: &ThroughputParams, mean_
     // One drawing is for one accumulation: the least, which is none in most measurements.
     let accumulation = rows.iter().map(|row| row.accumulation).min().unwrap_or(0);
     let drawn: Vec<&Row> = rows.iter().filter(|row| row.accumulation == accumulation).collect();
-    let passes = if accumulation == 0 { String::new() } else { format!(", {} passes", accumulation + 1) };
+    let passes =
+        if accumulation == 0 { String::new() } else { format!(", {} passes", u64::from(accumulation) + 1) };
     Figure {
         title: format!("{title}: mean error {:.1} %", 100.0 * mean_error),
         caption: format!(
@@ -59,7 +60,7 @@ fn step_times(rows: &[&Row], params: &ThroughputParams, accumulation: u32) -> Pa
 fn throughputs(rows: &[&Row], params: &ThroughputParams, accumulation: u32) -> Panel {
     let series = drawn_shapes(rows).into_iter().filter_map(|(gpus, tier)| {
         let shape = Shape::at_tier(gpus, tier);
-        let examples = |per_gpu: u32| f64::from(gpus) * f64::from(per_gpu) * f64::from(accumulation + 1);
+        let examples = |per_gpu: u32| f64::from(gpus) * f64::from(per_gpu) * (f64::from(accumulation) + 1.0);
         let of_shape = rows.iter().filter(|row| (row.shape.gpus(), tier_of(row.shape)) == (gpus, tier));
         let points = medians(of_shape.map(|row| (row.per_gpu, examples(row.per_gpu) / row.step_s)));
         let batches = whole_numbers(points.first()?.x as u32, points.last()?.x as u32);

@@ -50,7 +50,10 @@ pub(crate) fn run(settings: &Settings, out: &mut impl Write, notes: &mut impl Wr
     for file in &settings.files {
         rows.append(&mut profile::read(file)?);
     }
-    let report = Report::new(&rows)?;
+    let report = Report::new(&rows).map_err(|error| {
+        let files: Vec<_> = settings.files.iter().map(|file| file.display().to_string()).collect();
+        profile::Error::Unfit { files: files.join(", "), source: error }
+    })?;
     if let Some(Drawing { path, title }) = &settings.drawing {
         let figure = figure::of_fit(title, &rows, &report.params, report.mean_error);
         write_whole(path, &plot::svg(&figure)).with_context(|| format!("cannot write {}", path.display()))?;
@@ -85,10 +88,24 @@ struct Report<'a> {
     configurations: usize,
     /// The most GPUs that were measured at each tier; 0 at tiers without measurements.
     most_gpus: [u32; Tier::COUNT],
+    /// One batch size cannot tell fixed from proportional cost.
+    several_batches: bool,
     params: ThroughputParams,
     mean_error: f64,
     rmsle: f64,
     worst: Vec<Compared<'a>>,
+}
+
+/// One parameter of the model as it is shown.
+struct Parameter {
+    label: String,
+    /// Its name in JSON, where times are in seconds.
+    key: &'static str,
+    value: f64,
+    unit: &'static str,
+    /// From the value to the unit.
+    scale: f64,
+    measured: bool,
 }
 
 struct Compared<'a> {
@@ -117,33 +134,47 @@ impl<'a> Report<'a> {
             let at_tier = rows.iter().filter(|row| row.shape.tier() == Some(tier));
             at_tier.map(|row| row.shape.gpus()).max().unwrap_or(0)
         });
-        Ok(Self { rows: rows.len(), configurations: seen.len(), most_gpus, params, mean_error, rmsle, worst })
+        let several_batches = rows.iter().any(|row| row.per_gpu != rows[0].per_gpu);
+        let (rows, configurations) = (rows.len(), seen.len());
+        Ok(Self { rows, configurations, most_gpus, several_batches, params, mean_error, rmsle, worst })
     }
 
     fn print(&self, out: &mut impl Write) -> io::Result<()> {
         writeln!(out, "{}, {}", counted(self.rows, "row"), counted(self.configurations, "configuration"))?;
         writeln!(out)?;
         writeln!(out, "{:26} {:>10}  unit", "parameter", "value")?;
-        let mut line = |name: &str, value: f64, unit: &str, measured: bool| {
+        for Parameter { label, value, unit, scale, measured, .. } in self.parameters() {
             let remark = if measured { "" } else { ", assumed: not measured" };
-            writeln!(out, "{name:26} {:>10}  {unit}{remark}", significant(value))
-        };
-        let compute = self.params.compute();
-        line("alpha_grad", 1e3 * compute.alpha_s, "ms/pass", true)?;
-        line("beta_grad", 1e3 * compute.beta_s, "ms/example", true)?;
-        for (tier, most) in Tier::ALL.into_iter().zip(self.most_gpus) {
-            let sync = self.params.sync(tier);
-            let place = place(tier);
-            line(&format!("alpha_sync, {place}"), 1e3 * sync.alpha_s, "ms/step", most >= 2)?;
-            let unit = "ms/step for each GPU above 2";
-            line(&format!("beta_sync, {place}"), 1e3 * sync.beta_s, unit, most > 2)?;
+            writeln!(out, "{label:26} {:>10}  {unit}{remark}", significant(scale * value))?;
         }
-        let overlap = "1 (no overlap) to 10 (full overlap)";
-        line("gamma", self.params.gamma(), overlap, self.most_gpus.iter().any(|&most| most >= 2))?;
         writeln!(out)?;
         writeln!(out, "mean error {:.1} %, RMSLE {:.3}", 100.0 * self.mean_error, self.rmsle)?;
         writeln!(out)?;
         self.print_worst(out)
+    }
+
+    /// All parameters in the order of the paper.
+    fn parameters(&self) -> Vec<Parameter> {
+        let parameter = |label: &str, key, value, unit, measured| {
+            let scale = if key == "gamma" { 1.0 } else { 1e3 };
+            Parameter { label: label.to_owned(), key, value, unit, scale, measured }
+        };
+        let compute = self.params.compute();
+        let mut list = vec![
+            parameter("alpha_grad", "alpha_grad_s", compute.alpha_s, "ms/pass", self.several_batches),
+            parameter("beta_grad", "beta_grad_s", compute.beta_s, "ms/example", self.several_batches),
+        ];
+        let keys = [("alpha_sync_local_s", "beta_sync_local_s"), ("alpha_sync_node_s", "beta_sync_node_s")];
+        for ((tier, most), (alpha, beta)) in Tier::ALL.into_iter().zip(self.most_gpus).zip(keys) {
+            let (sync, place) = (self.params.sync(tier), place(tier));
+            list.push(parameter(&format!("alpha_sync, {place}"), alpha, sync.alpha_s, "ms/step", most >= 2));
+            let unit = "ms/step for each GPU above 2";
+            list.push(parameter(&format!("beta_sync, {place}"), beta, sync.beta_s, unit, most > 2));
+        }
+        let overlap = "1 (no overlap) to 10 (full overlap)";
+        let synchronized = self.most_gpus.iter().any(|&most| most >= 2);
+        list.push(parameter("gamma", "gamma", self.params.gamma(), overlap, synchronized));
+        list
     }
 
     fn print_worst(&self, out: &mut impl Write) -> io::Result<()> {
@@ -176,8 +207,14 @@ impl<'a> Report<'a> {
     }
 
     fn json(&self) -> serde_json::Value {
-        let compute = self.params.compute();
-        let [local, node] = Tier::ALL.map(|tier| self.params.sync(tier));
+        let parameters = self.parameters();
+        let values: serde_json::Map<_, _> =
+            parameters.iter().map(|parameter| (parameter.key.to_owned(), json!(parameter.value))).collect();
+        let assumed: Vec<_> = parameters
+            .iter()
+            .filter(|parameter| !parameter.measured)
+            .map(|parameter| parameter.key)
+            .collect();
         let worst = self.worst.iter().map(|Compared { row, fitted_s, error }| {
             json!({
                 "file": row.file.to_string_lossy(),
@@ -194,15 +231,8 @@ impl<'a> Report<'a> {
         json!({
             "rows": self.rows,
             "configurations": self.configurations,
-            "params": {
-                "alpha_grad_s": compute.alpha_s,
-                "beta_grad_s": compute.beta_s,
-                "alpha_sync_local_s": local.alpha_s,
-                "beta_sync_local_s": local.beta_s,
-                "alpha_sync_node_s": node.alpha_s,
-                "beta_sync_node_s": node.beta_s,
-                "gamma": self.params.gamma(),
-            },
+            "params": values,
+            "assumed": assumed,
             "mean_error": self.mean_error,
             "rmsle": self.rmsle,
             "worst": worst.collect::<Vec<_>>(),
@@ -223,8 +253,11 @@ pub(crate) const fn place(tier: Tier) -> &'static str {
     }
 }
 
-/// A number with four significant digits, and never more than seven after the point.
+/// A number with four significant digits.
 fn significant(value: f64) -> String {
+    if value > 0.0 && !(1e-4..1e7).contains(&value) {
+        return format!("{value:.3e}");
+    }
     let magnitude = if value > 0.0 { value.log10().floor() as i32 } else { 0 };
     let decimals = (3 - magnitude).clamp(0, 7) as usize;
     format!("{value:.decimals$}")
@@ -237,7 +270,7 @@ mod tests {
     #[test]
     fn numbers_keep_four_digits() {
         let shown = [0.0, 1e-12, 0.012_345_6, 1.0, 35.018_7, 123_456.7].map(significant);
-        assert_eq!(shown, ["0.000", "0.0000000", "0.01235", "1.000", "35.02", "123457"]);
+        assert_eq!(shown, ["0.000", "1.000e-12", "0.01235", "1.000", "35.02", "123457"]);
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::{
 };
 
 use csv::{Position, StringRecord};
-use pollux_tune::goodput::Shape;
+use pollux_tune::goodput::{self, Shape};
 use thiserror::Error;
 
 /// One measured step.
@@ -52,6 +52,9 @@ pub(crate) enum Error {
     /// A field holds something else than it should.
     #[error("{}:{line}: {column} is `{value}`, allowed is {allowed}", .file.display())]
     BadField { file: PathBuf, line: u64, column: &'static str, value: String, allowed: String },
+    /// No model describes the rows.
+    #[error("{files}: the step times cannot be fitted")]
+    Unfit { files: String, source: goodput::Error },
     /// The file is not a table of text.
     #[error("{}:{line}: not CSV in UTF-8", .file.display())]
     Malformed { file: PathBuf, line: u64, source: csv::Error },
@@ -151,8 +154,12 @@ impl Columns {
             line,
             wanted,
             present: header.iter().map(|field| format!("`{}`", shown(field))).collect::<Vec<_>>().join(", "),
-            hint: closest(header, names)
-                .map_or_else(String::new, |field| format!("; did you mean `{}`?", shown(field))),
+            hint: if header.len() == 1 && header[0].contains([';', '\t']) {
+                "; fields must be separated by commas".to_owned()
+            } else {
+                closest(header, names)
+                    .map_or_else(String::new, |field| format!("; did you mean `{}`?", shown(field)))
+            },
         };
         let step_time = optional(STEP_TIME)?.ok_or_else(|| missing("`step_time`", &[STEP_TIME]))?;
         let local_bsz = optional(LOCAL_BSZ)?.ok_or_else(|| missing("`local_bsz`", &[LOCAL_BSZ]))?;

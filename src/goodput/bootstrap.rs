@@ -210,11 +210,15 @@ impl TypeCatalog {
     #[must_use]
     pub fn ratio(&self, from: &GpuType, to: &GpuType) -> TypeRatio {
         let mut ratio = TypeRatio::unknown();
+        if from == to {
+            ratio.precision[..GAMMA].fill((MODEL_SD * MODEL_SD).recip());
+            return ratio;
+        }
         if let (Some(source), Some(target)) = (self.types.get(from), self.types.get(to)) {
             for variable in 0..GAMMA {
                 let (source_sqr, target_sqr) =
                     (source.variance[variable / GROUP], target.variance[variable / GROUP]);
-                let scatter = if from == to { 0.0 } else { source_sqr + target_sqr };
+                let scatter = source_sqr + target_sqr;
                 ratio.log_ratio[variable] = target.log_ratio[variable] - source.log_ratio[variable];
                 ratio.precision[variable] = MODEL_SD.mul_add(MODEL_SD, scatter).recip();
             }

@@ -7,7 +7,8 @@ use super::{Error, Shape, Tier};
 ///
 /// Steps are kept by what the model can tell apart: tier, GPUs, accumulation, and per-GPU batch in classes a quarter
 /// octave wide (inside a class the geometric means of batch and time stand for all steps, which shifts the predicted
-/// time by less than 0.1 %).
+/// time by less than 0.1 %). Of each configuration about the last 200 steps count, so that a machine that has become
+/// slower or faster is noticed. Leave out the first step after a change of GPUs: it pays for things the others do not.
 ///
 /// ```
 /// use pollux_tune::goodput::{Observations, Shape};
@@ -39,6 +40,20 @@ struct Cell {
     log_time_sum: f64,
 }
 
+/// Steps of a configuration that count.
+const WINDOW: f64 = 200.0;
+
+impl Cell {
+    /// Adds newer steps; older ones fade as far as the window requires.
+    fn absorb(&mut self, newer: Self) {
+        let kept = (WINDOW - newer.steps).clamp(0.0, self.steps);
+        let fade = if self.steps > 0.0 { kept / self.steps } else { 0.0 };
+        self.steps = fade.mul_add(self.steps, newer.steps);
+        self.log_batch_sum = fade.mul_add(self.log_batch_sum, newer.log_batch_sum);
+        self.log_time_sum = fade.mul_add(self.log_time_sum, newer.log_time_sum);
+    }
+}
+
 /// All steps of one configuration: what a fit works on.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Observation {
@@ -50,7 +65,7 @@ pub struct Observation {
     pub accumulation: u32,
     /// Geometric mean of the time of an optimizer step, in seconds.
     pub iter_time_s: f64,
-    /// How many steps were seen.
+    /// How many steps these are means of, at most 200.
     pub steps: f64,
 }
 
@@ -68,20 +83,15 @@ impl Observations {
         let log_batch = f64::from(per_gpu).ln();
         let batch_class = (4.0 * f64::from(per_gpu).log2()).round() as u32;
         let key = Key { tier: shape.tier(), gpus: shape.gpus(), batch_class, accumulation };
-        let cell = self.cells.entry(key).or_default();
-        cell.steps += 1.0;
-        cell.log_batch_sum += log_batch;
-        cell.log_time_sum += iter_time_s.ln();
+        let step = Cell { steps: 1.0, log_batch_sum: log_batch, log_time_sum: iter_time_s.ln() };
+        self.cells.entry(key).or_default().absorb(step);
         Ok(())
     }
 
-    /// Adds everything another record holds, such as the report of a worker.
+    /// Adds everything another record holds, such as the report of a worker; it counts as newer.
     pub fn merge(&mut self, other: &Self) {
         for (key, more) in &other.cells {
-            let cell = self.cells.entry(*key).or_default();
-            cell.steps += more.steps;
-            cell.log_batch_sum += more.log_batch_sum;
-            cell.log_time_sum += more.log_time_sum;
+            self.cells.entry(*key).or_default().absorb(*more);
         }
     }
 
@@ -119,5 +129,58 @@ impl Observations {
     #[must_use]
     pub fn exploration_cap(&self) -> u32 {
         self.largest_gpus().saturating_mul(2).max(1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn time_s(seen: &Observations) -> f64 {
+        seen.iter().next().unwrap().iter_time_s
+    }
+
+    #[test]
+    fn a_machine_that_changed_its_speed_is_noticed() {
+        let mut seen = Observations::default();
+        for step in 0..11_000 {
+            seen.record(Shape::single(), 64, 0, if step < 10_000 { 1.0 } else { 0.5 }).unwrap();
+        }
+        assert!((time_s(&seen) / 0.5 - 1.0).abs() < 0.01, "{}", time_s(&seen));
+        assert!((seen.iter().next().unwrap().steps - WINDOW).abs() < 1e-9);
+    }
+
+    #[test]
+    fn a_report_counts_as_its_steps() {
+        let (mut whole, mut head, mut tail) = Default::default();
+        for step in 0..150 {
+            let part: &mut Observations = if step < 70 { &mut head } else { &mut tail };
+            for record in [&mut whole, part] {
+                record
+                    .record(Shape::new(4, 2).unwrap(), 60 + step % 9, 1, 0.1 + 0.001 * f64::from(step))
+                    .unwrap();
+            }
+        }
+        head.merge(&tail);
+        assert_eq!((head.len(), head.largest_gpus(), head.exploration_cap()), (whole.len(), 4, 8));
+        for (merged, whole) in head.iter().zip(whole.iter()) {
+            assert!((merged.iter_time_s / whole.iter_time_s - 1.0).abs() < 1e-12);
+            assert!((merged.steps - whole.steps).abs() < 1e-9);
+        }
+        // A long report pushes everything older out.
+        let mut long = Observations::default();
+        (0..500).for_each(|_| long.record(Shape::new(4, 2).unwrap(), 60, 1, 9.0).unwrap());
+        head.merge(&long);
+        assert!(head.iter().any(|seen| (seen.iter_time_s - 9.0).abs() < 1e-9));
+    }
+
+    #[test]
+    fn unusable_steps_are_refused_and_leave_nothing_behind() {
+        let mut seen = Observations::default();
+        for time in [0.0, -1.0, f64::NAN, f64::INFINITY] {
+            assert!(seen.record(Shape::single(), 8, 0, time).is_err());
+        }
+        assert!(seen.record(Shape::single(), 0, 0, 1.0).is_err());
+        assert!(seen.is_empty() && seen.exploration_cap() == 1);
     }
 }

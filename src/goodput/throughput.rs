@@ -104,7 +104,7 @@ impl ThroughputParams {
     /// Examples per second (eq. 7 of the paper).
     #[must_use]
     pub fn throughput(&self, shape: Shape, per_gpu: f64, accumulation: u32) -> f64 {
-        let batch = f64::from(shape.gpus()) * per_gpu * f64::from(accumulation + 1);
+        let batch = f64::from(shape.gpus()) * per_gpu * (f64::from(accumulation) + 1.0);
         batch / self.iter_time_s(shape, per_gpu, accumulation)
     }
 }

@@ -21,7 +21,7 @@ pub(crate) use objective::{CoefficientPrior, Group, Layout, Objective, weight};
 pub(crate) use solver::Matrix;
 pub(crate) use start::{explored, layout, rough};
 
-use super::{ComputeCost, Error, Observation, Observations, SyncCost, ThroughputParams, Tier};
+use super::{Error, Observation, Observations, ThroughputParams, Tier};
 
 /// What is known of a trial's throughput before it has run: a model, and how far off it may be.
 #[derive(Debug, Clone, PartialEq)]
@@ -34,7 +34,8 @@ pub struct ThroughputPrior {
 impl ThroughputPrior {
     /// Takes every cost of `params` to be right within a factor of about `exp(sd)`. A cost of 0 counts as unknown.
     pub fn new(params: &ThroughputParams, sd: f64) -> Result<Self, Error> {
-        let sd = Error::check_positive("the standard deviation of a prior", sd)?;
+        // Below that the precision would leave the range of numbers.
+        let sd = Error::check_positive("the standard deviation of a prior", sd)?.max(1e-6);
         let mean = from_params(params);
         let precision = mean.map(|value| if value.is_finite() { (sd * sd).recip() } else { 0.0 });
         Ok(Self { mean, precision })
@@ -96,7 +97,8 @@ impl ThroughputPrior {
     }
 
     /// The model that the prior believes in, for a trial without a single step of its own. Costs of which the prior
-    /// knows nothing are 0: unknown resources are believed to scale.
+    /// knows nothing are 0, because unknown resources are believed to scale, but other nodes are a tenth dearer than
+    /// the own one.
     pub fn params(&self) -> Result<ThroughputParams, Error> {
         let mut point = self.mean;
         for (variable, value) in point.iter_mut().enumerate() {
@@ -104,7 +106,7 @@ impl ThroughputPrior {
                 *value = if variable == GAMMA { 0.0 } else { f64::NEG_INFINITY };
             }
         }
-        to_params(&point)
+        distant_at_least_local(&to_params(&point)?, &[], Some(self))
     }
 }
 
@@ -201,21 +203,24 @@ fn revived(start: &Point, fresh: &Point) -> Point {
     point
 }
 
-/// Without data from a farther tier it costs at least a tenth more than the nearer one (the authors' rule).
+/// Without data from a farther tier it costs at least a tenth more than the nearer one (the authors' rule), and so does
+/// every further GPU while only two were used: what is unknown must not look cheaper than what is known to be near.
 fn distant_at_least_local(
     params: &ThroughputParams,
     seen: &[Observation],
     prior: Option<&ThroughputPrior>,
 ) -> Result<ThroughputParams, Error> {
     let tiers = explored(seen.iter());
+    let known = |variable: usize| prior.is_some_and(|prior| prior.knows(variable));
     let mut sync = Tier::ALL.map(|tier| params.sync(tier));
-    for tier in 1..Tier::COUNT {
-        let known = prior.is_some_and(|prior| prior.knows(alpha_sync(Tier::ALL[tier])));
-        if !tiers[tier].used && !known {
-            let nearer = sync[tier - 1];
-            sync[tier] = SyncCost { alpha_s: 1.1 * nearer.alpha_s, beta_s: 1.1 * nearer.beta_s };
+    for index in 1..Tier::COUNT {
+        let (tier, nearer) = (Tier::ALL[index], sync[index - 1]);
+        if !tiers[index].used && !known(alpha_sync(tier)) {
+            sync[index].alpha_s = 1.1 * nearer.alpha_s;
+        }
+        if !tiers[index].beyond_pair && !known(beta_sync(tier)) {
+            sync[index].beta_s = 1.1 * nearer.beta_s;
         }
     }
-    let ComputeCost { alpha_s, beta_s } = params.compute();
-    ThroughputParams::new(ComputeCost { alpha_s, beta_s }, sync, params.gamma())
+    ThroughputParams::new(params.compute(), sync, params.gamma())
 }

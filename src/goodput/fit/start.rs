@@ -68,7 +68,7 @@ pub(crate) fn rough(seen: &[Observation], gamma: f64) -> Point {
         .iter()
         .filter(|observation| observation.shape.gpus() == fewest)
         .map(|observation| {
-            (observation.per_gpu, observation.iter_time_s / f64::from(observation.accumulation + 1))
+            (observation.per_gpu, observation.iter_time_s / (f64::from(observation.accumulation) + 1.0))
         })
         .collect();
     let (alpha, beta) = line(&alone);
@@ -80,7 +80,8 @@ pub(crate) fn rough(seen: &[Observation], gamma: f64) -> Point {
     for tier in Tier::ALL {
         let (mut excess, mut beyond, mut count) = (0.0, 0.0, 0.0);
         for observation in seen.iter().filter(|observation| observation.shape.tier() == Some(tier)) {
-            let compute = f64::from(observation.accumulation + 1) * beta.mul_add(observation.per_gpu, alpha);
+            let compute =
+                (f64::from(observation.accumulation) + 1.0) * beta.mul_add(observation.per_gpu, alpha);
             let time = observation.iter_time_s;
             excess += (time - compute).max(0.1 * time);
             beyond += f64::from(observation.shape.gpus() - 2);

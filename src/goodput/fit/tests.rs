@@ -7,7 +7,7 @@ use super::{
     kernel::{Costs, Point, VARIABLES},
     *,
 };
-use crate::goodput::Shape;
+use crate::goodput::{ComputeCost, Shape, SyncCost};
 
 fn truth() -> ThroughputParams {
     let compute = ComputeCost { alpha_s: 0.05, beta_s: 0.002 };
@@ -80,6 +80,30 @@ fn what_was_not_explored_scales_perfectly() {
     assert!(local.alpha_s > 0.02 && local.beta_s < 1e-12, "{local:?}");
     // Other nodes are believed to be a tenth dearer than the own one.
     assert!((pair.sync(Tier::Node).alpha_s / local.alpha_s - 1.1).abs() < 1e-9);
+}
+
+/// Step times of 4, 8 and 16 GPUs on one node and on several.
+fn assert_nodes_are_dearer(params: &ThroughputParams) {
+    for gpus in [2, 4, 8, 16] {
+        let time = |nodes| params.iter_time_s(Shape::new(gpus, nodes).unwrap(), 64.0, 0);
+        assert!(time(2) >= time(1), "{gpus} GPUs: {} on two nodes, {} on one", time(2), time(1));
+    }
+}
+
+#[test]
+fn unknown_nodes_never_look_cheaper_than_one_node() {
+    // Two GPUs on two nodes tell nothing of more of them.
+    let pairs = observed(&truth(), &[(1, 1), (2, 1), (8, 1), (2, 2)], &BATCHES, 0.0);
+    assert_nodes_are_dearer(&fit(&pairs, None, None).unwrap().params);
+    // What a prior does not know, a trial without steps of its own must not believe to be free.
+    let near = fit(&observed(&truth(), &[(1, 1), (2, 1), (4, 1)], &BATCHES, 0.0), None, None).unwrap().params;
+    let nothing = SyncCost { alpha_s: 0.0, beta_s: 0.0 };
+    let near =
+        ThroughputParams::new(near.compute(), [near.sync(Tier::Local), nothing], near.gamma()).unwrap();
+    let prior = ThroughputPrior::new(&near, 0.1).unwrap();
+    assert_nodes_are_dearer(&prior.params().unwrap());
+    let one = observed(&truth(), &[(1, 1)], &[64], 0.0);
+    assert_nodes_are_dearer(&fit(&one, Some(&prior), None).unwrap().params);
 }
 
 #[test]

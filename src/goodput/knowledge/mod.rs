@@ -6,7 +6,7 @@
 //! ([`StudyKnowledge::noise_prior`]), and how far the study has scaled out
 //! ([`StudyKnowledge::exploration_cap`]). Pollux learns each of them anew for every job.
 //!
-//! *Architecture invariant:* the same records in any order give the same knowledge, and nothing is fitted
+//! *Architecture invariant:* the same records in any order give the same knowledge, up to rounding, and nothing is fitted
 //! before the caller asks for it ([`StudyKnowledge::refit`]).
 
 mod features;

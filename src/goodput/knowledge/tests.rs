@@ -182,7 +182,7 @@ fn without_sharing_it_is_the_plain_fit() {
 }
 
 #[test]
-fn what_no_trial_has_used_stays_free_of_cost() {
+fn what_no_trial_has_used_is_still_believed_to_scale() {
     let mut knowledge = StudyKnowledge::new(2, Sharing::On);
     for (trial, width) in WIDTHS.iter().enumerate() {
         let seen = observe(&truth(*width, 1.0), &[(1, 32), (1, 64), (2, 32)], trial as u64);
@@ -191,9 +191,11 @@ fn what_no_trial_has_used_stays_free_of_cost() {
     knowledge.refit().unwrap();
     let prior = knowledge.prior(&features(300.0, 1), &t4()).unwrap().unwrap();
     let params = prior.params().unwrap();
-    assert!(params.sync(Tier::Local).alpha_s > 0.0);
-    assert_eq!(params.sync(Tier::Local).beta_s.to_bits(), 0.0_f64.to_bits());
-    assert_eq!(params.sync(Tier::Node), SyncCost { alpha_s: 0.0, beta_s: 0.0 });
+    let local = params.sync(Tier::Local);
+    assert!(local.alpha_s > 0.0);
+    assert_eq!(local.beta_s.to_bits(), 0.0_f64.to_bits());
+    // Other nodes are only assumed to be a tenth dearer than the own one.
+    assert_eq!(params.sync(Tier::Node), SyncCost { alpha_s: 1.1 * local.alpha_s, beta_s: 0.0 });
     assert_eq!(knowledge.exploration_cap(9, Some(&t4())), 4);
     assert_eq!(knowledge.exploration_cap(9, None), 4);
     assert_eq!(knowledge.exploration_cap(9, Some(&GpuType::new("a100").unwrap())), 1);
