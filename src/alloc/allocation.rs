@@ -17,7 +17,7 @@ impl Allocation {
     /// All GPUs of an allocation.
     #[must_use]
     pub fn gpus(&self) -> u32 {
-        self.0.values().sum()
+        self.0.values().copied().fold(0, u32::saturating_add)
     }
 
     /// Whether there are no GPUs.
@@ -56,7 +56,8 @@ impl FromIterator<(NodeId, u32)> for Allocation {
         let mut nodes = BTreeMap::new();
         for (node, gpus) in counts {
             if gpus > 0 {
-                *nodes.entry(node).or_insert(0) += gpus;
+                let held: &mut u32 = nodes.entry(node).or_default();
+                *held = held.saturating_add(gpus);
             }
         }
         Self(nodes)

@@ -91,7 +91,7 @@ impl Instance {
                 pools.len() - 1
             });
             pools[pool].nodes.push(nodes.len());
-            pools[pool].gpus += node.gpus;
+            pools[pool].gpus = pools[pool].gpus.saturating_add(node.gpus);
             pools[pool].largest = pools[pool].largest.max(node.gpus);
             nodes.push(NodeSlot { id, pool, gpus: node.gpus });
         }
@@ -201,6 +201,7 @@ fn release_impossible_pins(trials: &mut [TrialData], nodes: &[NodeSlot]) {
         } else {
             trial.pinned = false;
             trial.current.clear();
+            trial.moved_factor = 1.0;
         }
     }
 }
@@ -228,6 +229,15 @@ fn goodput_beyond(curve: &Curve, gpus: u32, node_gpus: u32) -> f64 {
     let largest_with = |tier| {
         (1..=gpus.min(curve.max_gpus(tier))).rev().map(|k| (k, curve.at(tier, k))).find(|&(_, g)| g > 0.0)
     };
-    let known = largest_with(tier).or_else(|| largest_with(Tier::Local)).or_else(|| largest_with(Tier::Node));
+    // A trial may need more memory than its fair share has: then the least it can run on stands for it, in proportion.
+    let smallest_with = |tier| {
+        (gpus..=curve.max_gpus(tier)).map(|k| (k, curve.at(tier, k))).find(|&(_, goodput)| goodput > 0.0)
+    };
+    let known = largest_with(tier)
+        .or_else(|| largest_with(Tier::Local))
+        .or_else(|| largest_with(Tier::Node))
+        .or_else(|| smallest_with(Tier::Local))
+        .or_else(|| smallest_with(Tier::Node))
+        .filter(|_| gpus > 0);
     known.map_or(0.0, |(k, goodput)| goodput * f64::from(gpus) / f64::from(k))
 }

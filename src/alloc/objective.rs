@@ -43,6 +43,12 @@ impl Fairness {
         self.0
     }
 
+    /// Sums of utilities that differ by a smaller share than this make no difference that counts in FITNESS: near p = 0
+    /// the root of eq. 14 magnifies it.
+    pub(crate) fn rounding(self) -> f64 {
+        if self.0 == 0.0 { 1e-9 } else { 1e-9 * self.0.abs().min(1.0) }
+    }
+
     /// What one trial of weight 1 adds to the sum that orders plans; it grows with the speedup.
     #[must_use]
     pub fn utility(self, speedup: f64) -> f64 {
@@ -65,7 +71,7 @@ impl Fairness {
         let mean = utility / weights;
         match self.0 {
             0.0 => mean.exp(),
-            p if p < 0.0 => (-mean).powf(p.recip()),
+            p if p < 0.0 => (-mean).max(0.0).powf(p.recip()),
             p => mean.max(0.0).powf(p.recip()),
         }
     }

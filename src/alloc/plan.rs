@@ -81,10 +81,11 @@ struct NodeLoad {
 }
 
 impl Plan {
-    /// How far FITNESS may be below the best possible, as a share of the bound: 0 is proven optimal.
+    /// How far FITNESS may be below the best possible, as a share of the bound: 0 is proven optimal, up to rounding.
     #[must_use]
     pub fn gap(&self) -> Option<f64> {
-        self.fitness_bound.map(|bound| if bound > 0.0 { (1.0 - self.fitness / bound).max(0.0) } else { 0.0 })
+        let gap = |bound: f64| if bound > 0.0 { 1.0 - self.fitness / bound } else { 0.0 };
+        self.fitness_bound.map(gap).map(|gap| if gap < 1e-8 { 0.0 } else { gap })
     }
 
     /// The decision for one trial.

@@ -28,7 +28,7 @@ pub struct TrialRequest {
     pub current: Allocation,
     /// Its GPUs must not change.
     pub pinned: bool,
-    /// Its share in the objective, 1 for all trials alike.
+    /// Its share in the objective, 1 for all trials alike; from 1e-6 to 1e6.
     pub weight: f64,
     /// Seconds since it was created.
     pub age_s: f64,
@@ -45,6 +45,11 @@ pub struct TrialRequest {
 }
 
 impl TrialRequest {
+    /// The smallest weight; beyond these limits sums over trials drown in rounding.
+    pub const WEIGHT_MIN: f64 = 1e-6;
+    /// The largest weight.
+    pub const WEIGHT_MAX: f64 = 1e6;
+
     /// A waiting trial that has not run yet, with no limits and the study's defaults.
     #[must_use]
     pub fn new(id: TrialId, table: impl Into<Arc<GoodputTable>>) -> Self {
@@ -81,7 +86,10 @@ impl TrialRequest {
             let allowed = if above_zero { "a finite number above 0" } else { "a finite number, at least 0" };
             Err(Error::OutOfRange { owner: format!("trial {}", self.id), what, value, allowed })
         };
-        number("the weight", self.weight, true)?;
+        if !(Self::WEIGHT_MIN..=Self::WEIGHT_MAX).contains(&self.weight) {
+            let (owner, what) = (format!("trial {}", self.id), "the weight");
+            return Err(Error::OutOfRange { owner, what, value: self.weight, allowed: "1e-6 to 1e6" });
+        }
         number("the age in seconds", self.age_s, false)?;
         number("the re-allocation delay in seconds", self.realloc_delay_s, false)?;
         number("the attained GPU time in seconds", self.attained_gpu_s, false)?;

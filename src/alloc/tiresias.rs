@@ -1,28 +1,32 @@
+use std::collections::{BTreeMap, BTreeSet};
+
 use rand_chacha::ChaCha8Rng;
 
 use super::{
-    Error, Plan, Policy, Problem,
+    Error, Plan, Policy, Problem, TrialId,
     instance::{Instance, gpus_of},
     placement::{Board, request, sort_pools},
 };
 
 /// `tiresias`: the least served trials run first, with the GPUs their users ask for (Gu et al., 2019).
 ///
-/// Two queues, both in the order of the problem: trials that have had less GPU time than a threshold, then
-/// the others. A trial runs if its whole request fits the GPUs that are left, so a later, smaller one may
+/// Two queues: trials that have had less GPU time than a threshold, in the order of the problem, then the others, in the
+/// order in which they passed it. A trial runs if its whole request fits the GPUs that are left, so a later, smaller one may
 /// overtake; else it waits or is preempted. Trials never move back to the first queue.
 ///
 /// The original counts GPUs only. Here a trial may also find no place because of interference avoidance or
 /// because the GPUs are scattered and it cannot span nodes; what it leaves goes to the next in the same
 /// order. Of several GPU types a trial prefers the one it has, then the one with most GPUs left.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct TiresiasPolicy {
     threshold_gpu_s: f64,
+    /// The second queue.
+    demoted: Vec<TrialId>,
 }
 
 impl Default for TiresiasPolicy {
     fn default() -> Self {
-        Self { threshold_gpu_s: Self::THRESHOLD_GPU_S }
+        Self { threshold_gpu_s: Self::THRESHOLD_GPU_S, demoted: Vec::new() }
     }
 }
 
@@ -37,18 +41,24 @@ impl TiresiasPolicy {
     /// Moves trials to the second queue after this GPU time, in GPU-seconds.
     pub fn new(threshold_gpu_s: f64) -> Result<Self, Error> {
         if threshold_gpu_s.is_finite() && threshold_gpu_s >= 0.0 {
-            return Ok(Self { threshold_gpu_s });
+            return Ok(Self { threshold_gpu_s, demoted: Vec::new() });
         }
         let (owner, what) = ("tiresias".to_owned(), "the queue threshold in GPU-seconds");
         Err(Error::OutOfRange { owner, what, value: threshold_gpu_s, allowed: "a finite number, at least 0" })
     }
 
     /// Trials that are not pinned, first queue first.
-    fn queue(self, instance: &Instance) -> Vec<usize> {
-        let mut queue: Vec<usize> =
-            (0..instance.trials.len()).filter(|&trial| !instance.trials[trial].pinned).collect();
-        queue.sort_by_key(|&trial| instance.trials[trial].attained_gpu_s >= self.threshold_gpu_s);
-        queue
+    fn queue(&mut self, instance: &Instance) -> Vec<usize> {
+        let position: BTreeMap<TrialId, usize> =
+            instance.trials.iter().map(|trial| trial.id).zip(0..).collect();
+        self.demoted.retain(|id| position.contains_key(id));
+        let known: BTreeSet<TrialId> = self.demoted.iter().copied().collect();
+        let served = instance.trials.iter().filter(|trial| trial.attained_gpu_s >= self.threshold_gpu_s);
+        self.demoted.extend(served.map(|trial| trial.id).filter(|id| !known.contains(id)));
+        let second: BTreeSet<TrialId> = self.demoted.iter().copied().collect();
+        let first = instance.trials.iter().map(|trial| trial.id).filter(|id| !second.contains(id));
+        let both = first.chain(self.demoted.iter().copied()).map(|id| position[&id]);
+        both.filter(|&trial| !instance.trials[trial].pinned).collect()
     }
 }
 
@@ -126,6 +136,19 @@ mod tests {
         assert_eq!(shown(&plan), "none | 4@0 2@1 | none | 2@1");
         let reasons: Vec<_> = plan.assignments.iter().map(|decision| decision.reason).collect();
         assert_eq!(reasons, [Reason::Preempted, Reason::Started, Reason::Waiting, Reason::Started]);
+    }
+
+    #[test]
+    fn the_second_queue_is_in_the_order_of_demotion() {
+        let mut policy = TiresiasPolicy::new(100.0).unwrap();
+        let mut ask = |served: [f64; 2]| {
+            let trials =
+                (0..2).map(|id| TrialRequest { attained_gpu_s: served[id as usize], ..trial(id, 4) });
+            let question = problem("1x4xt4", trials.collect());
+            shown(&policy.allocate(&question, &mut ChaCha8Rng::seed_from_u64(0)).unwrap())
+        };
+        assert_eq!(ask([0.0, 100.0]), "4@0 | none");
+        assert_eq!(ask([100.0, 100.0]), "none | 4@0");
     }
 
     #[test]

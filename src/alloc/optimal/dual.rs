@@ -12,27 +12,39 @@ pub(super) struct Dual {
     pub(super) bound: f64,
     /// By trial, utility minus price of its best choice at the prices; 0 for pinned ones.
     pub(super) gains: Vec<f64>,
+    /// Sums that differ by a smaller share are the same.
+    pub(super) rounding: f64,
 }
 
-const BISECTIONS: usize = 40;
+const BISECTIONS: usize = 120;
 /// Cuts of the ellipsoid method for each pool.
 const CUTS: usize = 60;
+/// Choices (of a trial, in a pool) that may be weighed for one pool's price, and for all cuts.
+const WEIGHED_MAX: usize = 20_000_000;
 
 impl Dual {
     /// Minimises the dual function. Any prices give a valid bound, so stopping early costs only tightness.
-    pub(super) fn solve(menus: &[Option<Menu>], supply: &[u32]) -> Self {
+    pub(super) fn solve(menus: &[Option<Menu>], supply: &[u32], rounding: f64) -> Self {
         let pools = supply.len();
         let market = Market { menus, supply };
-        let common = market.common_price();
-        let bound = market.value(&vec![common; pools]).0;
-        let mut best = Self { prices: vec![common; pools], bound, gains: Vec::new() };
-        for pool in 0..pools {
-            let mut prices = best.prices.clone();
-            prices[pool] = market.clearing_price(&mut prices, pool);
-            best.improve(&market, &prices);
-        }
+        // If GPUs cost nothing everybody takes the best there is: a bound that exists for any fairness.
+        let mut best = Self {
+            prices: vec![0.0; pools],
+            bound: market.value(&vec![0.0; pools]).0,
+            gains: Vec::new(),
+            rounding,
+        };
+        best.improve(&market, &vec![market.common_price(); pools]);
         if pools > 1 {
-            best.cut(&market);
+            let round = pools * menus.len().max(1);
+            if pools * BISECTIONS * round <= WEIGHED_MAX {
+                for pool in 0..pools {
+                    let mut prices = best.prices.clone();
+                    prices[pool] = market.clearing_price(&mut prices, pool);
+                    best.improve(&market, &prices);
+                }
+            }
+            best.cut(&market, (CUTS * pools).min(WEIGHED_MAX / round));
         }
         let gain = |menu: &Option<Menu>| menu.as_ref().map_or(0.0, |menu| menu.choose(&best.prices).1);
         best.gains = menus.iter().map(gain).collect();
@@ -41,7 +53,7 @@ impl Dual {
 
     /// Whether a plan with this sum of utilities is optimal, up to rounding.
     pub(super) fn proves(&self, total: f64) -> bool {
-        self.bound - total <= 1e-9 * (1.0 + self.bound.abs())
+        self.bound.is_finite() && self.bound - total <= self.rounding * (1.0 + self.bound.abs())
     }
 
     fn improve(&mut self, market: &Market, prices: &[f64]) {
@@ -54,7 +66,7 @@ impl Dual {
 
     /// The ellipsoid method with deep cuts: the dual function has kinks where prices of several pools must move together,
     /// which moving one price at a time does not get past.
-    fn cut(&mut self, market: &Market) {
+    fn cut(&mut self, market: &Market, cuts: usize) {
         let n = self.prices.len();
         let dimension = n as f64;
         let mut center = self.prices.clone();
@@ -63,7 +75,7 @@ impl Dual {
         for (i, row) in shape.iter_mut().enumerate() {
             row[i] = dimension * (2.0 * spread).powi(2);
         }
-        for _ in 0..CUTS * n {
+        for _ in 0..cuts {
             let (slope, excess) = if let Some(negative) = center.iter().position(|&price| price < 0.0) {
                 let mut slope = vec![0.0; n];
                 slope[negative] = -1.0;
@@ -80,7 +92,7 @@ impl Dual {
             let pull: Vec<f64> = shape.iter().map(|row| dot(row, &slope)).collect();
             let width = dot(&pull, &slope).max(0.0).sqrt();
             let depth = excess / width;
-            if !(width > 1e-10 * (1.0 + self.bound.abs()) && depth < 1.0) {
+            if !(width > 0.1 * self.rounding * (1.0 + self.bound.abs()) && depth < 1.0) {
                 return;
             }
             let step = (1.0 + dimension * depth) / (dimension + 1.0);

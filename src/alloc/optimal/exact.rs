@@ -79,15 +79,10 @@ impl<'a, 'b> Exact<'a, 'b> {
             .zip(&self.state.free)
             .map(|(node, &free)| self.dual.prices[node.pool] * f64::from(free))
             .sum();
-        let rows = self.rows(trial);
-        for (reduced, utility, row) in rows {
-            if self.budget == 0 {
-                return;
-            }
-            self.budget -= 1;
+        let others = total + value_free + self.ahead[depth + 1];
+        for (reduced, utility, row) in self.rows(trial, self.threshold() - others) {
             // Rows come best first, so the rest cannot do better either.
-            let bound = total + value_free + reduced + self.ahead[depth + 1];
-            if bound <= self.best_total + 1e-12 * (1.0 + self.best_total.abs()) {
+            if self.budget == 0 || others + reduced <= self.threshold() {
                 return;
             }
             self.state.put(trial, row);
@@ -96,11 +91,18 @@ impl<'a, 'b> Exact<'a, 'b> {
         }
     }
 
-    /// Every row that fits, up to exchanging like nodes, with utility minus price and utility; best first.
-    fn rows(&self, trial: usize) -> Vec<(f64, f64, Row)> {
+    /// What a plan must exceed to be better than the best so far.
+    fn threshold(&self) -> f64 {
+        self.best_total + 1e-12 * (1.0 + self.best_total.abs())
+    }
+
+    /// Every row that fits and whose utility minus price is above `least`, up to exchanging like nodes, with utility
+    /// minus price and utility; best first. Every row that is looked at counts.
+    fn rows(&mut self, trial: usize, least: f64) -> Vec<(f64, f64, Row)> {
         let instance = self.state.instance;
         let mut rows = Vec::new();
         let Some(menu) = &self.state.menus[trial] else { return rows };
+        let mut looked_at = 2;
         rows.push((menu.idle, menu.idle, Row::new()));
         let current = &instance.trials[trial].current;
         if let Some(keep) = menu.keep.filter(|_| self.state.fits(current)) {
@@ -116,11 +118,14 @@ impl<'a, 'b> Exact<'a, 'b> {
                 let tier = if row.len() > 1 { Tier::Node } else { Tier::Local };
                 let gpus = row.iter().map(|&(_, gpus)| gpus).sum();
                 let utility = choices.utility(tier, gpus);
-                if utility > f64::NEG_INFINITY && row != current && self.state.fits(row) {
-                    rows.push((price.mul_add(-f64::from(gpus), utility), utility, row.clone()));
+                let reduced = price.mul_add(-f64::from(gpus), utility);
+                looked_at += 1;
+                if reduced > least && row != current && self.state.fits(row) {
+                    rows.push((reduced, utility, row.clone()));
                 }
             });
         }
+        self.budget = self.budget.saturating_sub(looked_at);
         rows.sort_by(|a, b| b.0.total_cmp(&a.0));
         rows
     }

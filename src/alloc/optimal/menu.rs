@@ -92,7 +92,7 @@ impl PoolMenu {
     }
 
     /// The vertex of the envelope that is best at a price per GPU.
-    fn demand(&self, price: f64) -> (f64, f64) {
+    pub(super) fn demand(&self, price: f64) -> (f64, f64) {
         self.hull[self.slopes.partition_point(|&slope| slope > price)]
     }
 

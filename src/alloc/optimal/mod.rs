@@ -32,13 +32,13 @@ use super::{Error, Plan, Policy, Problem, instance::Instance};
 pub struct GoodputOptions {
     /// Inner steps of the local search.
     pub local_steps: u64,
-    /// Rows tried by branch and bound; 0 turns it off.
+    /// Rows looked at by branch and bound; 0 turns it off.
     pub exact_rows: u64,
 }
 
 impl Default for GoodputOptions {
     fn default() -> Self {
-        Self { local_steps: 20_000_000, exact_rows: 300_000 }
+        Self { local_steps: 20_000_000, exact_rows: 1_000_000 }
     }
 }
 
@@ -82,7 +82,7 @@ impl Policy for GoodputPolicy {
         let empty = State::new(&instance, &menus);
         let supply: Vec<u32> =
             instance.pools.iter().map(|pool| pool.nodes.iter().map(|&node| empty.free[node]).sum()).collect();
-        let dual = Dual::solve(&menus, &supply);
+        let dual = Dual::solve(&menus, &supply, instance.fairness.rounding());
         // What runs stays where it is unless moving helps: the plan that grows out of keeping everything comes first, and
         // wins ties.
         let mut search = PairSearch::default();
@@ -93,21 +93,23 @@ impl Policy for GoodputPolicy {
             let mut fresh = State::new(&instance, &menus);
             search::construct(&mut fresh, &dual);
             search::improve(&mut fresh, &mut search, &dual, self.options.local_steps);
-            if fresh.total() > best.total() + 1e-9 * (1.0 + best.total().abs()) {
+            if fresh.total() > best.total() + dual.rounding * (1.0 + best.total().abs()) {
                 best = fresh;
             }
         }
 
-        let mut proven = dual.proves(best.total());
+        let mut bound = best.total().max(dual.bound);
         let total = best.total();
         let mut rows = best.rows;
         let pinned = instance.total_utility(&rows) - total;
-        if !proven && is_small(&instance, &empty) {
+        if !dual.proves(total) && is_small(&instance, &empty) {
             let proof = Exact::new(empty, &dual, total, self.options.exact_rows).run();
-            proven = proof.complete;
             rows = proof.rows.unwrap_or(rows);
+            if proof.complete {
+                bound = instance.total_utility(&rows) - pinned;
+            }
         }
-        let bound = if proven { instance.total_utility(&rows) } else { pinned + dual.bound };
+        let bound = pinned + bound;
         Plan::from_rows(problem, &instance, &rows, Some(bound))
     }
 }

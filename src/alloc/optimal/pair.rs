@@ -50,12 +50,11 @@ pub(super) struct PairSearch {
     choices: Vec<u16>,
     /// Inner steps done, the measure of effort.
     pub(super) steps: u64,
+    /// Where the search gives up.
+    pub(super) limit: u64,
 }
 
 const UNREACHED: f64 = f64::NEG_INFINITY;
-/// A new plan must be better by more than rounding.
-const TOLERANCE: f64 = 1e-9;
-
 impl PairSearch {
     /// Divides two nodes (or one, where there is no other) anew among their trials and `waiting` ones. Returns
     /// whether the plan got better.
@@ -77,7 +76,7 @@ impl PairSearch {
         self.trials.sort_unstable();
         let slack = self.slack(state, nodes, dual);
         let before: f64 = self.trials.iter().map(|&trial| state.utilities[trial]).sum();
-        if slack <= TOLERANCE * (1.0 + before.abs()) {
+        if slack <= dual.rounding * (1.0 + before.abs()) {
             return false;
         }
         let (mut room, mut taken) = ([0; 2], [0; 2]);
@@ -99,7 +98,7 @@ impl PairSearch {
         let spreading = self.shares[..self.trials.len()].iter().flatten().any(|share| share.spread != 0);
         let table = if spreading { Table::new(room, 4) } else { Table::new(room, 1) };
         let (best, value) = self.solve(&table, if spreading { blocked } else { 0 });
-        if value <= before + TOLERANCE * (1.0 + before.abs()) {
+        if value <= before + dual.rounding * (1.0 + before.abs()) {
             return false;
         }
         self.apply(state, nodes, &table, best);
@@ -119,7 +118,7 @@ impl PairSearch {
         free + self.trials.iter().map(loss).sum::<f64>()
     }
 
-    /// Fills the table; the answer is the best final state and its value.
+    /// Fills the table; the answer is the best final state and its value, unreachable if the effort was spent before.
     fn solve(&mut self, table: &Table, blocked: usize) -> (usize, f64) {
         self.values.clear();
         self.values.resize(table.states, UNREACHED);
@@ -127,6 +126,9 @@ impl PairSearch {
         self.choices.clear();
         self.choices.resize(table.states * self.trials.len(), 0);
         for position in 0..self.trials.len() {
+            if self.steps >= self.limit {
+                return (0, UNREACHED);
+            }
             self.next.clear();
             self.next.resize(table.states, UNREACHED);
             let choices = &mut self.choices[position * table.states..(position + 1) * table.states];

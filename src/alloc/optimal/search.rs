@@ -4,17 +4,17 @@ use std::cmp::Reverse;
 
 use super::{
     dual::Dual,
-    menu::{Menu, row_gpus},
+    menu::{Menu, PoolMenu, row_gpus},
     pair::PairSearch,
     state::State,
 };
-use crate::goodput::Tier;
+use crate::{alloc::instance::Row, goodput::Tier};
 
 /// Below this many nodes every pair is looked at; above, each node meets a few partners.
 const ALL_PAIRS: usize = 24;
 /// Nodes whose product of GPUs is above this are divided without needless spreading.
 const LEAN: u32 = 36;
-/// Nodes are divided as long as there are at most this many ways to use their GPUs.
+/// Nodes are divided together as long as there are at most this many ways to use their GPUs, else one by one.
 const STATES_MAX: u32 = 10_000;
 /// Waiting trials that are offered to a pair of nodes.
 const OFFERED: usize = 2;
@@ -35,19 +35,36 @@ pub(super) fn construct(state: &mut State, dual: &Dual) {
     }
     wanted.sort_by_key(|&(trial, _, gpus)| (Reverse(gpus), trial));
     for (trial, pool, gpus) in wanted {
-        let menu = state.menus[trial].as_ref().map(|menu| &menu.pools[pool]);
-        let utility = |tier| menu.map_or(f64::NEG_INFINITY, |menu| menu.utility(tier, gpus));
-        let alone = state.tightest(pool, gpus);
-        let row = if !alone.is_empty() && utility(Tier::Local) > f64::NEG_INFINITY {
-            Some(alone)
-        } else {
-            state.several(pool, gpus).filter(|_| utility(Tier::Node) > f64::NEG_INFINITY)
-        };
-        if let Some(row) = row {
+        let Some(menu) = &state.menus[trial] else { continue };
+        let placed = place(state, &menu.pools[pool], pool, gpus).or_else(|| elsewhere(state, menu, dual));
+        if let Some((_, row)) = placed {
             state.put(trial, row);
         }
     }
     fill(state);
+}
+
+/// A row for this many GPUs of a pool, on one node if there is one, with its utility.
+fn place(state: &State, choices: &PoolMenu, pool: usize, gpus: u32) -> Option<(f64, Row)> {
+    let utility = |tier| Some(choices.utility(tier, gpus)).filter(|utility| *utility > f64::NEG_INFINITY);
+    let alone = Some(state.tightest(pool, gpus)).filter(|row| !row.is_empty());
+    utility(Tier::Local).zip(alone).or_else(|| utility(Tier::Node).zip(state.several(pool, gpus)))
+}
+
+/// Where the chosen pool is full, the best at the prices of what others would still hold. Pools that are alike have the
+/// same price, and all trials choose the first of them.
+fn elsewhere(state: &State, menu: &Menu, dual: &Dual) -> Option<(f64, Row)> {
+    let mut best = (menu.idle, None);
+    for (pool, (choices, &price)) in menu.pools.iter().zip(&dual.prices).enumerate() {
+        let gpus = choices.demand(price).0 as u32;
+        if let Some(found) = place(state, choices, pool, gpus).filter(|_| gpus > 0) {
+            let gain = price.mul_add(-f64::from(gpus), found.0);
+            if gain > best.0 {
+                best = (gain, Some(found));
+            }
+        }
+    }
+    best.1
 }
 
 /// Everybody keeps the GPUs they have; who has none takes what is left.
@@ -82,10 +99,11 @@ fn fill(state: &mut State) {
 pub(super) fn improve(state: &mut State, search: &mut PairSearch, dual: &Dual, effort: u64) {
     let nodes: Vec<usize> =
         (0..state.free.len()).filter(|&node| state.instance.nodes[node].gpus > 0).collect();
-    let limit = search.steps + effort;
+    search.limit = search.steps.saturating_add(effort);
     let eager = eager(state, dual);
     if let [only] = nodes[..] {
-        search.improve(state, &[only], &waiting(state, &eager, usize::MAX), dual, false);
+        let offered = waiting(state, &eager, state.instance.nodes[only].gpus as usize + OFFERED);
+        search.improve(state, &[only], &offered, dual, false);
         return;
     }
     // The versions of both nodes when a pair was last looked at: unchanged nodes need no second look.
@@ -95,7 +113,7 @@ pub(super) fn improve(state: &mut State, search: &mut PairSearch, dual: &Dual, e
         for (turn, stride) in strides(nodes.len()).into_iter().enumerate() {
             for first in 0..nodes.len() {
                 let second = first + stride;
-                if second >= nodes.len() || search.steps >= limit {
+                if second >= nodes.len() || search.steps >= search.limit {
                     break;
                 }
                 let pair = [nodes[first], nodes[second]];
@@ -106,15 +124,17 @@ pub(super) fn improve(state: &mut State, search: &mut PairSearch, dual: &Dual, e
                 }
                 *slot = versions;
                 let [a, b] = pair.map(|node| state.instance.nodes[node].gpus);
-                if (a + 1) * (b + 1) > STATES_MAX {
-                    continue;
-                }
-                let lean = a * b > LEAN;
                 let offered = waiting(state, &eager, OFFERED);
-                better |= search.improve(state, &pair, &offered, dual, lean);
+                if (a + 1) * (b + 1) > STATES_MAX {
+                    for node in pair {
+                        better |= search.improve(state, &[node], &offered, dual, true);
+                    }
+                } else {
+                    better |= search.improve(state, &pair, &offered, dual, a * b > LEAN);
+                }
             }
         }
-        if !better || search.steps >= limit {
+        if !better || search.steps >= search.limit {
             return;
         }
     }

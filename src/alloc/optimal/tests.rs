@@ -157,3 +157,98 @@ proptest! {
         prop_assert!(plan.fitness_bound.unwrap() >= best * (1.0 - 1e-9));
     }
 }
+
+fn ask(problem: &Problem) -> Plan {
+    GoodputPolicy::default().allocate(problem, &mut ChaCha8Rng::seed_from_u64(0)).unwrap()
+}
+
+fn t4_trial(id: u32, most: u32, goodput: impl FnMut(crate::goodput::Shape) -> f64) -> TrialRequest {
+    let table = GoodputTable::from([(GpuType::new("t4").unwrap(), Curve::build(most, 4, goodput).unwrap())]);
+    TrialRequest::new(TrialId(id), table)
+}
+
+#[test]
+fn a_trial_that_needs_more_than_its_fair_share_still_runs() {
+    // Two GPUs at least, by its memory; five trials share four GPUs.
+    let large = |shape: crate::goodput::Shape| if shape.gpus() > 1 { f64::from(shape.gpus()) } else { 0.0 };
+    let mut trials = vec![TrialRequest {
+        current: [(NodeId(0), 2)].into_iter().collect(),
+        age_s: 600.0,
+        realloc_delay_s: 30.0,
+        ..t4_trial(0, 4, large)
+    }];
+    trials.extend((1..5).map(|id| t4_trial(id, 1, |_| 1.0)));
+    let plan = ask(&Problem::new(Cluster::parse("1x4xt4").unwrap(), trials));
+    assert!(plan.assignments.iter().all(|trial| trial.reason != crate::alloc::Reason::CannotRun), "{plan:?}");
+    assert_eq!(plan.gap(), Some(0.0));
+}
+
+#[test]
+fn groups_that_are_alike_are_filled_alike() {
+    let amdahl = |serial: f64| {
+        move |shape: crate::goodput::Shape| {
+            let gpus = f64::from(shape.gpus());
+            gpus / serial.mul_add(gpus - 1.0, 1.0) * if shape.nodes() > 1 { 0.9 } else { 1.0 }
+        }
+    };
+    for groups in [1, 4, 16] {
+        let mut cluster = Cluster::new();
+        for node in 0..64 {
+            let gpu_type = GpuType::new("t4").unwrap();
+            cluster.add(NodeId(node), Node { gpu_type, gpus: 4, group: node * groups / 64 }).unwrap();
+        }
+        let trials = (0..40).map(|id| t4_trial(id, 64, amdahl(0.007 * f64::from(id)))).collect();
+        let plan = ask(&Problem::new(cluster, trials));
+        assert!(plan.gap().unwrap() < 0.01, "{groups} groups: {:?}", plan.gap());
+    }
+}
+
+#[test]
+fn any_fairness_has_a_bound() {
+    for p in [-20.0, -16.0, -5.0, -0.01, 0.0, 0.01, 5.0, 20.0] {
+        for (nodes, trials) in [("16x4xt4", 20), ("2x8xt4", 30)] {
+            let trials = (0..trials)
+                .map(|id| {
+                    let weight =
+                        if id % 2 == 0 { TrialRequest::WEIGHT_MIN } else { TrialRequest::WEIGHT_MAX };
+                    TrialRequest { weight, ..t4_trial(id, 16, |shape| f64::from(shape.gpus()).sqrt()) }
+                })
+                .collect();
+            let problem = Problem::new(Cluster::parse(nodes).unwrap(), trials);
+            let plan = ask(&Problem { fairness: Fairness::new(p).unwrap(), ..problem });
+            assert!(
+                plan.fitness_bound.is_some_and(|bound| bound >= plan.fitness * (1.0 - 1e-9)),
+                "{p}: {plan:?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_released_pin_pays_nothing_for_the_move_it_did_not_choose() {
+    let pinned = |id| TrialRequest {
+        current: [(NodeId(0), 3)].into_iter().collect(),
+        pinned: true,
+        age_s: 10.0,
+        realloc_delay_s: 30.0,
+        ..t4_trial(id, 4, |shape| f64::from(shape.gpus()))
+    };
+    let plan = ask(&Problem::new(Cluster::parse("1x4xt4").unwrap(), vec![pinned(0), pinned(1)]));
+    assert_eq!(plan.assignments[0].reason, crate::alloc::Reason::Pinned);
+    assert_eq!(plan.assignments[1].allocation.gpus(), 1);
+    assert!((plan.assignments[1].speedup - 0.5).abs() < 1e-9, "{plan:?}");
+}
+
+#[test]
+fn absurd_claims_are_answered() {
+    let mut trial = t4_trial(0, 4, |shape| f64::from(shape.gpus()));
+    trial.current = [(NodeId(0), u32::MAX), (NodeId(1), 7)].into_iter().collect();
+    let problem = Problem::new(Cluster::parse("2x4xt4").unwrap(), vec![trial]);
+    let options = GoodputOptions { local_steps: u64::MAX, exact_rows: u64::MAX };
+    let plan = GoodputPolicy::new(options).allocate(&problem, &mut ChaCha8Rng::seed_from_u64(0)).unwrap();
+    assert_eq!(plan.assignments[0].allocation.gpus(), 4);
+    for weight in [0.0, f64::NAN, 1e300] {
+        let trial = TrialRequest { weight, ..t4_trial(0, 4, |_| 1.0) };
+        assert!(Problem::new(Cluster::new(), vec![trial]).check().is_err());
+    }
+}

@@ -45,6 +45,10 @@ impl Default for PolluxOptions {
 ///   trials inherited each other's GPUs.
 /// - The current allocation is always in the initial population, so the plan is never worse than keeping it.
 /// - Interference avoidance takes GPUs from distributed trials only, not from bystanders on one node.
+/// - Speedups are those of all our policies: a fair share larger than a node spans nodes, a first start is not a move, and
+///   the re-allocation factor is at least 0.01.
+/// - Repair is one walk over the trials, the least served first, and a generation that brings nothing new for five rounds
+///   of breeding ends the search.
 /// - Trials have a least number of GPUs, may be pinned, and keep to one GPU type and group: of a mixed row
 ///   the pool with most of its GPUs stays.
 #[derive(Debug, Clone, Default)]
