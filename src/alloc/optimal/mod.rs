@@ -23,6 +23,7 @@ use self::{
     exact::{Exact, is_small},
     menu::Menu,
     pair::PairSearch,
+    search::Overflow,
     state::State,
 };
 use super::{Error, Plan, Policy, Problem, instance::Instance};
@@ -89,9 +90,12 @@ impl Policy for GoodputPolicy {
         let mut best = State::new(&instance, &menus);
         search::keep(&mut best);
         search::improve(&mut best, &mut search, &dual, self.options.local_steps);
-        if !dual.proves(best.total()) {
+        for overflow in [Overflow::Elsewhere, Overflow::Last] {
+            if dual.proves(best.total()) {
+                break;
+            }
             let mut fresh = State::new(&instance, &menus);
-            search::construct(&mut fresh, &dual);
+            search::construct(&mut fresh, &dual, overflow);
             search::improve(&mut fresh, &mut search, &dual, self.options.local_steps);
             if fresh.total() > best.total() + dual.rounding * (1.0 + best.total().abs()) {
                 best = fresh;

@@ -19,8 +19,17 @@ const STATES_MAX: u32 = 10_000;
 /// Waiting trials that are offered to a pair of nodes.
 const OFFERED: usize = 2;
 
+/// What becomes of a trial whose chosen pool is full.
+#[derive(Clone, Copy)]
+pub(super) enum Overflow {
+    /// The best of the other pools at the prices.
+    Elsewhere,
+    /// It takes what all others leave.
+    Last,
+}
+
 /// Every trial gets what it would choose at the prices, if it can be placed; otherwise the best that is left.
-pub(super) fn construct(state: &mut State, dual: &Dual) {
+pub(super) fn construct(state: &mut State, dual: &Dual, overflow: Overflow) {
     let mut wanted: Vec<(usize, usize, u32)> = Vec::new();
     for (trial, menu) in state.menus.iter().enumerate() {
         let Some(menu) = menu else { continue };
@@ -36,7 +45,10 @@ pub(super) fn construct(state: &mut State, dual: &Dual) {
     wanted.sort_by_key(|&(trial, _, gpus)| (Reverse(gpus), trial));
     for (trial, pool, gpus) in wanted {
         let Some(menu) = &state.menus[trial] else { continue };
-        let placed = place(state, &menu.pools[pool], pool, gpus).or_else(|| elsewhere(state, menu, dual));
+        let placed = place(state, &menu.pools[pool], pool, gpus).or_else(|| match overflow {
+            Overflow::Elsewhere => elsewhere(state, menu, dual),
+            Overflow::Last => None,
+        });
         if let Some((_, row)) = placed {
             state.put(trial, row);
         }
