@@ -2,7 +2,7 @@ use std::{collections::BTreeMap, fmt};
 
 use super::{
     Allocation, Error, NodeId, Problem, TrialId,
-    instance::{Instance, Row},
+    instance::{Instance, Row, gpus_of},
 };
 use crate::goodput::Tier;
 
@@ -176,7 +176,7 @@ impl Plan {
 
 fn reason(problem: &Problem, instance: &Instance, trial: usize, row: &Row) -> Reason {
     let (before, data) = (&problem.trials[trial].current, &instance.trials[trial]);
-    let (old, new) = (before.gpus(), row.iter().map(|&(_, gpus)| gpus).sum::<u32>());
+    let (old, new) = (before.gpus(), gpus_of(row));
     let pool = |node: usize| instance.nodes[node].pool;
     let left_home = match (data.current.first(), row.first()) {
         (Some(&(before, _)), Some(&(after, _))) => pool(before) != pool(after),

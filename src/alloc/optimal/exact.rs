@@ -2,7 +2,7 @@
 
 use super::{dual::Dual, state::State};
 use crate::{
-    alloc::instance::{Instance, Row},
+    alloc::instance::{Instance, Pool, Row, gpus_of},
     goodput::Tier,
 };
 
@@ -12,7 +12,7 @@ const TRIALS_MAX: usize = 16;
 
 /// Whether the problem is small enough to be tried.
 pub(super) fn is_small(instance: &Instance, state: &State) -> bool {
-    let rows_of = |pool: &crate::alloc::instance::Pool| {
+    let rows_of = |pool: &Pool| {
         pool.nodes.iter().fold(1u64, |rows, &node| rows.saturating_mul(u64::from(state.free[node]) + 1))
     };
     let rows = instance.pools.iter().map(rows_of).fold(0u64, u64::saturating_add);
@@ -116,7 +116,7 @@ impl<'a, 'b> Exact<'a, 'b> {
             let price = self.dual.prices[pool];
             self.each_row(&instance.pools[pool].nodes, &mut Row::new(), &mut |row| {
                 let tier = if row.len() > 1 { Tier::Node } else { Tier::Local };
-                let gpus = row.iter().map(|&(_, gpus)| gpus).sum();
+                let gpus = gpus_of(row);
                 let utility = choices.utility(tier, gpus);
                 let reduced = price.mul_add(-f64::from(gpus), utility);
                 looked_at += 1;

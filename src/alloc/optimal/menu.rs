@@ -1,7 +1,7 @@
 //! What each trial could be given, as utilities: the separable form of FITNESS.
 
 use crate::{
-    alloc::instance::{Instance, Row},
+    alloc::instance::{Instance, gpus_of},
     goodput::Tier,
 };
 
@@ -46,7 +46,7 @@ impl Menu {
                         .collect::<Vec<f64>>()
                 });
                 let home = data.current.first().is_some_and(|&(node, _)| instance.nodes[node].pool == pool);
-                let kept = keep.filter(|_| home).map(|utility| (row_gpus(&data.current), utility));
+                let kept = keep.filter(|_| home).map(|utility| (gpus_of(&data.current), utility));
                 let hull = hull(idle, &utility, kept);
                 let slopes =
                     hull.windows(2).map(|step| (step[1].1 - step[0].1) / (step[1].0 - step[0].0)).collect();
@@ -100,10 +100,6 @@ impl PoolMenu {
     pub(super) fn top_price(&self) -> f64 {
         self.slopes.first().copied().unwrap_or(0.0)
     }
-}
-
-pub(super) fn row_gpus(row: &Row) -> u32 {
-    row.iter().map(|&(_, gpus)| gpus).sum()
 }
 
 fn prefix_best(utility: &[f64]) -> Vec<u32> {

@@ -5,10 +5,13 @@
 
 use super::{
     dual::Dual,
-    menu::{Menu, PoolMenu, row_gpus},
+    menu::{Menu, PoolMenu},
     state::State,
 };
-use crate::{alloc::instance::Row, goodput::Tier};
+use crate::{
+    alloc::instance::{Row, gpus_of},
+    goodput::Tier,
+};
 
 /// A share of the two nodes for one trial.
 #[derive(Clone, Copy)]
@@ -113,7 +116,7 @@ impl PairSearch {
         let loss = |&trial: &usize| {
             let row = &state.rows[trial];
             let price = row.first().map_or(0.0, |&(node, _)| dual.prices[pool(node)]);
-            dual.gains[trial] - price.mul_add(-f64::from(row_gpus(row)), state.utilities[trial])
+            dual.gains[trial] - price.mul_add(-f64::from(gpus_of(row)), state.utilities[trial])
         };
         free + self.trials.iter().map(loss).sum::<f64>()
     }
@@ -209,7 +212,7 @@ impl Wish<'_> {
         let rest = elsewhere(&state.rows[trial]);
         let keep = menu.keep.filter(|_| elsewhere(current) == rest);
         let outside = Outside {
-            gpus: rest.iter().map(|&(_, gpus)| gpus).sum(),
+            gpus: gpus_of(&rest),
             nodes: rest.len() as u32,
             pool: rest.first().map(|&(node, _)| state.instance.nodes[node].pool),
         };

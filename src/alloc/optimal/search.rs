@@ -4,11 +4,14 @@ use std::cmp::Reverse;
 
 use super::{
     dual::Dual,
-    menu::{Menu, PoolMenu, row_gpus},
+    menu::{Menu, PoolMenu},
     pair::PairSearch,
     state::State,
 };
-use crate::{alloc::instance::Row, goodput::Tier};
+use crate::{
+    alloc::instance::{Row, gpus_of},
+    goodput::Tier,
+};
 
 /// Below this many nodes every pair is looked at; above, each node meets a few partners.
 const ALL_PAIRS: usize = 24;
@@ -36,7 +39,7 @@ pub(super) fn construct(state: &mut State, dual: &Dual, overflow: Overflow) {
         let Some((pool, gpus)) = menu.choose(&dual.prices).0 else { continue };
         let current = &state.instance.trials[trial].current;
         let home = current.first().is_some_and(|&(node, _)| state.instance.nodes[node].pool == pool);
-        if home && row_gpus(current) == gpus && menu.keep.is_some() && state.fits(current) {
+        if home && gpus_of(current) == gpus && menu.keep.is_some() && state.fits(current) {
             state.put(trial, current.clone());
         } else {
             wanted.push((trial, pool, gpus));
