@@ -16,3 +16,7 @@ pub mod space;
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct ReadmeDoctests;
+
+#[cfg(doctest)]
+#[doc = include_str!("../docs/search-spaces.md")]
+struct SearchSpaceDoctests;

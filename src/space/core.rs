@@ -5,9 +5,9 @@ use super::{
     value::text_to_yaml,
 };
 
-/// What can be searched: parameters with their domains and conditions, in order, and constraints between them.
+/// What can be searched: parameters with domains and conditions, in order, and constraints between them.
 ///
-/// Made by [`Space::builder`].
+/// Made by [`Space::builder`] or read from YAML by [`Space::from_yaml`].
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Space {
     parameters: Vec<Parameter>,
@@ -90,8 +90,8 @@ impl Space {
         &self.parameters[self.dims[dim]].name
     }
 
-    /// On which other dimension, and on which of its cells or choices (sorted), a dimension depends. The other
-    /// one comes before it, and may depend on a third.
+    /// On which other dimension, and on which of its cells or choices (sorted), a dimension depends. The
+    /// other one comes before it, and may depend on a third.
     ///
     /// # Panics
     ///
@@ -178,7 +178,8 @@ impl Space {
     ///
     /// ```
     /// use pollux_tune::space::{Assignment, Domain, Space};
-    /// let space = Space::builder().add("lr", Domain::log(1e-5, 1.0)?).add("batch", Domain::fixed(64)?).build()?;
+    /// let space = Space::builder().add("lr", Domain::log(1e-5, 1.0)?).add("batch", Domain::fixed(64)?);
+    /// let space = space.build()?;
     /// let known = space.complete(&Assignment::from_iter([("lr", 1.into())]))?;
     /// assert_eq!(known.to_string(), "lr=1 batch=64");
     /// # Ok::<(), pollux_tune::space::Error>(())

@@ -1,11 +1,11 @@
 //! What can be searched.
 //!
 //! A [`Space`] has parameters with [`Domain`]s, conditions and constraints. Suggesters see its dimensions
-//! ([`Dim`]) and work on a [`Point`]; trials see an [`Assignment`]. [`Space::decode`] and [`Space::encode`] lead
-//! from one to the other.
+//! ([`Dim`]) and work on a [`Point`]; trials see an [`Assignment`]. [`Space::decode`] and [`Space::encode`]
+//! lead from one to the other. A [`Study`] is read from YAML: space, objectives and settings.
 //!
-//! *Architecture invariant:* whatever [`Space::decode`] returns lies inside the space, and text becomes values
-//! here and nowhere else. Nothing here does I/O.
+//! *Architecture invariant:* whatever [`Space::decode`] returns lies inside the space, and only here does
+//! text become values. Nothing here does I/O.
 
 #![deny(clippy::disallowed_methods, clippy::iter_over_hash_type)]
 
@@ -15,6 +15,7 @@ mod constraint;
 mod core;
 mod domain;
 mod error;
+mod file;
 mod parse;
 mod point;
 mod value;
@@ -26,6 +27,11 @@ pub use self::{
     core::{Parameter, Space},
     domain::Domain,
     error::Error,
+    file::{
+        Algorithm, ClusterSpec, Direction, EarlyStopping, Mistake, NodeGroup, Objective, Policy, Problem,
+        Problems, Program, ScalingRule, SchedulerSettings, SearchSettings, StoppingRule, Study,
+        TrialSettings, schema,
+    },
     point::{Dim, Point},
     value::Value,
 };
