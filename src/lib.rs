@@ -1,16 +1,22 @@
 //! Hyper-parameter optimization that schedules GPUs by *goodput*.
 //!
 //! The crate is a pure core that decides, with thin shells that act. So far it holds the core's
-//! mathematical heart:
+//! mathematical heart, and what can be searched:
 //!
 //! - [`goodput`]: how fast a training job makes progress on a given set of GPUs, learned while it trains;
-//! - [`alloc`]: which trial gets which GPUs.
+//! - [`alloc`]: which trial gets which GPUs;
+//! - [`space`]: what can be searched.
 //!
-//! Both follow *Pollux* (Qiao et al., OSDI'21); `docs/goodput.md` lists every departure and why.
+//! The first two follow *Pollux* (Qiao et al., OSDI'21); `docs/goodput.md` lists every departure and why.
 
 pub mod alloc;
 pub mod goodput;
+pub mod space;
 
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct ReadmeDoctests;
+
+#[cfg(doctest)]
+#[doc = include_str!("../docs/search-spaces.md")]
+struct SearchSpaceDoctests;

@@ -9,6 +9,7 @@ mod figure;
 mod fit;
 mod plot;
 mod profile;
+mod study;
 
 use std::{
     io::{self, Write},
@@ -31,6 +32,9 @@ pub(crate) struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     Fit(FitArgs),
+    Check(CheckArgs),
+    /// Print the JSON Schema of study files, for editors
+    Schema,
 }
 
 /// Fit the throughput model to measured step times
@@ -49,6 +53,15 @@ struct FitArgs {
     /// The title of the drawing [default: the names of the files]
     #[arg(long, value_name = "TEXT", requires = "svg")]
     title: Option<String>,
+}
+
+/// Check study files, and show all mistakes at once
+#[derive(Debug, Args)]
+#[command(arg_required_else_help = true)]
+struct CheckArgs {
+    /// Study files, see docs/search-spaces.md
+    #[arg(required = true, value_name = "STUDY.yaml")]
+    files: Vec<PathBuf>,
 }
 
 const ABOUT_FIT: &str = "\
@@ -89,6 +102,8 @@ pub(crate) fn run(cli: Cli, out: &mut impl Write, notes: &mut impl Write) -> any
             let drawing = svg.map(|path| fit::Drawing { path, title });
             fit::run(&fit::Settings { files, format, drawing }, out, notes)
         }
+        Command::Check(CheckArgs { files }) => study::check(&files, out, notes),
+        Command::Schema => study::schema(out),
     }
 }
 
@@ -104,7 +119,7 @@ pub(crate) fn is_broken_pipe(error: &anyhow::Error) -> bool {
 
 /// 2 if an input file is to blame, else 1.
 pub(crate) fn exit_code(error: &anyhow::Error) -> ExitCode {
-    ExitCode::from(if error.is::<profile::Error>() { 2 } else { 1 })
+    ExitCode::from(if error.is::<profile::Error>() || error.is::<study::Error>() { 2 } else { 1 })
 }
 
 #[cfg(test)]

@@ -1,0 +1,87 @@
+//! `pollux-tune check` and `pollux-tune schema`: study files and their form.
+
+use std::{
+    fs, io,
+    io::Write,
+    path::{Path, PathBuf},
+};
+
+use pollux_tune::space::{self, Dim, Objective, Problems, Study};
+use thiserror::Error;
+
+use super::{fit::counted, output_error};
+
+/// What can be wrong with a study file.
+#[derive(Debug, Error)]
+pub(crate) enum Error {
+    /// The file is not there, or may not be read.
+    #[error("cannot read {}", .file.display())]
+    Unreadable { file: PathBuf, source: io::Error },
+    /// What it says cannot be understood.
+    #[error("{}", summary(.0))]
+    Wrong(Vec<Problems>),
+}
+
+fn summary(all: &[Problems]) -> String {
+    let mistakes = all.iter().map(|problems| problems.list().len()).sum();
+    format!("{} in {}", counted(mistakes, "mistake"), counted(all.len(), "file"))
+}
+
+/// Reads a study file.
+pub(crate) fn read(file: &Path) -> Result<Result<Study, Problems>, Error> {
+    let unreadable = |source| Error::Unreadable { file: file.to_owned(), source };
+    let text = fs::read_to_string(file).map_err(unreadable)?;
+    Ok(Study::from_yaml(&file.display().to_string(), &text))
+}
+
+/// Reads all files, and says what they hold or what is wrong with them.
+pub(crate) fn check(files: &[PathBuf], out: &mut impl Write, notes: &mut impl Write) -> anyhow::Result<()> {
+    let mut wrong = Vec::new();
+    for file in files {
+        match read(file)? {
+            Ok(study) => {
+                writeln!(out, "{}: ok, {}", file.display(), describe(&study)).map_err(output_error)?;
+            }
+            Err(problems) => {
+                // Whoever does not listen still gets the exit code.
+                let _ = write!(notes, "{}", problems.report());
+                wrong.push(problems);
+            }
+        }
+    }
+    if wrong.is_empty() { Ok(()) } else { Err(Error::Wrong(wrong).into()) }
+}
+
+/// Prints the JSON Schema of study files.
+pub(crate) fn schema(out: &mut impl Write) -> anyhow::Result<()> {
+    writeln!(out, "{:#}", space::schema()).map_err(output_error)
+}
+
+/// The space in a few words.
+fn describe(study: &Study) -> String {
+    let dims = study.space.dims();
+    let continuous = dims.iter().filter(|dim| **dim == Dim::Continuous).count();
+    let conditional = (0..dims.len()).filter(|dim| study.space.parent(*dim).is_some()).count();
+    let mut parts = vec![counted(dims.len(), "dimension")];
+    if continuous > 0 {
+        parts.push(format!("{continuous} continuous"));
+    }
+    if conditional > 0 {
+        parts.push(format!("{conditional} conditional"));
+    }
+    if let Some(combinations) = study.space.combinations() {
+        parts.push(format!("{combinations} combinations"));
+    }
+    let constraints = study.space.constraints().len();
+    if constraints > 0 {
+        parts.push(counted(constraints, "constraint"));
+    }
+    let goal = |Objective { metric, direction }: &Objective| format!("{direction} {metric}");
+    parts.push(study.objectives.iter().map(goal).collect::<Vec<_>>().join(" and "));
+    parts.push(format!(
+        "{} at a time of {}",
+        study.search.parallel,
+        counted(study.search.trials as usize, "trial")
+    ));
+    parts.join(", ")
+}

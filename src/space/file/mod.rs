@@ -1,0 +1,21 @@
+//! Study files: YAML in, a validated [`Study`] out, with all mistakes of a file at once.
+
+mod node;
+mod problem;
+mod read;
+mod scalar;
+mod schema;
+mod settings;
+mod space;
+mod study;
+mod table;
+
+pub use self::{
+    problem::{Mistake, Problem, Problems},
+    schema::schema,
+    settings::{
+        Algorithm, ClusterSpec, Direction, EarlyStopping, NodeGroup, Objective, Policy, Program, ScalingRule,
+        SchedulerSettings, SearchSettings, StoppingRule, TrialSettings,
+    },
+    study::Study,
+};

@@ -1,0 +1,201 @@
+use std::fmt::{self, Write};
+
+use thiserror::Error;
+
+use super::super::Error as SpaceError;
+
+/// All mistakes in one file, in the order of their places.
+///
+/// ```
+/// use pollux_tune::space::Study;
+/// let text = "space:\n  lr: {log: [1e-1, 1e-5]}\nobjektive: {minimize: loss}\n";
+/// let problems = Study::from_yaml("study.yaml", text).unwrap_err();
+/// assert_eq!(problems.list().len(), 3);
+/// let first = &problems.list()[0];
+/// assert_eq!((first.line(), first.column(), first.path()), (1, 1, "objective"));
+/// assert!(problems.to_string().contains("study.yaml:3:1: objektive: unknown key `objektive`"));
+/// assert!(problems.to_string().contains("did you mean `objective`?"));
+/// ```
+#[derive(Debug, Clone, PartialEq, Error)]
+pub struct Problems {
+    file: String,
+    list: Vec<Problem>,
+}
+
+/// One mistake, and where it is.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Problem {
+    place: Place,
+    path: String,
+    mistake: Mistake,
+    /// The line of the file.
+    excerpt: String,
+}
+
+/// A place in a file, counted from 1, in characters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Place {
+    pub(super) line: usize,
+    pub(super) column: usize,
+    /// How many characters to mark.
+    pub(super) width: usize,
+}
+
+/// What can be wrong in a study file.
+#[derive(Debug, Clone, PartialEq, Error)]
+#[non_exhaustive]
+pub enum Mistake {
+    /// The file is not YAML.
+    #[error("not YAML: {0}")]
+    Syntax(String),
+    /// YAML that study files do not use.
+    #[error("{found} cannot be used, allowed is {allowed}")]
+    Unsupported {
+        /// What was found.
+        found: &'static str,
+        /// What to write instead.
+        allowed: &'static str,
+    },
+    /// A key that does not exist.
+    #[error(
+        "unknown key `{key}`, allowed are {allowed}{}",
+        .similar.as_ref().map_or_else(String::new, |name| format!("; did you mean `{name}`?"))
+    )]
+    UnknownKey {
+        /// The key.
+        key: String,
+        /// The keys there are.
+        allowed: String,
+        /// The key that was probably meant.
+        similar: Option<String>,
+    },
+    /// A key that is there twice.
+    #[error("the key `{key}` is there already in line {first}, allowed is one of each")]
+    DuplicateKey {
+        /// The key.
+        key: String,
+        /// The line of the first one.
+        first: usize,
+    },
+    /// A key that must be there.
+    #[error("missing, allowed is {allowed}")]
+    Missing {
+        /// What it must hold.
+        allowed: String,
+    },
+    /// A value of another type or size than it should have.
+    #[error(
+        "found {found}, allowed is {allowed}{}",
+        .similar.as_ref().map_or_else(String::new, |name| format!("; did you mean `{name}`?"))
+    )]
+    BadValue {
+        /// What is there.
+        found: String,
+        /// What could be there.
+        allowed: String,
+        /// What was probably meant.
+        similar: Option<String>,
+    },
+    /// A word that some readers take for a truth value and others for a text.
+    #[error("`{0}` can mean a truth value or a text, allowed is true or false, or quotes around a text")]
+    Ambiguous(String),
+    /// Two settings that contradict each other.
+    #[error("{found}, allowed is {allowed}")]
+    Conflict {
+        /// What contradicts what.
+        found: String,
+        /// What would not.
+        allowed: &'static str,
+    },
+    /// What is wrong with the space itself.
+    #[error(transparent)]
+    Space(#[from] SpaceError),
+}
+
+impl Problem {
+    pub(super) fn new(place: Place, path: String, mistake: Mistake, text: &str) -> Self {
+        let line = text.lines().nth(place.line - 1).unwrap_or_default();
+        // Broken files can have lines that nobody reads, and characters that terminals obey.
+        let visible = |c: char| if c.is_control() && c != '\t' { ' ' } else { c };
+        let excerpt = line.chars().take(400).map(visible).collect();
+        Self { place, path, mistake, excerpt }
+    }
+
+    /// The line, counted from 1.
+    #[must_use]
+    pub const fn line(&self) -> usize {
+        self.place.line
+    }
+
+    /// The column, counted from 1, in characters.
+    #[must_use]
+    pub const fn column(&self) -> usize {
+        self.place.column
+    }
+
+    /// The field, such as `search.trials`; empty if the file as a whole is wrong.
+    #[must_use]
+    pub fn path(&self) -> &str {
+        &self.path
+    }
+
+    /// What is wrong.
+    #[must_use]
+    pub const fn mistake(&self) -> &Mistake {
+        &self.mistake
+    }
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Place { line, column, .. } = self.place;
+        let colon = if self.path.is_empty() { "" } else { ": " };
+        write!(f, "{line}:{column}: {}{colon}{}", self.path, self.mistake)
+    }
+}
+
+impl Problems {
+    pub(super) fn new(file: &str, mut list: Vec<Problem>) -> Self {
+        list.sort_by_key(|problem| problem.place);
+        Self { file: file.to_owned(), list }
+    }
+
+    /// The mistakes, at least one.
+    #[must_use]
+    pub fn list(&self) -> &[Problem] {
+        &self.list
+    }
+
+    /// For people: every mistake with its line and a mark below it.
+    #[must_use]
+    pub fn report(&self) -> String {
+        let mut report = String::new();
+        for problem in &self.list {
+            let Place { line, column, width } = problem.place;
+            let _ = writeln!(report, "{}:{problem}", self.file);
+            // Tabs stay tabs below, so that the mark stands where it should.
+            let blank: String = problem
+                .excerpt
+                .chars()
+                .take(column - 1)
+                .map(|c| if c == '\t' { '\t' } else { ' ' })
+                .collect();
+            let left = problem.excerpt.chars().count().saturating_sub(column - 1);
+            let mark = "^".repeat(width.min(left).max(1));
+            let gutter = " ".repeat(line.to_string().len());
+            let _ = writeln!(report, " {line} | {}\n {gutter} | {blank}{mark}", problem.excerpt);
+        }
+        report
+    }
+}
+
+impl fmt::Display for Problems {
+    /// One line for each mistake.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (place, problem) in self.list.iter().enumerate() {
+            let newline = if place > 0 { "\n" } else { "" };
+            write!(f, "{newline}{}:{problem}", self.file)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,257 @@
+use super::{
+    super::Space,
+    node::{self, Content, Node, Scalar},
+    problem::{Mistake, Place, Problems},
+    read::{Reader, Values},
+    scalar::bad,
+    settings::{
+        Algorithm, ClusterSpec, Direction, EarlyStopping, NodeGroup, Objective, Policy, Program, ScalingRule,
+        SchedulerSettings, SearchSettings, StoppingRule, TrialSettings,
+    },
+    table::{OBJECTIVE, STUDY},
+};
+
+/// All of a study file.
+///
+/// ```
+/// use pollux_tune::space::{Direction, Study};
+/// let study = Study::from_yaml("study.yaml", "
+/// space:
+///   lr: {log: [1e-5, 1e-1]}
+///   optimizer:
+///     choice:
+///       sgd: {momentum: {float: [0.0, 0.99]}}
+///       adam:
+/// objective: {maximize: accuracy}
+/// search: {trials: 50}
+/// ")?;
+/// assert_eq!(study.space.dims().len(), 3);
+/// assert_eq!(study.objectives[0].direction, Direction::Maximize);
+/// assert_eq!((study.search.trials, study.search.parallel), (50, 4));
+/// # Ok::<(), pollux_tune::space::Problems>(())
+/// ```
+#[derive(Debug, Clone, PartialEq)]
+pub struct Study {
+    /// What is searched.
+    pub space: Space,
+    /// What is to be optimized, at least one.
+    pub objectives: Vec<Objective>,
+    /// How a trial is trained.
+    pub trial: TrialSettings,
+    /// How parameters are chosen.
+    pub search: SearchSettings,
+    /// How GPUs are divided.
+    pub scheduler: SchedulerSettings,
+    /// The GPUs, if the file names them.
+    pub cluster: Option<ClusterSpec>,
+}
+
+impl Study {
+    /// Reads the text of a study file, whose name is for messages only. All mistakes are returned at once.
+    pub fn from_yaml(file: &str, text: &str) -> Result<Self, Problems> {
+        let mut reader = Reader::new(text);
+        let study = reader.study(text);
+        match study {
+            Some(study) if reader.is_clean() => Ok(study),
+            _ => Err(reader.finish(file)),
+        }
+    }
+}
+
+impl Space {
+    /// Reads `space` and `constraints` of a study file. Of the rest only keys and types are checked.
+    ///
+    /// ```
+    /// use pollux_tune::space::Space;
+    /// let space = Space::from_yaml("space.yaml", "space: {lr: {log: [1e-5, 1e-1]}, act: [relu, gelu]}")?;
+    /// assert_eq!(Space::from_yaml("space.yaml", &space.to_yaml())?, space);
+    /// # Ok::<(), pollux_tune::space::Problems>(())
+    /// ```
+    pub fn from_yaml(file: &str, text: &str) -> Result<Self, Problems> {
+        let mut reader = Reader::new(text);
+        let space = reader.document(text).map(|node| {
+            let values = reader.section(&node, STUDY, "");
+            reader.space(&values)
+        });
+        match space {
+            Some(space) if reader.is_clean() => Ok(space),
+            _ => Err(reader.finish(file)),
+        }
+    }
+}
+
+const START: Place = Place { line: 1, column: 1, width: 1 };
+
+impl Reader<'_> {
+    fn document(&mut self, text: &str) -> Option<Node> {
+        match node::parse(text) {
+            Ok(Some(node)) if !node.is_null() => Some(node),
+            Ok(_) => {
+                let allowed = "a mapping with at least `space` and `objective`";
+                self.wrong(START, "", bad("an empty file".to_owned(), allowed));
+                None
+            }
+            Err((place, mistake)) => {
+                self.wrong(place, "", mistake);
+                None
+            }
+        }
+    }
+
+    fn study(&mut self, text: &str) -> Option<Study> {
+        let node = self.document(text)?;
+        let values = self.section(&node, STUDY, "");
+        let space = self.space(&values);
+        let objectives = self.objectives(&values);
+        let trial = self.trial(values.section("trial")?)?;
+        let search = self.search(values.section("search")?)?;
+        let scheduler = scheduler(values.section("scheduler")?)?;
+        let cluster = self.cluster(&values);
+        Some(Study { space, objectives, trial, search, scheduler, cluster })
+    }
+
+    fn objectives(&mut self, values: &Values<'_>) -> Vec<Objective> {
+        let allowed = "a metric and its direction, such as {minimize: loss}, or a list of them";
+        let Some(node) = values.raw("objective").filter(|node| !node.is_null()) else {
+            self.wrong(values.place, "objective", Mistake::Missing { allowed: allowed.to_owned() });
+            return Vec::new();
+        };
+        match &node.content {
+            Content::Map(_) => self.objective(node, "objective").into_iter().collect(),
+            Content::List(nodes) if !nodes.is_empty() => {
+                let mut all: Vec<Objective> = Vec::new();
+                for (place, node) in nodes.iter().enumerate() {
+                    let path = format!("objective[{place}]");
+                    let Some(objective) = self.objective(node, &path) else { continue };
+                    if all.iter().any(|known| known.metric == objective.metric) {
+                        let found = format!("the metric `{}` is there already", objective.metric);
+                        let allowed = "every metric once";
+                        self.wrong(node.place, &path, Mistake::Conflict { found, allowed });
+                    }
+                    all.push(objective);
+                }
+                all
+            }
+            _ => {
+                self.wrong(node.place, "objective", bad(node.shown(), allowed));
+                Vec::new()
+            }
+        }
+    }
+
+    fn objective(&mut self, node: &Node, path: &str) -> Option<Objective> {
+        let clean = self.count();
+        let values = self.section(node, OBJECTIVE, path);
+        let text = |key: &str| values.text(key);
+        let direction = text("direction").and_then(Direction::from_name);
+        let found = match (text("metric"), direction, text("minimize"), text("maximize")) {
+            (Some(metric), Some(direction), None, None) => Some((metric, direction)),
+            (None, None, Some(metric), None) => Some((metric, Direction::Minimize)),
+            (None, None, None, Some(metric)) => Some((metric, Direction::Maximize)),
+            _ => None,
+        };
+        if let Some((metric, direction)) = found {
+            return Some(Objective { metric: metric.to_owned(), direction });
+        }
+        if self.count() == clean {
+            let allowed = "either `metric` and `direction`, or `minimize`, or `maximize`";
+            let keys: Vec<_> =
+                OBJECTIVE.iter().map(|field| field.key).filter(|key| values.get(key).is_some()).collect();
+            let found =
+                if keys.is_empty() { "nothing".to_owned() } else { format!("only {}", keys.join(" and ")) };
+            self.wrong(node.place, path, bad(found, allowed));
+        }
+        None
+    }
+
+    fn trial(&mut self, values: &Values<'_>) -> Option<TrialSettings> {
+        let size = |key: &str| values.count(key);
+        let initial_batch = size("initial_batch")?;
+        let max_batch = size("max_batch").unwrap_or_else(|| initial_batch.saturating_mul(32));
+        let (min_gpus, max_gpus) = (values.count("min_gpus")?, values.count("max_gpus"));
+        if max_batch < initial_batch {
+            let found = format!("max_batch is {max_batch}, initial_batch {initial_batch}");
+            let mistake = Mistake::Conflict { found, allowed: "a maximum not below the initial batch" };
+            self.wrong(values.place("max_batch"), "trial.max_batch", mistake);
+        }
+        if max_gpus.is_some_and(|max| max < min_gpus) {
+            let found = format!("max_gpus is {}, min_gpus {min_gpus}", max_gpus?);
+            let mistake = Mistake::Conflict { found, allowed: "a maximum not below the minimum" };
+            self.wrong(values.place("max_gpus"), "trial.max_gpus", mistake);
+        }
+        let program = match (values.text("trainable"), values.words("command")) {
+            (Some(_), Some(_)) => {
+                let found = "there are both a trainable and a command".to_owned();
+                let mistake = Mistake::Conflict { found, allowed: "one of them" };
+                self.wrong(values.place("command"), "trial.command", mistake);
+                None
+            }
+            (Some(name), None) => Some(Program::Trainable(name.to_owned())),
+            (None, Some(words)) => Some(Program::Command(words.to_vec())),
+            (None, None) => None,
+        };
+        Some(TrialSettings {
+            program,
+            epochs: values.number("epochs")?,
+            initial_batch,
+            max_batch,
+            max_batch_per_gpu: size("max_batch_per_gpu"),
+            scaling: ScalingRule::from_name(values.text("scaling")?)?,
+            checkpoint_interval: values.duration("checkpoint_interval")?,
+            min_gpus,
+            max_gpus,
+            timeout: values.duration("timeout"),
+        })
+    }
+
+    fn search(&mut self, values: &Values<'_>) -> Option<SearchSettings> {
+        let stopping = values.section("early_stopping")?;
+        let rule = StoppingRule::from_name(stopping.text("rule")?)?;
+        let threshold = stopping.number("threshold");
+        if rule == StoppingRule::Threshold && threshold.is_none() {
+            let allowed = "a number for the rule `threshold`".to_owned();
+            self.wrong(
+                stopping.place("rule"),
+                "search.early_stopping.threshold",
+                Mistake::Missing { allowed },
+            );
+        }
+        let early_stopping = EarlyStopping {
+            rule,
+            grace: stopping.number("grace")?,
+            reduction: stopping.count("reduction")?,
+            patience: stopping.number("patience")?,
+            threshold,
+        };
+        Some(SearchSettings {
+            algorithm: Algorithm::from_name(values.text("algorithm")?)?,
+            trials: values.count("trials")?,
+            parallel: values.count("parallel")?,
+            seed: values.whole("seed")?,
+            timeout: values.duration("timeout"),
+            early_stopping,
+        })
+    }
+
+    fn cluster(&mut self, values: &Values<'_>) -> Option<ClusterSpec> {
+        let text = values.text("cluster")?;
+        let cluster = text.split(',').map(NodeGroup::parse).collect::<Option<Vec<_>>>();
+        if cluster.is_none() {
+            let found = Scalar { text: text.to_owned(), plain: true }.shown();
+            let allowed = "NODESxGPUSxTYPE with commas between, such as 4x4xt4,1x8xa100";
+            self.wrong(values.place("cluster"), "cluster", bad(found, allowed));
+        }
+        cluster.map(|groups| ClusterSpec { groups })
+    }
+}
+
+fn scheduler(values: &Values<'_>) -> Option<SchedulerSettings> {
+    Some(SchedulerSettings {
+        policy: Policy::from_name(values.text("policy")?)?,
+        interval: values.duration("interval")?,
+        p: values.number("p")?,
+        avoid_interference: values.flag("avoid_interference")?,
+        knowledge_sharing: values.flag("knowledge_sharing")?,
+        promise_weighting: values.flag("promise_weighting")?,
+    })
+}

@@ -1,0 +1,208 @@
+//! The keys of study files: what the reader accepts, and what the schema describes.
+
+use super::settings::{Algorithm, Direction, Policy, ScalingRule, StoppingRule};
+
+/// A key of a mapping.
+#[derive(Debug)]
+pub(super) struct Field {
+    pub(super) key: &'static str,
+    /// For people, in the schema.
+    pub(super) about: &'static str,
+    pub(super) kind: Kind,
+    /// As it would be written in a file.
+    pub(super) default: Option<&'static str>,
+}
+
+/// What a key holds.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Kind {
+    Text,
+    /// A program and its arguments.
+    Words,
+    Whole {
+        least: u64,
+        most: u64,
+    },
+    Number {
+        least: f64,
+        most: f64,
+    },
+    /// Above 0 and finite.
+    Positive,
+    Finite,
+    Duration,
+    Size,
+    Flag,
+    OneOf(&'static [&'static str]),
+    Section(&'static [Field]),
+    /// Read elsewhere; this is its JSON Schema.
+    Raw(&'static str),
+}
+
+const fn field(key: &'static str, kind: Kind, default: Option<&'static str>, about: &'static str) -> Field {
+    Field { key, about, kind, default }
+}
+
+const COUNT: Kind = Kind::Whole { least: 1, most: u32::MAX as u64 };
+
+pub(super) const STUDY: &[Field] = &[
+    field(
+        "space",
+        Kind::Raw(r##"{"type": "object", "additionalProperties": {"$ref": "#/$defs/parameter"}}"##),
+        None,
+        "The parameters to search: a name and a domain each",
+    ),
+    field(
+        "constraints",
+        Kind::Raw(r#"{"type": ["string", "array"], "items": {"type": "string"}}"#),
+        None,
+        "Rules between parameters, such as `batch * accumulation <= 4096`",
+    ),
+    field(
+        "objective",
+        Kind::Raw(
+            r##"{"anyOf": [
+            {"$ref": "#/$defs/objective"},
+            {"type": "array", "items": {"$ref": "#/$defs/objective"}, "minItems": 1}
+        ]}"##,
+        ),
+        None,
+        "What is to be minimized or maximized; a list for several objectives",
+    ),
+    field("trial", Kind::Section(TRIAL), None, "How a trial is trained"),
+    field("search", Kind::Section(SEARCH), None, "How parameters are chosen and trials stopped early"),
+    field("scheduler", Kind::Section(SCHEDULER), None, "How GPUs are divided among trials"),
+    field("cluster", Kind::Text, None, "The GPUs, as NODESxGPUSxTYPE with commas between: `4x4xt4,1x8xa100`"),
+];
+
+pub(super) const OBJECTIVE: &[Field] = &[
+    field("metric", Kind::Text, None, "The name under which trials report it"),
+    field("direction", Kind::OneOf(Direction::NAMES), None, "Which way is better"),
+    field("minimize", Kind::Text, None, "Short for metric and direction: minimize"),
+    field("maximize", Kind::Text, None, "Short for metric and direction: maximize"),
+];
+
+pub(super) const TRIAL: &[Field] = &[
+    field("trainable", Kind::Text, None, "The name of a trainable that is built in"),
+    field("command", Kind::Words, None, "A program and its arguments, instead of a trainable"),
+    field("epochs", Kind::Positive, Some("10"), "Statistical epochs of a full trial"),
+    field("initial_batch", Kind::Size, Some("128"), "The total batch that learning rates are meant for"),
+    field("max_batch", Kind::Size, None, "The largest total batch; 32 times the initial one by default"),
+    field("max_batch_per_gpu", Kind::Size, None, "The largest batch that fits on a GPU; no limit by default"),
+    field(
+        "scaling",
+        Kind::OneOf(ScalingRule::NAMES),
+        Some("adascale"),
+        "How the learning rate follows the batch",
+    ),
+    field("checkpoint_interval", Kind::Duration, Some("5m"), "The time between two checkpoints"),
+    field("min_gpus", COUNT, Some("1"), "The fewest GPUs of a running trial"),
+    field("max_gpus", COUNT, None, "The most GPUs of a trial; no limit by default"),
+    field("timeout", Kind::Duration, None, "The longest a trial may take; no limit by default"),
+];
+
+pub(super) const SEARCH: &[Field] = &[
+    field("algorithm", Kind::OneOf(Algorithm::NAMES), Some("tpe"), "How the next parameters are chosen"),
+    field("trials", COUNT, Some("100"), "How many trials there are"),
+    field("parallel", COUNT, Some("4"), "How many of them are active at a time"),
+    field(
+        "seed",
+        Kind::Whole { least: 0, most: (1 << 53) - 1 },
+        Some("0"),
+        "What all random choices follow from",
+    ),
+    field("timeout", Kind::Duration, None, "The longest the study may take; no limit by default"),
+    field("early_stopping", Kind::Section(EARLY_STOPPING), None, "When trials are given up"),
+];
+
+pub(super) const EARLY_STOPPING: &[Field] = &[
+    field("rule", Kind::OneOf(StoppingRule::NAMES), Some("none"), "By which rule trials are given up"),
+    field("grace", Kind::Positive, Some("1"), "Statistical epochs before the first decision"),
+    field(
+        "reduction",
+        Kind::Whole { least: 2, most: 1000 },
+        Some("3"),
+        "For asha and hyperband: one in this many goes on at each rung",
+    ),
+    field("patience", Kind::Positive, Some("5"), "For patience: statistical epochs without improvement"),
+    field("threshold", Kind::Finite, None, "For threshold: a trial that is worse is given up"),
+];
+
+pub(super) const SCHEDULER: &[Field] = &[
+    field("policy", Kind::OneOf(Policy::NAMES), Some("goodput"), "How GPUs are divided"),
+    field(
+        "interval",
+        Kind::Duration,
+        Some("60s"),
+        "The time between two decisions where nothing else asks for one",
+    ),
+    field("p", Kind::Number { least: -20.0, most: 20.0 }, Some("-1"), "The fairness exponent of Pollux"),
+    field("avoid_interference", Kind::Flag, Some("true"), "No two trials on several nodes share a node"),
+    field(
+        "knowledge_sharing",
+        Kind::Flag,
+        Some("true"),
+        "New trials start with the model learned from others",
+    ),
+    field("promise_weighting", Kind::Flag, Some("true"), "Trials about to be stopped are not scaled out"),
+];
+
+pub(super) const DOMAIN: &[Field] = &[
+    field(
+        "float",
+        Kind::Raw(r#"{"type": "array", "items": {"type": "number"}, "minItems": 2, "maxItems": 2}"#),
+        None,
+        "Numbers from the first to the second",
+    ),
+    field(
+        "int",
+        Kind::Raw(r#"{"type": "array", "items": {"type": "integer"}, "minItems": 2, "maxItems": 2}"#),
+        None,
+        "Whole numbers from the first to the second",
+    ),
+    field(
+        "log",
+        Kind::Raw(
+            r#"{"type": ["boolean", "array"], "items": {"type": "number"}, "minItems": 2, "maxItems": 2}"#,
+        ),
+        None,
+        "With float or int, whether logarithms are equally likely; alone, the bounds of such a float",
+    ),
+    field(
+        "step",
+        Kind::Raw(r#"{"type": "number", "exclusiveMinimum": 0}"#),
+        None,
+        "With float or int, only every so many",
+    ),
+    field(
+        "choice",
+        Kind::Raw(
+            r##"{"anyOf": [
+            {"type": "array", "items": {"$ref": "#/$defs/value"}, "minItems": 1},
+            {"type": "object", "additionalProperties": {
+                "type": ["object", "null"], "additionalProperties": {"$ref": "#/$defs/parameter"}
+            }}
+        ]}"##,
+        ),
+        None,
+        "One of several values without order, perhaps each with parameters of its own",
+    ),
+    field(
+        "ordinal",
+        Kind::Raw(r##"{"type": "array", "items": {"$ref": "#/$defs/value"}, "minItems": 1}"##),
+        None,
+        "One of several values in order",
+    ),
+    field("fixed", Kind::Raw(r##"{"$ref": "#/$defs/value"}"##), None, "Always this value"),
+    field(
+        "when",
+        Kind::Raw(
+            r##"{"type": "object", "minProperties": 1, "maxProperties": 1, "additionalProperties": {"anyOf": [
+            {"$ref": "#/$defs/value"},
+            {"type": "array", "items": {"$ref": "#/$defs/value"}, "minItems": 1}
+        ]}}"##,
+        ),
+        None,
+        "An earlier parameter, and the value or values with which this one is active",
+    ),
+];

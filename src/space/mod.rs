@@ -1,0 +1,37 @@
+//! What can be searched.
+//!
+//! A [`Space`] has parameters with [`Domain`]s, conditions and constraints. Suggesters see its dimensions
+//! ([`Dim`]) and work on a [`Point`]; trials see an [`Assignment`]. [`Space::decode`] and [`Space::encode`]
+//! lead from one to the other. A [`Study`] is read from YAML: space, objectives and settings.
+//!
+//! *Architecture invariant:* whatever [`Space::decode`] returns lies inside the space, and only here does
+//! text become values. Nothing here does I/O.
+
+#![deny(clippy::disallowed_methods, clippy::iter_over_hash_type)]
+
+mod assignment;
+mod builder;
+mod constraint;
+mod core;
+mod domain;
+mod error;
+mod file;
+mod parse;
+mod point;
+mod value;
+
+pub use self::{
+    assignment::Assignment,
+    builder::SpaceBuilder,
+    constraint::Constraint,
+    core::{Parameter, Space},
+    domain::Domain,
+    error::Error,
+    file::{
+        Algorithm, ClusterSpec, Direction, EarlyStopping, Mistake, NodeGroup, Objective, Policy, Problem,
+        Problems, Program, ScalingRule, SchedulerSettings, SearchSettings, StoppingRule, Study,
+        TrialSettings, schema,
+    },
+    point::{Dim, Point},
+    value::Value,
+};
