@@ -4,12 +4,16 @@
 //! mathematical heart:
 //!
 //! - [`goodput`]: how fast a training job makes progress on a given set of GPUs, learned while it trains;
-//! - [`alloc`]: which trial gets which GPUs.
+//! - [`alloc`]: which trial gets which GPUs;
+//! - [`space`]: what a search may choose from;
+//! - [`tpe`]: what to try next.
 //!
-//! Both follow *Pollux* (Qiao et al., OSDI'21); `docs/goodput.md` lists every departure and why.
+//! The first two follow *Pollux* (Qiao et al., OSDI'21); `docs/goodput.md` lists every departure and why.
 
 pub mod alloc;
 pub mod goodput;
+pub mod space;
+pub mod tpe;
 
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
