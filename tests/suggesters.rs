@@ -28,6 +28,11 @@ const ALL: [(&str, Make); 6] = [
     }),
 ];
 
+const GOLDEN_TPE: [Option<f64>; 4] =
+    [Some(0.137_271_262_180_563_3), Some(2.0), Some(5.0), Some(0.140_921_954_529_703_35)];
+const GOLDEN_HALTON: [Option<f64>; 4] =
+    [Some(0.056_520_693_495_964_336), Some(2.0), Some(3.0), Some(0.304_694_592_521_860_1)];
+
 fn eager(dims: &Dims) -> Tpe {
     let options = TpeOptions { startup: 1, ..TpeOptions::default() };
     Tpe::with_options(dims.clone(), options).expect("the options are fine")
@@ -268,6 +273,27 @@ fn mistakes_of_the_caller_are_named_and_change_nothing() {
         assert_eq!(suggester.tell(id, Outcome::Failed), Err(Error::AlreadyTold(id)), "{name}");
         assert!(suggester.ask(other, &mut rng(other)).is_ok(), "{name}");
     }
+}
+
+/// Fails if a change of the code, of a dependency or of the machine changes what is suggested.
+#[test]
+fn suggestions_are_the_same_everywhere() {
+    let child = Parent { dim: 1, choices: vec![0, 2] };
+    let cells = Dim::Discrete { count: 7 };
+    let dims = vec![Dim::Continuous, Dim::Categorical { count: 3 }, cells, Dim::Continuous];
+    let dims = Dims::new(dims, vec![None, None, None, Some(child)]).expect("it is a space");
+    let last = |make: Make| {
+        let mut suggester = make(&dims);
+        let mut point = Point::new();
+        for id in (0..40).map(TrialId) {
+            point = suggester.ask(id, &mut rng(id)).expect("it has an answer");
+            let value = point.iter().flatten().map(|x| (x - 0.4) * (x - 0.4)).sum();
+            suggester.tell(id, Outcome::Done(vec![value])).expect("it is running");
+        }
+        point
+    };
+    assert_eq!(last(ALL[0].1), GOLDEN_TPE);
+    assert_eq!(last(ALL[3].1), GOLDEN_HALTON);
 }
 
 #[test]

@@ -47,7 +47,7 @@ pub(super) struct Cells {
     spread: Spread,
     /// The cell of each trial; `count` where the parameter is inactive.
     cell: Vec<u32>,
-    /// ln of the probability of a cell (row) by the cell of the trial (column).
+    /// ln of the probability of a cell (row) by the cell of the trial (column), for cells in order.
     table: Vec<f64>,
     log_prior: f64,
 }
@@ -57,8 +57,9 @@ pub(super) struct Cells {
 enum Spread {
     /// A normal distribution over cells in order, of this standard deviation.
     Ordered(f64),
-    /// Any choice, with this probability.
-    Unordered(f64),
+    /// Any choice with the probability `other`; `here` and `elsewhere` are ln of the probabilities that its own
+    /// choice and another one have then.
+    Unordered { other: f64, here: f64, elsewhere: f64 },
 }
 
 /// The kernels along one parameter.
@@ -161,44 +162,48 @@ impl Cells {
         let log_mass: Vec<f64> = (0..count).map(reach).collect();
         let inside = |cell: u32| log(mass_of_unit((f64::from(cell) + 0.5) * width, sd));
         let log_inside: Vec<f64> = (0..count).map(inside).collect();
-        let spread = Spread::Ordered(sd);
-        Self::new(dim, count, spread, values, |cell, around| {
-            log_mass[cell.abs_diff(around) as usize] - log_inside[around as usize]
-        })
+        let mut cells = Self::new(dim, count, Spread::Ordered(sd), values);
+        for cell in 0..count {
+            let kernels = (0..count).zip(&log_inside);
+            cells.table.extend(
+                kernels.map(|(around, log_inside)| log_mass[cell.abs_diff(around) as usize] - log_inside),
+            );
+            cells.table.push(cells.log_prior);
+        }
+        cells
     }
 
     fn unordered(dim: Dim, count: u32, values: &[f64], widths: &Widths) -> Self {
         let active = values.iter().filter(|value| !value.is_nan()).count() as f64;
         let doubt = widths.other * f64::from(count);
         let other = doubt / (doubt + active + 1.0);
-        let (elsewhere, here) =
-            (log(other / f64::from(count)), log(other / f64::from(count) + (1.0 - other)));
-        let spread = Spread::Unordered(other);
-        Self::new(dim, count, spread, values, |cell, around| if cell == around { here } else { elsewhere })
+        let elsewhere = log(other / f64::from(count));
+        let here = log(other / f64::from(count) + (1.0 - other));
+        Self::new(dim, count, Spread::Unordered { other, here, elsewhere }, values)
     }
 
-    fn new(
-        dim: Dim,
-        count: u32,
-        spread: Spread,
-        values: &[f64],
-        log_probability: impl Fn(u32, u32) -> f64,
-    ) -> Self {
-        let log_prior = -log(f64::from(count));
-        let mut table = Vec::with_capacity((count * (count + 1)) as usize);
-        for cell in 0..count {
-            table.extend((0..count).map(|around| log_probability(cell, around)));
-            table.push(log_prior);
-        }
+    fn new(dim: Dim, count: u32, spread: Spread, values: &[f64]) -> Self {
         let cell = |&value: &f64| if value.is_nan() { count } else { value as u32 };
-        Self { dim, count, spread, cell: values.iter().map(cell).collect(), table, log_prior }
+        let cell = values.iter().map(cell).collect();
+        Self { dim, count, spread, cell, table: Vec::new(), log_prior: -log(f64::from(count)) }
     }
 
     fn add_log_density(&self, value: f64, sums: &mut [f64]) {
-        let width = self.count as usize + 1;
-        let row = &self.table[value as usize * width..][..width];
-        for (sum, &cell) in sums.iter_mut().zip(&self.cell) {
-            *sum += row[cell as usize];
+        let kernels = sums.iter_mut().zip(&self.cell);
+        match self.spread {
+            Spread::Ordered(_) => {
+                let width = self.count as usize + 1;
+                let row = &self.table[value as usize * width..][..width];
+                kernels.for_each(|(sum, &around)| *sum += row[around as usize]);
+            }
+            Spread::Unordered { here, elsewhere, .. } => {
+                let cell = value as u32;
+                kernels.for_each(|(sum, &around)| {
+                    let inactive = around == self.count;
+                    let active = if around == cell { here } else { elsewhere };
+                    *sum += if inactive { self.log_prior } else { active };
+                });
+            }
         }
     }
 
@@ -212,8 +217,8 @@ impl Cells {
                 let centre = (f64::from(around) + 0.5) / f64::from(self.count);
                 self.dim.at(draw_in_unit(centre, sd, uniform))
             }
-            Spread::Unordered(other) if uniform < other => self.dim.at(uniform / other),
-            Spread::Unordered(_) => f64::from(around),
+            Spread::Unordered { other, .. } if uniform < other => self.dim.at(uniform / other),
+            Spread::Unordered { .. } => f64::from(around),
         }
     }
 }

@@ -94,7 +94,7 @@ fn primes() -> impl Iterator<Item = u32> {
 
 /// A random permutation of the digits for each position that a number of 53 bits can tell apart.
 fn scramble(base: u32, rng: &mut ChaCha8Rng) -> Vec<Vec<u32>> {
-    let positions = (53.0 / f64::from(base).log2()).ceil() as usize;
+    let positions = (1..53).find(|&digits| u64::from(base).pow(digits) >= 1 << 53).unwrap_or(53);
     let mut shuffled = || {
         let mut digits: Vec<u32> = (0..base).collect();
         for last in (1..digits.len()).rev() {
