@@ -283,7 +283,7 @@ mod tests {
     #[test]
     fn shares_reach_every_cell() {
         let dim = Dim::Discrete { count: 4 };
-        assert_eq!([0.0, 0.26, 0.99, 1.0].map(|share| dim.at(share)), [0.0, 1.0, 3.0, 3.0]);
+        assert_eq!([0.0, 0.26, 0.99, 1.0].map(|share| dim.at(share) as u64), [0, 1, 3, 3]);
     }
 
     #[test]

@@ -150,6 +150,6 @@ mod tests {
         }
         assert!(exp_of_negative(-1e6) < 1e-300);
         assert!((log_sum_exp(&mut [1000.0, 1000.0]) - 1000.0 - std::f64::consts::LN_2).abs() < 1e-9);
-        assert_eq!(log_sum_exp(&mut [f64::NEG_INFINITY]), f64::NEG_INFINITY);
+        assert!(log_sum_exp(&mut [f64::NEG_INFINITY]) < f64::MIN);
     }
 }
