@@ -6,7 +6,7 @@ use super::history::History;
 
 /// More worse trials than that are thinned out: the newest half of them stays, and of the others each stands
 /// for several. It bounds the cost of a suggestion.
-const MOST_WORSE: usize = 512;
+const MOST_WORSE: usize = 256;
 
 /// Rows of trials with their weights.
 #[derive(Debug, Default, PartialEq)]
