@@ -3,10 +3,10 @@
 CARGO ?= cargo
 
 .DEFAULT_GOAL := help
-.PHONY: help test verify fix bench
+.PHONY: help test verify fix bench bench-search
 
 help: ## List the targets
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
 
 test: ## Run all tests, documentation examples included
 	$(CARGO) test --locked --lib --bins --tests --examples
@@ -24,3 +24,10 @@ fix: ## Format the code and apply what clippy suggests
 
 bench: ## Measure the goodput engine and the allocator
 	$(CARGO) bench --locked --bench engine
+
+bench-search: ## Measure the suggesters against others, which are installed into .cache/
+	python3 -m venv .cache/search
+	.cache/search/bin/pip install --quiet --requirement benches/search/requirements.txt
+	rm -f .cache/search/peers.jsonl
+	.cache/search/bin/python benches/search/peers.py .cache/search/peers.jsonl
+	$(CARGO) bench --locked --bench search -- $(CURDIR)/.cache/search/peers.jsonl

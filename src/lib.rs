@@ -1,17 +1,19 @@
 //! Hyper-parameter optimization that schedules GPUs by *goodput*.
 //!
 //! The crate is a pure core that decides, with thin shells that act. So far it holds the core's
-//! mathematical heart, and what can be searched:
+//! mathematical heart, what can be searched, and how:
 //!
 //! - [`goodput`]: how fast a training job makes progress on a given set of GPUs, learned while it trains;
 //! - [`alloc`]: which trial gets which GPUs;
-//! - [`space`]: what can be searched.
+//! - [`space`]: what can be searched;
+//! - [`tpe`]: what to try next.
 //!
 //! The first two follow *Pollux* (Qiao et al., OSDI'21); `docs/goodput.md` lists every departure and why.
 
 pub mod alloc;
 pub mod goodput;
 pub mod space;
+pub mod tpe;
 
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]

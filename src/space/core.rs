@@ -1,8 +1,8 @@
 use std::fmt::Write;
 
 use super::{
-    Assignment, Constraint, Dim, Domain, Error, Point, SpaceBuilder, Value, error::similar,
-    value::text_to_yaml,
+    Assignment, BadDims, Constraint, Dim, Dims, Domain, Error, Parent, Point, SpaceBuilder, Value,
+    error::similar, value::text_to_yaml,
 };
 
 /// What can be searched: parameters with domains and conditions, in order, and constraints between them.
@@ -78,6 +78,32 @@ impl Space {
     #[must_use]
     pub fn dims(&self) -> Vec<Dim> {
         self.dims.iter().filter_map(|&place| self.parameters[place].domain.dim()).collect()
+    }
+
+    /// The space as suggesters take it: dimensions, when they are active, and which points keep the constraints.
+    ///
+    /// ```
+    /// use pollux_tune::space::{Domain, Space};
+    /// let space = Space::builder()
+    ///     .add("low", Domain::float(0.0, 1.0)?)
+    ///     .add("high", Domain::float(0.0, 1.0)?)
+    ///     .constrain("low < high")
+    ///     .build()?;
+    /// let dims = space.to_dims()?;
+    /// assert!(dims.is_feasible(&[Some(0.1), Some(0.2)]) && !dims.is_feasible(&[Some(0.2), Some(0.1)]));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn to_dims(&self) -> Result<Dims, BadDims> {
+        let parent =
+            |dim: usize| self.parent(dim).map(|(dim, cells)| Parent { dim, choices: cells.to_vec() });
+        let dims = Dims::new(self.dims(), (0..self.dims.len()).map(parent).collect())?;
+        if self.constraints.is_empty() {
+            return Ok(dims);
+        }
+        let space = self.clone();
+        Ok(dims.with_constraint(move |point| {
+            space.decode(point).is_ok_and(|assignment| space.satisfies(&assignment))
+        }))
     }
 
     /// The name of the parameter of a dimension.

@@ -13,6 +13,7 @@ mod assignment;
 mod builder;
 mod constraint;
 mod core;
+mod dims;
 mod domain;
 mod error;
 mod file;
@@ -25,6 +26,7 @@ pub use self::{
     builder::SpaceBuilder,
     constraint::Constraint,
     core::{Parameter, Space},
+    dims::{BadDims, Dims, Parent},
     domain::Domain,
     error::Error,
     file::{

@@ -32,6 +32,20 @@ impl Dim {
         }
     }
 
+    /// Takes a share of the way from the first value to the last one, from 0 to 1, to the value there.
+    ///
+    /// ```
+    /// use pollux_tune::space::Dim;
+    /// assert_eq!(Dim::Discrete { count: 4 }.at(0.99) as u64, 3);
+    /// ```
+    #[must_use]
+    pub fn at(self, share: f64) -> f64 {
+        match self.cells() {
+            None => share.clamp(0.0, 1.0),
+            Some(count) => (share * count as f64).floor().clamp(0.0, count.saturating_sub(1) as f64),
+        }
+    }
+
     /// How many cells or choices there are; none if it is continuous.
     #[must_use]
     pub const fn cells(self) -> Option<u64> {

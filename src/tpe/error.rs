@@ -1,0 +1,50 @@
+use thiserror::Error;
+
+use super::TrialId;
+
+/// What can go wrong between a suggester and its caller.
+#[derive(Debug, Clone, PartialEq, Error)]
+pub enum Error {
+    /// A finite suggester has nothing left.
+    #[error("all {0} points have been suggested")]
+    Exhausted(u64),
+    /// No feasible point was found.
+    #[error("no feasible point in {0} tries: the constraints leave too little of the space, or nothing")]
+    Infeasible(usize),
+    /// A trial that is already known.
+    #[error("trial {0} was already asked for")]
+    DuplicateTrial(TrialId),
+    /// A result of a trial that nobody asked for.
+    #[error("trial {0} was never asked for")]
+    UnknownTrial(TrialId),
+    /// A second result.
+    #[error("trial {0} already has a result")]
+    AlreadyTold(TrialId),
+    /// A point that is not in the space.
+    #[error("trial {0}: its point is not in the search space")]
+    BadPoint(TrialId),
+    /// A point to begin with that is not in the space.
+    #[error("point {0} of the queue is not in the search space")]
+    BadQueue(usize),
+    /// A result with another number of objectives than the suggester optimizes.
+    #[error("trial {trial} has {given} values, allowed is one")]
+    Objectives {
+        /// The trial.
+        trial: TrialId,
+        /// How many values it has.
+        given: usize,
+    },
+    /// A setting outside its range.
+    #[error("{what} is {value}, allowed is {allowed}")]
+    OutOfRange {
+        /// The setting.
+        what: &'static str,
+        /// What was given.
+        value: f64,
+        /// The allowed values in words.
+        allowed: &'static str,
+    },
+    /// A grid of too many points.
+    #[error("a grid of more than {0} points: give fewer levels, or use another suggester")]
+    GridTooLarge(u64),
+}

@@ -1,0 +1,193 @@
+use std::{
+    cmp::Ordering,
+    collections::{BTreeMap, BTreeSet},
+};
+
+use super::{Error, Outcome, TrialId};
+use crate::space::{Dims, Point};
+
+/// How good a trial is, the best first: those that ran to their end by value, then those that were stopped
+/// (the later the better, then by value), then those that failed.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) enum Merit {
+    /// It ended with this value.
+    Done(f64),
+    /// It came so far.
+    Stopped { step: u64, value: f64 },
+    /// It did not give a number.
+    Failed,
+}
+
+impl Merit {
+    fn of(trial: TrialId, outcome: &Outcome) -> Result<Self, Error> {
+        Ok(match outcome {
+            Outcome::Done(values) => match values[..] {
+                [value] if value.is_finite() => Self::Done(value),
+                [_] => Self::Failed,
+                _ => return Err(Error::Objectives { trial, given: values.len() }),
+            },
+            Outcome::Stopped { value, step } => {
+                let value = value.filter(|value| value.is_finite()).unwrap_or(f64::INFINITY);
+                Self::Stopped { step: *step, value }
+            }
+            Outcome::Failed => Self::Failed,
+        })
+    }
+
+    fn compare(&self, other: &Self) -> Ordering {
+        match (self, other) {
+            (Self::Done(a), Self::Done(b)) => a.total_cmp(b),
+            (Self::Stopped { step: a, value: x }, Self::Stopped { step: b, value: y }) => {
+                b.cmp(a).then(x.total_cmp(y))
+            }
+            _ => self.class().cmp(&other.class()),
+        }
+    }
+
+    fn class(&self) -> u8 {
+        match self {
+            Self::Done(_) => 0,
+            Self::Stopped { .. } => 1,
+            Self::Failed => 2,
+        }
+    }
+}
+
+/// What a suggester knows about the trials of a study. Rows count trials in the order they were asked for.
+#[derive(Debug)]
+pub(super) struct History {
+    dims: Dims,
+    rows: BTreeMap<TrialId, usize>,
+    /// Row by row; NaN where a parameter is inactive.
+    coordinates: Vec<f64>,
+    merits: Vec<Option<Merit>>,
+    /// Rows with a result, the best first.
+    ranked: Vec<u32>,
+    failed: usize,
+    /// In finite spaces, all points that were asked for.
+    tried: Option<BTreeSet<Vec<u64>>>,
+}
+
+impl History {
+    pub(super) fn new(dims: Dims) -> Self {
+        let finite = dims.iter().all(|dim| dim.cells().is_some());
+        Self {
+            dims,
+            rows: BTreeMap::new(),
+            coordinates: Vec::new(),
+            merits: Vec::new(),
+            ranked: Vec::new(),
+            failed: 0,
+            tried: finite.then(BTreeSet::new),
+        }
+    }
+
+    pub(super) fn dims(&self) -> &Dims {
+        &self.dims
+    }
+
+    /// The number of trials that were asked for.
+    pub(super) fn len(&self) -> usize {
+        self.merits.len()
+    }
+
+    /// The number of trials that ended without failure.
+    pub(super) fn informative(&self) -> usize {
+        self.ranked.len() - self.failed
+    }
+
+    pub(super) fn ranked(&self) -> &[u32] {
+        &self.ranked
+    }
+
+    /// Whether the space is finite and this point was asked for.
+    pub(super) fn was_tried(&self, point: &Point) -> bool {
+        self.tried.as_ref().is_some_and(|tried| tried.contains(&key(point)))
+    }
+
+    /// The coordinates of a trial; NaN where a parameter is inactive.
+    pub(super) fn row(&self, row: usize) -> &[f64] {
+        &self.coordinates[row * self.dims.len()..][..self.dims.len()]
+    }
+
+    /// A trial is asked for once.
+    pub(super) fn check_new(&self, id: TrialId) -> Result<(), Error> {
+        if self.rows.contains_key(&id) { Err(Error::DuplicateTrial(id)) } else { Ok(()) }
+    }
+
+    pub(super) fn insert(&mut self, id: TrialId, point: &Point) -> Result<(), Error> {
+        self.check_new(id)?;
+        if !self.dims.contains(point) {
+            return Err(Error::BadPoint(id));
+        }
+        let row = self.len();
+        self.rows.insert(id, row);
+        self.coordinates.extend(point.iter().map(|value| value.unwrap_or(f64::NAN)));
+        self.merits.push(None);
+        if let Some(tried) = &mut self.tried {
+            tried.insert(key(point));
+        }
+        Ok(())
+    }
+
+    pub(super) fn tell(&mut self, id: TrialId, outcome: &Outcome) -> Result<(), Error> {
+        let row = *self.rows.get(&id).ok_or(Error::UnknownTrial(id))?;
+        if self.merits[row].is_some() {
+            return Err(Error::AlreadyTold(id));
+        }
+        let merit = Merit::of(id, outcome)?;
+        let place = self.ranked.partition_point(|&other| {
+            let before = self.merits[other as usize].map_or(Ordering::Less, |other| other.compare(&merit));
+            before.then((other as usize).cmp(&row)) == Ordering::Less
+        });
+        self.ranked.insert(place, row as u32);
+        self.failed += usize::from(merit == Merit::Failed);
+        self.merits[row] = Some(merit);
+        Ok(())
+    }
+}
+
+/// A point in a form that can be found again; no coordinate is negative.
+pub(super) fn key(point: &Point) -> Vec<u64> {
+    point.iter().map(|value| value.map_or(u64::MAX, |value| (value + 0.0).to_bits())).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::space::Dim;
+
+    #[test]
+    fn results_are_ranked() {
+        let mut history = History::new(Dims::flat(vec![Dim::Continuous]).expect("it is a space"));
+        let outcomes = [
+            Outcome::Failed,
+            Outcome::Done(vec![2.0]),
+            Outcome::Stopped { value: Some(0.5), step: 3 },
+            Outcome::Done(vec![1.0]),
+            Outcome::Stopped { value: None, step: 9 },
+            Outcome::Done(vec![f64::NAN]),
+            Outcome::Done(vec![1.0]),
+        ];
+        for (id, outcome) in (0..).map(TrialId).zip(&outcomes) {
+            history.insert(id, &vec![Some(0.5)]).expect("it is new");
+            history.tell(id, outcome).expect("it is the first result");
+        }
+        assert_eq!(history.ranked(), [3, 6, 1, 4, 2, 0, 5]);
+        assert_eq!(history.informative(), 5);
+    }
+
+    #[test]
+    fn mistakes_are_named() {
+        let mut history = History::new(Dims::flat(vec![Dim::Continuous]).expect("it is a space"));
+        let id = TrialId(4);
+        assert_eq!(history.tell(id, &Outcome::Failed), Err(Error::UnknownTrial(id)));
+        assert_eq!(history.insert(id, &vec![Some(1.5)]), Err(Error::BadPoint(id)));
+        assert_eq!(history.insert(id, &vec![Some(0.5)]), Ok(()));
+        assert_eq!(history.insert(id, &vec![Some(0.5)]), Err(Error::DuplicateTrial(id)));
+        let two = Outcome::Done(vec![1.0, 2.0]);
+        assert_eq!(history.tell(id, &two), Err(Error::Objectives { trial: id, given: 2 }));
+        assert_eq!(history.tell(id, &Outcome::Failed), Ok(()));
+        assert_eq!(history.tell(id, &Outcome::Failed), Err(Error::AlreadyTold(id)));
+    }
+}

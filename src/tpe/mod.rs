@@ -1,0 +1,37 @@
+//! What to try next.
+//!
+//! A [`Suggester`] is asked for points of a search space and told how their trials ended. [`Tpe`] is the one that
+//! studies use; [`Random`], [`Halton`] and [`Grid`] do not learn; [`Enqueue`] puts known points before any
+//! of them.
+//!
+//! The estimator is layered by its mathematics: `normal`, then `distribution` (kernels of one parameter), then
+//! `parzen` (mixtures over all), then `split` (good and other trials), then `sampler`. Each knows only those
+//! before it.
+//!
+//! *Architecture invariant:* a suggestion depends on nothing but the trials so far, in the order they were
+//! asked for, and the generator. So it is the same on every machine, and after a restart that replays the trials.
+//! Smaller values are better. Nothing here does I/O.
+
+#![deny(clippy::disallowed_methods, clippy::iter_over_hash_type)]
+
+mod distribution;
+mod draw;
+mod enqueue;
+mod error;
+mod grid;
+mod halton;
+mod history;
+mod normal;
+mod parzen;
+mod random;
+mod sampler;
+mod split;
+mod suggester;
+
+pub use enqueue::Enqueue;
+pub use error::Error;
+pub use grid::Grid;
+pub use halton::Halton;
+pub use random::Random;
+pub use sampler::{Tpe, TpeOptions};
+pub use suggester::{Outcome, Suggester, TrialId};

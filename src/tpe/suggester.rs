@@ -1,0 +1,90 @@
+use std::fmt;
+
+use rand_chacha::ChaCha8Rng;
+
+use super::Error;
+use crate::space::Point;
+
+/// The number of a trial in its study.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct TrialId(pub u32);
+
+impl fmt::Display for TrialId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// How a trial ended.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Outcome {
+    /// It ran to its end, with one value for each objective; smaller is better. Values that are not finite
+    /// count as failure.
+    Done(Vec<f64>),
+    /// It was stopped early.
+    Stopped {
+        /// The last value it reported, if any; smaller is better.
+        value: Option<f64>,
+        /// How far it came.
+        step: u64,
+    },
+    /// It crashed or diverged.
+    Failed,
+}
+
+/// Chooses what to try next.
+///
+/// Randomness is an argument: give each trial a generator of its own, seeded from the study's seed and the
+/// trial's number. Then the same results in the same order give the same suggestions, and so does a fresh
+/// suggester that is shown what happened with [`insert`](Self::insert) and [`tell`](Self::tell).
+///
+/// ```
+/// use pollux_tune::space::{Dim, Dims};
+/// use pollux_tune::tpe::{Outcome, Suggester, Tpe, TrialId};
+/// use rand::SeedableRng;
+/// use rand_chacha::ChaCha8Rng;
+///
+/// let mut tpe = Tpe::new(Dims::flat(vec![Dim::Continuous])?);
+/// let mut best = f64::INFINITY;
+/// for number in 0..60 {
+///     let rng = &mut ChaCha8Rng::seed_from_u64(number.into());
+///     let point = tpe.ask(TrialId(number), rng)?;
+///     let x = point[0].expect("it is always active");
+///     let value = (x - 0.7).powi(2);
+///     best = best.min(value);
+///     tpe.tell(TrialId(number), Outcome::Done(vec![value]))?;
+/// }
+/// assert!(best < 1e-4, "{best}");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub trait Suggester: Send {
+    /// The name users choose it by.
+    fn name(&self) -> &'static str;
+
+    /// Chooses a point for a new trial. The trial counts as running until its result is told.
+    fn ask(&mut self, id: TrialId, rng: &mut ChaCha8Rng) -> Result<Point, Error>;
+
+    /// Takes note of a trial that was asked for elsewhere: before a restart, by hand, in an earlier study.
+    fn insert(&mut self, id: TrialId, point: Point) -> Result<(), Error>;
+
+    /// Takes note of a result.
+    fn tell(&mut self, id: TrialId, outcome: Outcome) -> Result<(), Error>;
+}
+
+impl<S: Suggester + ?Sized> Suggester for Box<S> {
+    fn name(&self) -> &'static str {
+        (**self).name()
+    }
+
+    fn ask(&mut self, id: TrialId, rng: &mut ChaCha8Rng) -> Result<Point, Error> {
+        (**self).ask(id, rng)
+    }
+
+    fn insert(&mut self, id: TrialId, point: Point) -> Result<(), Error> {
+        (**self).insert(id, point)
+    }
+
+    fn tell(&mut self, id: TrialId, outcome: Outcome) -> Result<(), Error> {
+        (**self).tell(id, outcome)
+    }
+}

@@ -1,0 +1,344 @@
+//! What every suggester promises, on random spaces.
+
+use std::collections::BTreeSet;
+
+use pollux_tune::{
+    space::{Dim, Dims, Parent, Point},
+    tpe::{Enqueue, Error, Grid, Halton, Outcome, Random, Suggester, Tpe, TpeOptions, TrialId},
+};
+use proptest::{
+    prelude::*,
+    test_runner::{Config, FileFailurePersistence, TestCaseError, TestRunner},
+};
+use rand::SeedableRng;
+use rand_chacha::ChaCha8Rng;
+
+type Make = fn(&Dims) -> Box<dyn Suggester>;
+
+/// Everything behind the trait.
+const ALL: [(&str, Make); 6] = [
+    ("tpe", |dims| Box::new(Tpe::new(dims.clone()))),
+    ("tpe from the second trial on", |dims| Box::new(eager(dims))),
+    ("random", |dims| Box::new(Random::new(dims.clone()))),
+    ("halton", |dims| Box::new(Halton::new(dims.clone(), 5))),
+    ("grid", |dims| Box::new(Grid::new(dims.clone(), 3).expect("the grid is small"))),
+    ("enqueue", |dims| {
+        let first = dims.build(|_, dim| dim.at(0.5));
+        Box::new(Enqueue::new(dims, vec![first], Tpe::new(dims.clone())).expect("the point is fine"))
+    }),
+];
+
+const GOLDEN_TPE: [Option<f64>; 4] =
+    [Some(0.137_271_262_180_563_3), Some(2.0), Some(5.0), Some(0.140_921_954_529_703_35)];
+const GOLDEN_HALTON: [Option<f64>; 4] =
+    [Some(0.056_520_693_495_964_336), Some(2.0), Some(3.0), Some(0.304_694_592_521_860_1)];
+
+fn eager(dims: &Dims) -> Tpe {
+    let options = TpeOptions { startup: 1, ..TpeOptions::default() };
+    Tpe::with_options(dims.clone(), options).expect("the options are fine")
+}
+
+fn flat(dims: &[Dim]) -> Dims {
+    Dims::flat(dims.to_vec()).expect("it is a space")
+}
+
+fn rng(id: TrialId) -> ChaCha8Rng {
+    ChaCha8Rng::seed_from_u64(9000 + u64::from(id.0))
+}
+
+/// Up to five parameters; some depend on one before them.
+fn spaces() -> impl Strategy<Value = Dims> {
+    let dim = prop_oneof![
+        Just(Dim::Continuous),
+        (1_u64..5).prop_map(|count| Dim::Discrete { count }),
+        (1_usize..4).prop_map(|count| Dim::Categorical { count }),
+    ];
+    let parent = (any::<bool>(), 0_usize..5, 0_u64..4);
+    prop::collection::vec((dim, parent), 0..=5).prop_map(|parts| {
+        let dims: Vec<Dim> = parts.iter().map(|(dim, _)| *dim).collect();
+        let parents = parts.iter().enumerate().map(|(at, &(_, (child, parent, choice)))| {
+            let count = dims[..at].get(parent).and_then(|dim| dim.cells()).filter(|_| child)?;
+            Some(Parent { dim: parent, choices: vec![choice % count] })
+        });
+        Dims::new(dims.clone(), parents.collect()).expect("parents come first")
+    })
+}
+
+/// What happens next in a study: a trial begins, or the running trial of this place ends like that.
+#[derive(Debug, Clone)]
+enum Event {
+    Ask,
+    Tell(usize, Outcome),
+}
+
+fn events() -> impl Strategy<Value = Vec<Event>> {
+    let number = prop_oneof![
+        8 => -1e3..1e3,
+        1 => Just(f64::NAN),
+        1 => Just(f64::INFINITY),
+        1 => Just(f64::NEG_INFINITY),
+    ];
+    let outcome = prop_oneof![
+        4 => number.clone().prop_map(|value| Outcome::Done(vec![value])),
+        1 => (prop::option::of(number), 0_u64..9).prop_map(|(value, step)| Outcome::Stopped { value, step }),
+        1 => Just(Outcome::Failed),
+    ];
+    let event = prop_oneof![
+        3 => Just(Event::Ask),
+        2 => (0_usize..4, outcome).prop_map(|(place, outcome)| Event::Tell(place, outcome)),
+    ];
+    prop::collection::vec(event, 1..80)
+}
+
+/// Plays events and returns the points, until a finite suggester has no more.
+fn play(suggester: &mut dyn Suggester, events: &[Event]) -> Result<Vec<Point>, Error> {
+    let (mut points, mut running) = (Vec::new(), Vec::new());
+    for event in events {
+        match event {
+            Event::Ask => {
+                let id = TrialId(points.len() as u32);
+                match suggester.ask(id, &mut rng(id)) {
+                    Ok(point) => points.push(point),
+                    Err(Error::Exhausted(_)) => break,
+                    Err(error) => return Err(error),
+                }
+                running.push(id);
+            }
+            Event::Tell(place, outcome) => {
+                if *place < running.len() {
+                    suggester.tell(running.remove(*place), outcome.clone())?;
+                }
+            }
+        }
+    }
+    Ok(points)
+}
+
+/// Shows a suggester the same events with the points that were asked for.
+fn replay(suggester: &mut dyn Suggester, events: &[Event], points: &[Point]) -> Result<(), Error> {
+    let (mut points, mut running) = ((0..).map(TrialId).zip(points), Vec::new());
+    for event in events {
+        match event {
+            Event::Ask => {
+                let Some((id, point)) = points.next() else { return Ok(()) };
+                suggester.insert(id, point.clone())?;
+                running.push(id);
+            }
+            Event::Tell(place, outcome) => {
+                if *place < running.len() {
+                    suggester.tell(running.remove(*place), outcome.clone())?;
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+fn conforms(make: Make, dims: &Dims, events: &[Event]) -> Result<(), TestCaseError> {
+    let wrong = |error: Error| TestCaseError::fail(error.to_string());
+    let (mut live, mut twin, mut late) = (make(dims), make(dims), make(dims));
+    let points = play(&mut *live, events).map_err(wrong)?;
+    for point in &points {
+        prop_assert!(dims.contains(point), "{:?} is not in the space", point);
+    }
+    prop_assert_eq!(&play(&mut *twin, events).map_err(wrong)?, &points, "the same results, other points");
+    replay(&mut *late, events, &points).map_err(wrong)?;
+    let id = TrialId(points.len() as u32);
+    let next = live.ask(id, &mut rng(id));
+    prop_assert_eq!(late.ask(id, &mut rng(id)), next, "replayed and live differ");
+    Ok(())
+}
+
+#[test]
+fn all_suggesters_keep_their_promises() {
+    for (name, make) in ALL {
+        let seeds = FileFailurePersistence::WithSource("regressions");
+        let failure_persistence = Some(Box::new(seeds) as Box<_>);
+        let config = Config { source_file: Some(file!()), failure_persistence, ..Config::default() };
+        let run = |(dims, events): (Dims, Vec<Event>)| conforms(make, &dims, &events);
+        if let Err(error) = TestRunner::new(config).run(&(spaces(), events()), run) {
+            panic!("{name}: {error}");
+        }
+    }
+}
+
+#[test]
+fn trials_that_run_at_the_same_time_differ() {
+    let dims = flat(&[Dim::Continuous, Dim::Continuous]);
+    for (name, make) in ALL {
+        let mut suggester = make(&dims);
+        let mut seen = BTreeSet::new();
+        for id in (0..9).map(TrialId) {
+            let point = suggester.ask(id, &mut rng(id)).expect("there are nine points");
+            seen.insert(point.iter().map(|x| x.map(f64::to_bits)).collect::<Vec<_>>());
+            if id.0 < 3 {
+                suggester.tell(id, Outcome::Done(vec![0.0])).expect("it is running");
+            }
+        }
+        assert_eq!(seen.len(), 9, "{name}");
+    }
+}
+
+#[test]
+fn running_trials_keep_tpe_away() {
+    let dims = flat(&[Dim::Continuous]);
+    let mut tpe = eager(&dims);
+    for (number, x) in [(0, 0.5), (1, 0.1), (2, 0.9), (3, 0.48), (4, 0.52)] {
+        tpe.insert(TrialId(number), vec![Some(x)]).expect("it is new");
+        tpe.tell(TrialId(number), Outcome::Done(vec![(x - 0.5_f64).abs()])).expect("it is running");
+    }
+    let points: Vec<f64> = (5..13)
+        .map(TrialId)
+        .filter_map(|id| tpe.ask(id, &mut rng(id)).expect("it has an answer")[0])
+        .collect();
+    let spread = points.iter().fold(0.0, |spread: f64, x| spread.max((x - 0.5).abs()));
+    assert!(spread > 0.1, "{points:?}");
+}
+
+#[test]
+fn spaces_without_a_choice_have_one_answer() {
+    for (name, make) in ALL {
+        for dims in [flat(&[]), flat(&[Dim::Categorical { count: 1 }, Dim::Discrete { count: 1 }])] {
+            let mut suggester = make(&dims);
+            let mut answers = 0;
+            for id in (0..30).map(TrialId) {
+                match suggester.ask(id, &mut rng(id)) {
+                    Ok(point) => assert!(dims.contains(&point), "{name}"),
+                    Err(error) => {
+                        assert_eq!((name, error), ("grid", Error::Exhausted(1)));
+                        continue;
+                    }
+                }
+                answers += 1;
+                suggester.tell(id, Outcome::Done(vec![1.0])).expect("it is running");
+            }
+            assert_eq!(answers, if name == "grid" { 1 } else { 30 }, "{name}");
+        }
+    }
+}
+
+#[test]
+fn finite_spaces_run_out_gracefully() {
+    let dims = flat(&[Dim::Categorical { count: 4 }, Dim::Discrete { count: 5 }]);
+    for (name, make) in ALL {
+        let mut suggester = make(&dims);
+        let mut seen = BTreeSet::new();
+        for id in (0..60).map(TrialId) {
+            match suggester.ask(id, &mut rng(id)) {
+                Ok(point) => {
+                    seen.insert(point.iter().map(|x| x.map(f64::to_bits)).collect::<Vec<_>>());
+                    let value = point.iter().flatten().sum();
+                    suggester.tell(id, Outcome::Done(vec![value])).expect("it is running");
+                }
+                Err(error) => assert_eq!((name, error), ("grid", Error::Exhausted(20))),
+            }
+            let no_repeats = matches!(name, "grid" | "enqueue") || name.starts_with("tpe");
+            assert!(!no_repeats || id.0 >= 20 || seen.len() > id.0 as usize, "{name} repeats at {id}");
+        }
+    }
+}
+
+#[test]
+fn constraints_hold_and_impossible_ones_are_named() {
+    let dims = flat(&[Dim::Continuous, Dim::Continuous, Dim::Categorical { count: 2 }]);
+    let narrow = dims.clone().with_constraint(|point| point[0] >= point[1].map(|x| x + 0.5));
+    let never = dims.with_constraint(|_| false);
+    for (name, make) in ALL.into_iter().filter(|(name, _)| *name != "enqueue") {
+        let mut suggester = make(&narrow);
+        for id in (0..60).map(TrialId) {
+            let Ok(point) = suggester.ask(id, &mut rng(id)) else {
+                assert_eq!((name, id.0), ("grid", 6), "out of points");
+                break;
+            };
+            assert!(narrow.is_feasible(&point), "{name}: {point:?}");
+            let value = point.iter().flatten().sum();
+            suggester.tell(id, Outcome::Done(vec![value])).expect("it is running");
+        }
+        let error = make(&never).ask(TrialId(0), &mut rng(TrialId(0)));
+        assert!(matches!(error, Err(Error::Infeasible(_) | Error::Exhausted(0))), "{name}: {error:?}");
+    }
+}
+
+#[test]
+fn mistakes_of_the_caller_are_named_and_change_nothing() {
+    let dims = flat(&[Dim::Continuous]);
+    for (name, make) in ALL {
+        let mut suggester = make(&dims);
+        let (id, other) = (TrialId(3), TrialId(4));
+        assert_eq!(suggester.tell(id, Outcome::Failed), Err(Error::UnknownTrial(id)), "{name}");
+        suggester.ask(id, &mut rng(id)).expect("it is new");
+        assert_eq!(suggester.ask(id, &mut rng(id)), Err(Error::DuplicateTrial(id)), "{name}");
+        assert_eq!(suggester.insert(other, vec![None]), Err(Error::BadPoint(other)), "{name}");
+        suggester.tell(id, Outcome::Done(vec![0.0])).expect("it is running");
+        assert_eq!(suggester.tell(id, Outcome::Failed), Err(Error::AlreadyTold(id)), "{name}");
+        assert!(suggester.ask(other, &mut rng(other)).is_ok(), "{name}");
+    }
+}
+
+/// Fails if a change of the code, of a dependency or of the machine changes what is suggested.
+#[test]
+fn suggestions_are_the_same_everywhere() {
+    let child = Parent { dim: 1, choices: vec![0, 2] };
+    let cells = Dim::Discrete { count: 7 };
+    let dims = vec![Dim::Continuous, Dim::Categorical { count: 3 }, cells, Dim::Continuous];
+    let dims = Dims::new(dims, vec![None, None, None, Some(child)]).expect("it is a space");
+    let last = |make: Make| {
+        let mut suggester = make(&dims);
+        let mut point = Point::new();
+        for id in (0..40).map(TrialId) {
+            point = suggester.ask(id, &mut rng(id)).expect("it has an answer");
+            let value = point.iter().flatten().map(|x| (x - 0.4) * (x - 0.4)).sum();
+            suggester.tell(id, Outcome::Done(vec![value])).expect("it is running");
+        }
+        point
+    };
+    assert_eq!(last(ALL[0].1), GOLDEN_TPE);
+    assert_eq!(last(ALL[3].1), GOLDEN_HALTON);
+}
+
+#[test]
+fn tpe_learns_from_failures_and_stopped_trials() {
+    let dims = flat(&[Dim::Continuous]);
+    let mut tpe = Tpe::new(dims);
+    let mut late = Vec::new();
+    for id in (0..120).map(TrialId) {
+        let x = tpe.ask(id, &mut rng(id)).expect("it has an answer")[0].expect("it is active");
+        // The lower half crashes, the middle is stopped, the upper quarter is good.
+        let outcome = match x {
+            x if x < 0.5 => Outcome::Failed,
+            x if x < 0.75 => Outcome::Stopped { value: Some(2.0 - x), step: 1 },
+            x => Outcome::Done(vec![1.0 - x]),
+        };
+        tpe.tell(id, outcome).expect("it is running");
+        if id.0 >= 60 {
+            late.push(x);
+        }
+    }
+    let good = late.iter().filter(|&&x| x > 0.75).count();
+    assert!(good >= 48, "only {good} of {} were good", late.len());
+}
+
+/// From the file to the assignment: suggestions for the example studies decode, and keep conditions and constraints.
+#[test]
+fn the_example_studies_can_be_searched() {
+    let alike = |(a, b): (&Option<f64>, &Option<f64>)| match (a, b) {
+        (Some(a), Some(b)) => (a - b).abs() < 1e-12,
+        (a, b) => a.is_none() && b.is_none(),
+    };
+    for file in ["cifar10.yaml", "transformer.yaml"] {
+        let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("search-spaces").join(file);
+        let text = std::fs::read_to_string(&path).expect("the example is there");
+        let study = pollux_tune::space::Study::from_yaml(file, &text).expect("the example is valid");
+        let mut suggester = Tpe::new(study.space.to_dims().expect("the space has dimensions"));
+        for id in (0..60).map(TrialId) {
+            let rng = &mut ChaCha8Rng::seed_from_u64(u64::from(id.0));
+            let point = suggester.ask(id, rng).expect("there is something to try");
+            let assignment = study.space.decode(&point).expect("the point is one of the space");
+            assert!(study.space.satisfies(&assignment), "{file}: {assignment}");
+            let back = study.space.encode(&assignment).expect("it goes back");
+            assert!(point.iter().zip(&back).all(alike), "{file}: {point:?} {back:?}");
+            let value = point.iter().flatten().sum();
+            suggester.tell(id, Outcome::Done(vec![value])).expect("it is running");
+        }
+    }
+}
