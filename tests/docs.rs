@@ -7,8 +7,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Linked to already, still to be made.
-const TO_COME: [&str; 3] = ["docs/img/fit-cifar10-a100.svg", "docs/goodput.md", "docs/performance.md"];
+/// Comes with the first study.
 const TARGETS_TO_COME: [&str; 1] = ["run"];
 
 #[test]
@@ -19,8 +18,7 @@ fn every_relative_link_points_to_a_file() {
     for document in documents {
         let text = fs::read_to_string(&document).expect("the document can be read");
         let folder = document.parent().expect("it is in a folder");
-        let to_come = |link: &str| TO_COME.iter().any(|path| tidy(&folder.join(link)) == root().join(path));
-        let missing = |link: &String| !folder.join(link).exists() && !to_come(link);
+        let missing = |link: &String| !folder.join(link).exists();
         let missing = relative_links(&text).into_iter().filter(missing);
         broken.extend(missing.map(|link| format!("{}: {link}", document.display())));
     }
@@ -58,19 +56,6 @@ fn documents(folder: &Path) -> Vec<PathBuf> {
     }
     found.sort();
     found
-}
-
-/// Takes `..` out of a path, whether it exists or not.
-fn tidy(path: &Path) -> PathBuf {
-    let mut tidy = PathBuf::new();
-    for part in path.components() {
-        if part.as_os_str() == ".." {
-            tidy.pop();
-        } else {
-            tidy.push(part);
-        }
-    }
-    tidy
 }
 
 /// Targets of links and pictures that are neither addresses nor places in the same document, without `#place`.
@@ -134,5 +119,4 @@ fn links_are_found_and_code_is_not() {
     assert_eq!(relative_links(text), ["x.md", "img/y.svg", "z.png", "g.md", "j.md"]);
     let text = "make sure to `make test`\n```sh\nmake fix # comment\n```\n";
     assert_eq!(make_targets(text), ["test", "fix"]);
-    assert_eq!(tidy(Path::new("/a/docs/adr/../goodput.md")), Path::new("/a/docs/goodput.md"));
 }
