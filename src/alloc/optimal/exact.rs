@@ -65,7 +65,7 @@ impl<'a, 'b> Exact<'a, 'b> {
 
     fn descend(&mut self, depth: usize, total: f64) {
         let Some(&trial) = self.order.get(depth) else {
-            if total > self.best_total + 1e-12 * (1.0 + total.abs()) {
+            if total > self.threshold() {
                 self.best_total = total;
                 self.best_rows = Some(self.state.rows.clone());
             }

@@ -3,8 +3,8 @@
 //! 1. [`menu`]: what every trial gains from every number of GPUs of every pool, or from staying where it is.
 //! 2. [`dual`]: the price of a GPU at which demand meets supply, and the bound that follows from it.
 //! 3. [`search`]: from the present allocation, divide pairs of nodes anew, exactly, until no pair gets better; unless
-//!    that is proven optimal, do the same from what trials choose at those prices, and take the better plan. So no plan
-//!    is worse than keeping the present allocation.
+//!    that is proven optimal, do the same from what trials choose at those prices (in two ways, where not all find a place
+//!    in the pool they chose), and take the better plan. So no plan is worse than keeping the present allocation.
 //! 4. [`exact`]: on small problems, branch and bound proves the optimum or finds it.
 
 mod dual;
@@ -95,15 +95,19 @@ impl Policy for GoodputPolicy {
                 break;
             }
             let mut fresh = State::new(&instance, &menus);
-            search::construct(&mut fresh, &dual, overflow);
+            let overflowed = search::construct(&mut fresh, &dual, overflow);
             search::improve(&mut fresh, &mut search, &dual, self.options.local_steps);
             if fresh.total() > best.total() + dual.rounding * (1.0 + best.total().abs()) {
                 best = fresh;
             }
+            // Where everybody found a place, the other way would build the same plan again.
+            if !overflowed {
+                break;
+            }
         }
 
-        let mut bound = best.total().max(dual.bound);
         let total = best.total();
+        let mut bound = total.max(dual.bound);
         let mut rows = best.rows;
         let pinned = instance.total_utility(&rows) - total;
         if !dual.proves(total) && is_small(&instance, &empty) {
@@ -113,7 +117,6 @@ impl Policy for GoodputPolicy {
                 bound = instance.total_utility(&rows) - pinned;
             }
         }
-        let bound = pinned + bound;
-        Plan::from_rows(problem, &instance, &rows, Some(bound))
+        Plan::from_rows(problem, &instance, &rows, Some(pinned + bound))
     }
 }

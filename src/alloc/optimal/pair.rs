@@ -58,6 +58,7 @@ pub(super) struct PairSearch {
 }
 
 const UNREACHED: f64 = f64::NEG_INFINITY;
+
 impl PairSearch {
     /// Divides two nodes (or one, where there is no other) anew among their trials and `waiting` ones. Returns
     /// whether the plan got better.

@@ -31,8 +31,9 @@ pub(super) enum Overflow {
     Last,
 }
 
-/// Every trial gets what it would choose at the prices, if it can be placed; otherwise the best that is left.
-pub(super) fn construct(state: &mut State, dual: &Dual, overflow: Overflow) {
+/// Every trial gets what it would choose at the prices, if it can be placed; otherwise the best that is left. Returns
+/// whether a chosen pool was full, so that `overflow` made a difference.
+pub(super) fn construct(state: &mut State, dual: &Dual, overflow: Overflow) -> bool {
     let mut wanted: Vec<(usize, usize, u32)> = Vec::new();
     for (trial, menu) in state.menus.iter().enumerate() {
         let Some(menu) = menu else { continue };
@@ -46,17 +47,22 @@ pub(super) fn construct(state: &mut State, dual: &Dual, overflow: Overflow) {
         }
     }
     wanted.sort_by_key(|&(trial, _, gpus)| (Reverse(gpus), trial));
+    let mut overflowed = false;
     for (trial, pool, gpus) in wanted {
         let Some(menu) = &state.menus[trial] else { continue };
-        let placed = place(state, &menu.pools[pool], pool, gpus).or_else(|| match overflow {
-            Overflow::Elsewhere => elsewhere(state, menu, dual),
-            Overflow::Last => None,
+        let placed = place(state, &menu.pools[pool], pool, gpus).or_else(|| {
+            overflowed = true;
+            match overflow {
+                Overflow::Elsewhere => elsewhere(state, menu, dual),
+                Overflow::Last => None,
+            }
         });
         if let Some((_, row)) = placed {
             state.put(trial, row);
         }
     }
     fill(state);
+    overflowed
 }
 
 /// A row for this many GPUs of a pool, on one node if there is one, with its utility.
