@@ -12,8 +12,8 @@ use pollux_tune::{
     alloc::{Cluster, Fairness, Node, PolicyKind},
     goodput::LrRule,
     space::{
-        Algorithm, Direction, Domain, Policy, Problems, Program, ScalingRule, Space, StoppingRule, Study,
-        schema,
+        Algorithm, ClusterSpec, Direction, Domain, NodeGroup, Objective, Policy, Problems, Program,
+        ScalingRule, Space, StoppingRule, Study, schema,
     },
 };
 use proptest::prelude::*;
@@ -78,6 +78,41 @@ fn the_examples_say_what_they_look_like() {
     assert_eq!(transformer.space.parent(momentum.dim().unwrap()), Some((0, &[0][..])));
     let beta2 = transformer.space.parameters().iter().find(|known| known.name() == "beta2").unwrap();
     assert_eq!(transformer.space.parent(beta2.dim().unwrap()), Some((0, &[1][..])));
+}
+
+/// A study with other settings than the defaults.
+fn studies() -> impl Strategy<Value = Study> {
+    let texts = ("[a-z]{1,8}", "\\PC{1,6}", prop::collection::vec("\\PC{1,5}", 1..4));
+    let numbers = (1e-6..1e6, -20.0..20.0, 1_u32..1000, 1_u32..5000, 0_u64..1 << 53);
+    let lists = (0..Algorithm::NAMES.len(), 0..StoppingRule::NAMES.len(), 0..3_usize);
+    let durations = (1_u64..1 << 40, prop::option::of(1_u64..1 << 40));
+    let settings = (texts, numbers, lists, durations, any::<bool>());
+    (space(), settings).prop_map(|(space, ((metric, other, words), numbers, lists, durations, flag))| {
+        let mut study = read(MINIMAL).unwrap();
+        study.space = space;
+        study.objectives[0].metric = metric;
+        if flag && study.objectives[0].metric != other && !other.trim().is_empty() {
+            study.objectives.push(Objective { metric: other, direction: Direction::Maximize });
+        }
+        study.trial.program = match lists.2 {
+            0 => None,
+            1 => Some(Program::Trainable(words[0].clone())),
+            _ => Some(Program::Command(words)),
+        };
+        study.trial.epochs = numbers.0;
+        (study.trial.min_gpus, study.trial.max_gpus) = (numbers.2, flag.then_some(numbers.2 + 1));
+        (study.trial.initial_batch, study.trial.max_batch) = (numbers.3, numbers.3 + numbers.2);
+        study.trial.checkpoint_interval = Duration::from_millis(durations.0);
+        study.trial.timeout = durations.1.map(Duration::from_micros);
+        (study.search.trials, study.search.seed) = (numbers.3, numbers.4);
+        study.search.algorithm = Algorithm::from_name(Algorithm::NAMES[lists.0]).unwrap();
+        study.search.early_stopping.rule = StoppingRule::from_name(StoppingRule::NAMES[lists.1]).unwrap();
+        study.search.early_stopping.threshold = Some(-numbers.0);
+        (study.scheduler.p, study.scheduler.knowledge_sharing) = (numbers.1, flag);
+        let groups = vec![NodeGroup { nodes: 2, gpus: numbers.2, gpu_type: "a100".to_owned() }];
+        study.cluster = flag.then_some(ClusterSpec { groups });
+        study
+    })
 }
 
 #[test]
@@ -356,6 +391,13 @@ proptest! {
         let again = again.unwrap();
         prop_assert_eq!(&again, &space, "{}", yaml);
         prop_assert_eq!(again.to_yaml(), yaml);
+    }
+
+    #[test]
+    fn a_study_is_read_as_it_was_written(study in studies()) {
+        let yaml = study.to_yaml();
+        let again = read(&yaml).map_err(|problems| TestCaseError::fail(format!("{problems}\n{yaml}")))?;
+        prop_assert_eq!(again, study);
     }
 
     #[test]

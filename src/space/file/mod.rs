@@ -9,6 +9,7 @@ mod settings;
 mod space;
 mod study;
 mod table;
+mod write;
 
 pub use self::{
     problem::{Mistake, Problem, Problems},

@@ -68,7 +68,7 @@ fn number(text: &str) -> Option<f64> {
 pub(super) fn duration(text: &str) -> Option<Duration> {
     const UNITS: [(&str, f64); 5] = [("ms", 1e-3), ("s", 1.0), ("m", 60.0), ("h", 3600.0), ("d", 86_400.0)];
     let mut rest = text;
-    let mut seconds = 0.0;
+    let mut sum = Duration::ZERO;
     let mut last = f64::INFINITY;
     while !rest.is_empty() {
         let digits = rest.find(|c: char| !c.is_ascii_digit() && c != '.')?;
@@ -80,13 +80,12 @@ pub(super) fn duration(text: &str) -> Option<Duration> {
         if scale >= last {
             return None;
         }
-        seconds += number.parse::<f64>().ok()? * scale;
+        // Part by part, so that milliseconds survive beside days.
+        let part = Duration::try_from_secs_f64(number.parse::<f64>().ok()? * scale).ok()?;
+        sum = sum.checked_add(part)?;
         (rest, last) = (after, scale);
     }
-    if last.is_infinite() {
-        return None;
-    }
-    Duration::try_from_secs_f64(seconds).ok()
+    last.is_finite().then_some(sum)
 }
 
 /// A size such as `512`, `4k` (4000), `4Ki` (4096) or `2GiB`.
