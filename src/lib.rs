@@ -6,7 +6,8 @@
 //! - [`goodput`]: how fast a training job makes progress on a given set of GPUs, learned while it trains;
 //! - [`alloc`]: which trial gets which GPUs;
 //! - [`space`]: what can be searched;
-//! - [`tpe`]: what to try next.
+//! - [`tpe`]: what to try next;
+//! - [`trials`]: when a trial is given up.
 //!
 //! The first two follow *Pollux* (Qiao et al., OSDI'21); `docs/goodput.md` lists every departure and why.
 
@@ -14,6 +15,7 @@ pub mod alloc;
 pub mod goodput;
 pub mod space;
 pub mod tpe;
+pub mod trials;
 
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]

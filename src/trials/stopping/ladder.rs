@@ -1,0 +1,194 @@
+use std::collections::BTreeMap;
+
+use libm::log1p;
+
+use super::{
+    Reason,
+    odds::{doubtful, rank_correlation, rank_share, survival},
+    record::{Rule, Sample, reached},
+};
+use crate::tpe::TrialId;
+
+/// Rungs of asynchronous successive halving: at each, the best of `reduction` trials goes on (Li et al., "A system for massively
+/// parallel hyperparameter tuning", 2020), in the variant that stops trials instead of pausing them.
+///
+/// A trial is compared with those that came to the rung before it, and nobody waits. So the first trial at a rung always goes
+/// on, and among the first few the best so far; later ones meet a cut that all earlier trials have set.
+pub(super) struct Ladder {
+    name: &'static str,
+    reduction: usize,
+    rungs: Vec<Rung>,
+}
+
+struct Rung {
+    at: f64,
+    /// What each trial had when it passed.
+    values: BTreeMap<TrialId, f64>,
+    /// The same, the best first.
+    sorted: Vec<f64>,
+}
+
+impl Ladder {
+    /// Rungs at `first`, `first * reduction` and so on, below the epochs of a full trial.
+    pub(super) fn new(name: &'static str, first: f64, reduction: usize, epochs: f64) -> Self {
+        let next = |at: &f64| Some(at * reduction as f64);
+        let points = std::iter::successors(Some(first), next).take_while(|at| !reached(*at, epochs));
+        let rungs = points.map(|at| Rung { at, values: BTreeMap::new(), sorted: Vec::new() }).collect();
+        Self { name, reduction, rungs }
+    }
+
+    pub(super) fn has_rungs(&self) -> bool {
+        !self.rungs.is_empty()
+    }
+
+    /// How many of so many trials go on.
+    fn kept(&self, trials: usize) -> usize {
+        (trials / self.reduction).max(1)
+    }
+}
+
+impl Rung {
+    /// Takes note of a trial and returns its rank, from 1. Trials alike share the better one.
+    fn insert(&mut self, trial: TrialId, value: f64) -> usize {
+        let better = self.sorted.partition_point(|other| *other < value);
+        self.sorted.insert(better, value);
+        self.values.insert(trial, value);
+        better + 1
+    }
+}
+
+/// Where a point lies between two others, from 0 to 1. Values change quickly at first and slowly later, so it is
+/// measured on a logarithmic scale.
+fn share_between(low: f64, high: f64, point: f64) -> f64 {
+    ((log1p(point) - log1p(low)) / (log1p(high) - log1p(low))).clamp(0.0, 1.0)
+}
+
+/// Without overflow, whatever the values.
+fn between(low: f64, high: f64, share: f64) -> f64 {
+    low * (1.0 - share) + high * share
+}
+
+/// The value of a trial at a rung that it has passed since its last report. Before its first one nothing else is known.
+fn value_at(rung: f64, before: Option<Sample>, now: Sample) -> f64 {
+    let Some(before) = before else { return now.value };
+    between(before.value, now.value, share_between(before.progress, now.progress, rung))
+}
+
+impl Rule for Ladder {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn judge(&mut self, trial: TrialId, before: Option<Sample>, now: Sample) -> Option<Reason> {
+        for at in 0..self.rungs.len() {
+            let rung = &mut self.rungs[at];
+            if !reached(now.progress, rung.at) {
+                break;
+            }
+            if rung.values.contains_key(&trial) {
+                continue;
+            }
+            let rank = rung.insert(trial, value_at(rung.at, before, now));
+            let (rung, trials) = (rung.at, rung.sorted.len());
+            let kept = self.kept(trials);
+            if rank > kept {
+                return Some(Reason::Rung { rung, rank, trials, kept });
+            }
+        }
+        None
+    }
+
+    /// Trials that have passed the next rung show where they were at the present progress, and how much their rank
+    /// changed until they were there.
+    fn promise(&self, trial: TrialId, now: Sample) -> f64 {
+        let next = self.rungs.iter().position(|rung| !rung.values.contains_key(&trial));
+        let Some((low, high)) =
+            next.filter(|&next| next > 0).map(|at| (&self.rungs[at - 1], &self.rungs[at]))
+        else {
+            return 1.0;
+        };
+        let share = share_between(low.at, high.at, now.progress);
+        let pairs = high.values.iter().filter_map(|(id, &later)| {
+            let earlier = low.values.get(id)?;
+            Some((between(*earlier, later, share), later))
+        });
+        let (here, later): (Vec<f64>, Vec<f64>) = pairs.unzip();
+        let trials = later.len() + 1;
+        let cut = self.kept(trials) as f64 / (trials as f64 + 1.0);
+        let likely = survival(rank_share(now.value, &here), cut, rank_correlation(&here, &later));
+        doubtful(likely, later.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample(progress: f64, value: f64) -> Sample {
+        Sample { progress, value }
+    }
+
+    #[test]
+    fn rungs_lie_below_the_end() {
+        let rungs = |first, reduction, epochs| -> Vec<f64> {
+            Ladder::new("asha", first, reduction, epochs).rungs.iter().map(|rung| rung.at).collect()
+        };
+        assert_eq!(rungs(1.0, 3, 81.0), [1.0, 3.0, 9.0, 27.0]);
+        assert_eq!(rungs(1.0, 3, 82.0), [1.0, 3.0, 9.0, 27.0, 81.0]);
+        assert!(rungs(5.0, 4, 5.0).is_empty());
+    }
+
+    #[test]
+    fn values_at_rungs_are_interpolated() {
+        // ln 2 lies half-way between ln 1 and ln 4.
+        let value = value_at(1.0, Some(sample(0.0, 3.0)), sample(3.0, 1.0));
+        assert!((value - 2.0).abs() < 1e-12, "{value}");
+        let huge = value_at(1.0, Some(sample(0.0, f64::MAX)), sample(3.0, f64::MIN));
+        assert!(huge.abs() < f64::MAX, "{huge}");
+        let early = value_at(1.0, None, sample(3.0, 1.0));
+        assert!((early - 1.0).abs() < 1e-12, "{early}");
+    }
+
+    #[test]
+    fn the_best_third_goes_on() {
+        let mut ladder = Ladder::new("asha", 1.0, 3, 9.0);
+        let values = [5.0, 4.0, 6.0, 4.5, 4.5, 4.2, 4.0];
+        let stopped: Vec<bool> = (0..)
+            .map(TrialId)
+            .zip(values)
+            .map(|(trial, value)| ladder.judge(trial, None, sample(1.0, value)).is_some())
+            .collect();
+        // One of up to five goes on, then two; the last is as good as the best.
+        assert_eq!(stopped, [false, false, true, true, true, false, false]);
+    }
+
+    #[test]
+    fn a_report_beyond_two_rungs_counts_at_both() {
+        let mut ladder = Ladder::new("asha", 1.0, 3, 27.0);
+        assert_eq!(ladder.judge(TrialId(0), None, sample(4.0, 1.0)), None);
+        assert_eq!(ladder.rungs.iter().map(|rung| rung.sorted.len()).collect::<Vec<_>>(), [1, 1, 0]);
+        let reason = ladder.judge(TrialId(1), Some(sample(0.5, 0.0)), sample(4.0, 2.0));
+        let expected = Reason::Rung { rung: 3.0, rank: 2, trials: 2, kept: 1 };
+        assert_eq!(reason, Some(expected), "better at the first rung, worse at the second");
+    }
+
+    #[test]
+    fn promise_follows_the_rank() {
+        let mut ladder = Ladder::new("asha", 1.0, 2, 4.0);
+        for number in 0..30 {
+            let value = f64::from(number % 10);
+            ladder.judge(TrialId(number), None, sample(1.0, value));
+            ladder.judge(TrialId(number), Some(sample(1.0, value)), sample(2.0, value - 1.0));
+        }
+        let promise = |number: u32, value: f64, ladder: &mut Ladder| {
+            ladder.judge(TrialId(number), None, sample(1.0, value));
+            ladder.promise(TrialId(number), sample(1.0, value))
+        };
+        let promises: Vec<f64> =
+            [(50, 0.0), (51, 4.0), (52, 9.0)].map(|(id, value)| promise(id, value, &mut ladder)).into();
+        assert!(promises[0] > 0.9 && promises[2] < 0.3, "{promises:?}");
+        assert!(promises[0] > promises[1] && promises[1] > promises[2], "{promises:?}");
+        let unknown = ladder.promise(TrialId(99), sample(0.5, 9.0));
+        assert!((unknown - 1.0).abs() < 1e-12, "before its first rung nothing is known");
+    }
+}

@@ -1,0 +1,163 @@
+use std::collections::BTreeMap;
+
+use super::{
+    Reason,
+    odds::{doubtful, rank_share, survival},
+    record::{Rule, Sample, reached},
+};
+use crate::tpe::TrialId;
+
+/// With fewer others there is no median to speak of.
+const OTHERS_MIN: usize = 5;
+/// Of reports that are closer than this share of a full trial, not all are kept.
+const RESOLUTION: f64 = 1.0 / 256.0;
+/// How ranks at one report correlate with those at the next: a guess, as reports come at any distance.
+const CORRELATION: f64 = 0.8;
+
+/// The median rule (Golovin et al., "Google Vizier", KDD 2017): a trial is stopped if its best value is worse than the median of
+/// the others' running averages at the same progress. Averages are over progress, not over reports.
+pub(super) struct Median {
+    grace: f64,
+    /// The least distance between the points kept of a trial.
+    distance: f64,
+    curves: BTreeMap<TrialId, Averages>,
+}
+
+/// The running average of one trial.
+struct Averages {
+    best: f64,
+    points: Vec<Point>,
+}
+
+struct Point {
+    at: Sample,
+    /// Of the values up to here.
+    mean: f64,
+}
+
+impl Averages {
+    fn push(&mut self, now: Sample, distance: f64) {
+        self.best = self.best.min(now.value);
+        let mean = self.points.last().map_or(now.value, |last| last.mean_at(now));
+        // The latest point is always kept, and what was between is in its mean.
+        if let [.., anchor, _] = &self.points[..]
+            && now.progress - anchor.at.progress < distance
+        {
+            self.points.pop();
+        }
+        self.points.push(Point { at: now, mean });
+    }
+
+    /// None if the trial has not come so far. Before its first report it is taken to be as good as there.
+    fn mean_at(&self, progress: f64) -> Option<f64> {
+        let after = self.points.partition_point(|point| point.at.progress < progress);
+        let next = self.points.get(after)?;
+        let Some(last) = after.checked_sub(1).map(|at| &self.points[at]) else { return Some(next.mean) };
+        let share = (progress - last.at.progress) / (next.at.progress - last.at.progress);
+        Some(last.mean * (1.0 - share) + next.mean * share)
+    }
+}
+
+impl Point {
+    /// The running average at the next sample, with a straight line up to there.
+    fn mean_at(&self, next: Sample) -> f64 {
+        let share = self.at.progress / next.progress;
+        self.mean * share + (0.5 * self.at.value + 0.5 * next.value) * (1.0 - share)
+    }
+}
+
+impl Median {
+    pub(super) fn new(grace: f64, epochs: f64) -> Self {
+        Self { grace, distance: RESOLUTION * epochs, curves: BTreeMap::new() }
+    }
+
+    /// The best value of a trial, and the averages of all others that have come as far.
+    fn compare(&self, trial: TrialId, progress: f64) -> (f64, Vec<f64>) {
+        let best = self.curves.get(&trial).map_or(f64::INFINITY, |curve| curve.best);
+        let others = self.curves.iter().filter(|(id, _)| **id != trial);
+        (best, others.filter_map(|(_, curve)| curve.mean_at(progress)).collect())
+    }
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    let middle = values.len() / 2;
+    if values.len() % 2 == 1 { values[middle] } else { 0.5 * values[middle - 1] + 0.5 * values[middle] }
+}
+
+impl Rule for Median {
+    fn name(&self) -> &'static str {
+        "median"
+    }
+
+    fn judge(&mut self, trial: TrialId, _before: Option<Sample>, now: Sample) -> Option<Reason> {
+        let empty = || Averages { best: f64::INFINITY, points: Vec::new() };
+        self.curves.entry(trial).or_insert_with(empty).push(now, self.distance);
+        if !reached(now.progress, self.grace) {
+            return None;
+        }
+        let (best, others) = self.compare(trial, now.progress);
+        let count = others.len();
+        (count >= OTHERS_MIN && best > median(others))
+            .then_some(Reason::Median { progress: now.progress, others: count })
+    }
+
+    fn promise(&self, trial: TrialId, now: Sample) -> f64 {
+        let (best, others) = self.compare(trial, now.progress);
+        if others.len() < OTHERS_MIN {
+            return 1.0;
+        }
+        doubtful(survival(rank_share(best, &others), 0.5, CORRELATION), others.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn averages(samples: &[(f64, f64)], distance: f64) -> Averages {
+        let mut averages = Averages { best: f64::INFINITY, points: Vec::new() };
+        samples.iter().for_each(|&(progress, value)| averages.push(Sample { progress, value }, distance));
+        averages
+    }
+
+    fn is_mean(averages: &Averages, progress: f64, expected: f64) -> bool {
+        averages.mean_at(progress).is_some_and(|mean| (mean / expected - 1.0).abs() < 1e-12)
+    }
+
+    #[test]
+    fn averages_are_over_progress() {
+        let trial = averages(&[(1.0, 4.0), (3.0, 2.0), (4.0, 2.0)], 0.0);
+        // 4 up to 1, then 3 in the middle for two epochs, then 2 for one.
+        assert!(is_mean(&trial, 3.0, (4.0 + 6.0) / 3.0) && is_mean(&trial, 4.0, 3.0));
+        assert!(is_mean(&trial, 0.5, 4.0) && trial.mean_at(4.5).is_none());
+        let dense = averages(&(1..=400).map(|i| (f64::from(i) / 100.0, 1.0)).collect::<Vec<_>>(), 0.0);
+        assert!(is_mean(&dense, 3.999, 1.0), "more reports do not change it");
+    }
+
+    #[test]
+    fn close_reports_are_thinned_out() {
+        let samples: Vec<(f64, f64)> = (0..5000).map(|i| (f64::from(i), 1.0 / f64::from(1 + i))).collect();
+        let (all, thin) = (averages(&samples, 0.0), averages(&samples, 20.0));
+        assert!(thin.points.len() <= 502, "{}", thin.points.len());
+        assert_eq!(thin.mean_at(4999.0), all.mean_at(4999.0));
+        for progress in [100.0, 1000.5, 2500.0] {
+            let means = [&all, &thin].map(|averages| averages.mean_at(progress).expect("it came so far"));
+            assert!((means[0] / means[1] - 1.0).abs() < 0.01, "{means:?}");
+        }
+    }
+
+    #[test]
+    fn the_best_value_meets_the_median_of_averages() {
+        let mut rule = Median::new(2.0, 10.0);
+        let mut judge = |number: u32, progress: f64, value: f64| {
+            rule.judge(TrialId(number), None, Sample { progress, value })
+        };
+        for (number, value) in (0..5).zip([1.0, 2.0, 3.0, 4.0, 5.0]) {
+            assert_eq!(judge(number, 2.0, value), None, "too few others");
+        }
+        assert_eq!(judge(5, 1.0, 9.0), None, "within its grace");
+        assert_eq!(judge(5, 2.0, 3.0), None, "as good as the median");
+        assert_eq!(judge(6, 2.0, 4.0), Some(Reason::Median { progress: 2.0, others: 6 }));
+    }
+}

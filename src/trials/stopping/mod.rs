@@ -1,0 +1,28 @@
+//! When trials are given up.
+//!
+//! Trials report values at points of their training, a [`Stopper`] says which of them go on. [`stopper`] builds the one that a
+//! study file asks for: `asha`, `hyperband`, `median`, `patience`, `threshold`, or `none`.
+//!
+//! Progress is counted in statistical epochs, so trials compare fairly though their batches differ and change. What a rule
+//! decides on does not depend on where reports happen to fall: the value at a rung is interpolated between the
+//! reports around it.
+//!
+//! `record` keeps the rules that hold for all stoppers (what has ended, what has diverged, what was already reported) and leaves
+//! a `Rule` only the judgement. `ladder` holds rungs, for `asha` and for every bracket of `hyperband`.
+//!
+//! *Architecture invariant:* a verdict depends on nothing but the reports and ends so far, in their order. A stopper
+//! that is shown them again after a restart is the same as the one before.
+
+mod build;
+mod error;
+mod hyperband;
+mod ladder;
+mod median;
+mod odds;
+mod record;
+mod simple;
+mod stopper;
+
+pub use build::stopper;
+pub use error::Error;
+pub use stopper::{Reason, Stopper, Verdict};

@@ -1,0 +1,118 @@
+use std::collections::BTreeMap;
+
+use super::{Error, Reason, Stopper, Verdict};
+use crate::tpe::TrialId;
+
+/// Sums of steps end up a little beside the epoch they stand for; by this share it does not matter.
+const ROUNDING: f64 = 1e-6;
+
+/// Whether a trial at `progress` has come to a point.
+pub(super) fn reached(progress: f64, point: f64) -> bool {
+    progress >= point * (1.0 - ROUNDING)
+}
+
+/// A finite value at some progress.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Sample {
+    pub(super) progress: f64,
+    pub(super) value: f64,
+}
+
+/// What one rule adds to the record. It sees only finite values, at growing progress of each trial.
+pub(super) trait Rule: Send {
+    fn name(&self) -> &'static str;
+
+    /// Takes note of a sample, and gives the reason to stop the trial, if any. `before` is the trial's last one.
+    fn judge(&mut self, trial: TrialId, before: Option<Sample>, now: Sample) -> Option<Reason>;
+
+    /// How likely a trial that reported `now` last is to go on.
+    fn promise(&self, trial: TrialId, now: Sample) -> f64;
+
+    /// The trial will not be seen again.
+    fn forget(&mut self, _trial: TrialId) {}
+}
+
+#[derive(Debug, Clone, Copy)]
+enum State {
+    /// With the furthest sample; the flag says that its latest value was not finite.
+    Running(Option<Sample>, bool),
+    Stopped(Reason),
+    Ended,
+}
+
+/// The trials of a study with the rule that judges them.
+pub(super) struct Record<R> {
+    rule: R,
+    /// None where nothing is ever decided.
+    grace: Option<f64>,
+    epochs: f64,
+    trials: BTreeMap<TrialId, State>,
+}
+
+impl<R: Rule> Record<R> {
+    pub(super) fn new(rule: R, grace: Option<f64>, epochs: f64) -> Self {
+        Self { rule, grace, epochs, trials: BTreeMap::new() }
+    }
+
+    fn state(&self, trial: TrialId) -> State {
+        self.trials.get(&trial).copied().unwrap_or(State::Running(None, false))
+    }
+
+    /// The next state of a running trial.
+    fn next(&mut self, trial: TrialId, last: Option<Sample>, now: Sample) -> State {
+        if !now.value.is_finite() {
+            let progress = now.progress;
+            let given_up = self.grace.is_some_and(|grace| reached(progress, grace));
+            let diverged = State::Stopped(Reason::Diverged { progress });
+            return if given_up { diverged } else { State::Running(last, true) };
+        }
+        if last.is_some_and(|last| now.progress <= last.progress) {
+            return State::Running(last, false);
+        }
+        match self.rule.judge(trial, last, now) {
+            Some(reason) if !reached(now.progress, self.epochs) => State::Stopped(reason),
+            _ => State::Running(Some(now), false),
+        }
+    }
+}
+
+impl<R: Rule> Stopper for Record<R> {
+    fn name(&self) -> &'static str {
+        self.rule.name()
+    }
+
+    fn report(&mut self, trial: TrialId, progress: f64, value: f64) -> Result<Verdict, Error> {
+        if !(progress.is_finite() && progress >= 0.0) {
+            return Err(Error::BadProgress { trial, progress });
+        }
+        let state = match self.state(trial) {
+            State::Running(last, _) => self.next(trial, last, Sample { progress, value }),
+            State::Ended => return Err(Error::Ended(trial)),
+            stopped @ State::Stopped(_) => stopped,
+        };
+        self.trials.insert(trial, state);
+        Ok(match state {
+            State::Stopped(reason) => Verdict::Stop(reason),
+            _ => Verdict::Continue,
+        })
+    }
+
+    fn end(&mut self, trial: TrialId) -> Result<(), Error> {
+        if let Some(State::Ended) = self.trials.insert(trial, State::Ended) {
+            return Err(Error::Ended(trial));
+        }
+        self.rule.forget(trial);
+        Ok(())
+    }
+
+    fn promise(&self, trial: TrialId) -> f64 {
+        match self.state(trial) {
+            State::Running(_, true) if self.grace.is_some() => 0.0,
+            State::Running(Some(now), _) if !reached(now.progress, self.epochs) => {
+                self.rule.promise(trial, now)
+            }
+            State::Running(..) => 1.0,
+            State::Stopped(_) | State::Ended => 0.0,
+        }
+    }
+}

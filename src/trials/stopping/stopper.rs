@@ -1,0 +1,116 @@
+use std::fmt;
+
+use super::Error;
+use crate::tpe::TrialId;
+
+/// Whether a trial goes on.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Verdict {
+    /// It goes on.
+    Continue,
+    /// It is given up.
+    Stop(Reason),
+}
+
+/// Why a trial is given up. Progress is in statistical epochs.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Reason {
+    /// Its value is not a finite number.
+    Diverged {
+        /// Where it was reported.
+        progress: f64,
+    },
+    /// Too many others were better at a rung.
+    Rung {
+        /// Where the rung is.
+        rung: f64,
+        /// Its rank there, from 1.
+        rank: usize,
+        /// How many trials have come to the rung, itself included.
+        trials: usize,
+        /// How many of them go on.
+        kept: usize,
+    },
+    /// Its best value is worse than the median of the others.
+    Median {
+        /// Where they were compared.
+        progress: f64,
+        /// How many others there were.
+        others: usize,
+    },
+    /// It has not become better for too long.
+    Patience {
+        /// Where it was best.
+        best_at: f64,
+        /// Where it is now.
+        progress: f64,
+    },
+    /// Its value is worse than the bound.
+    Threshold {
+        /// Where it was reported.
+        progress: f64,
+    },
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::Diverged { progress } => write!(f, "no finite value at epoch {progress:.2}"),
+            Self::Rung { rung, rank, trials, kept } => {
+                write!(f, "rank {rank} of {trials} at epoch {rung:.2}, where {kept} go on")
+            }
+            Self::Median { progress, others } => {
+                write!(f, "worse than the median of {others} others at epoch {progress:.2}")
+            }
+            Self::Patience { best_at, progress } => {
+                write!(f, "no better at epoch {progress:.2} than at epoch {best_at:.2}")
+            }
+            Self::Threshold { progress } => write!(f, "worse than the threshold at epoch {progress:.2}"),
+        }
+    }
+}
+
+/// Decides which trials are given up before their end.
+///
+/// For every stopper:
+/// - Values are such that smaller is better; negate those of a metric that is maximized.
+/// - A trial is known from its first report on. Reports come at any progress, not only where a rule decides.
+/// - What a trial has reported stands. After a restart from a checkpoint it may come by the same progress again: such
+///   reports change nothing, so nothing counts twice.
+/// - A value that is not a finite number stops the trial once it has had its grace (not with the rule `none`). Before that it is no
+///   value at all: some metrics are undefined at the start, while a trial that has diverged will report it again.
+/// - A trial that was stopped stays stopped, whatever it still reports, until it has ended.
+/// - A trial that has done all its epochs is never stopped.
+///
+/// The same reports and ends in the same order give the same verdicts, so a study can be replayed.
+///
+/// ```
+/// use pollux_tune::space::{Direction, EarlyStopping, StoppingRule};
+/// use pollux_tune::tpe::TrialId;
+/// use pollux_tune::trials::stopping::{Reason, Verdict, stopper};
+///
+/// let rule = StoppingRule::Asha;
+/// let settings = EarlyStopping { rule, grace: 1.0, reduction: 3, patience: 5.0, threshold: None };
+/// let mut asha = stopper(&settings, 27.0, Direction::Minimize)?; // rungs at 1, 3 and 9 statistical epochs
+/// assert_eq!(asha.report(TrialId(0), 1.2, 0.5)?, Verdict::Continue);
+/// assert_eq!(asha.report(TrialId(1), 0.8, 0.9)?, Verdict::Continue); // not at a rung yet
+/// let reason = Reason::Rung { rung: 1.0, rank: 2, trials: 2, kept: 1 };
+/// assert_eq!(asha.report(TrialId(1), 1.1, 0.7)?, Verdict::Stop(reason));
+/// assert_eq!(reason.to_string(), "rank 2 of 2 at epoch 1.00, where 1 go on");
+/// asha.end(TrialId(1))?;
+/// # Ok::<(), pollux_tune::trials::stopping::Error>(())
+/// ```
+pub trait Stopper: Send {
+    /// The name users choose it by.
+    fn name(&self) -> &'static str;
+
+    /// Takes note of a value at some progress in statistical epochs, and decides whether the trial goes on.
+    fn report(&mut self, trial: TrialId, progress: f64, value: f64) -> Result<Verdict, Error>;
+
+    /// Takes note that a trial has ended, for whatever reason. What it has reported still counts for others.
+    fn end(&mut self, trial: TrialId) -> Result<(), Error>;
+
+    /// How likely a trial is to go on at its next decision, from 0 to 1: 1 where nothing is known against it or nothing remains to
+    /// be decided, 0 for trials that are stopped or have ended.
+    fn promise(&self, trial: TrialId) -> f64;
+}
