@@ -3,7 +3,7 @@
 use pollux_tune::{
     space::{Direction, EarlyStopping, StoppingRule},
     tpe::TrialId,
-    trials::stopping::{Error, Reason, Stopper, Verdict, stopper},
+    trials::stopping::{End, Error, Reason, Stopper, Verdict, stopper},
 };
 use proptest::{
     prelude::*,
@@ -34,7 +34,7 @@ fn make(rule: StoppingRule) -> Box<dyn Stopper> {
 #[derive(Debug, Clone)]
 enum Event {
     Report { trial: u32, advance: f64, value: f64 },
-    End { trial: u32 },
+    End { trial: u32, how: End },
 }
 
 /// Some values many times, some as wild as numbers get.
@@ -49,9 +49,10 @@ fn advances() -> impl Strategy<Value = f64> {
 
 fn events() -> impl Strategy<Value = Vec<Event>> {
     let report = (0_u32..12, advances(), values());
+    let ends = prop::sample::select(vec![End::Done, End::Stopped, End::Failed, End::Cancelled]);
     let event = prop_oneof![
         12 => report.prop_map(|(trial, advance, value)| Event::Report { trial, advance, value }),
-        1 => (0_u32..12).prop_map(|trial| Event::End { trial }),
+        1 => (0_u32..12, ends).prop_map(|(trial, how)| Event::End { trial, how }),
     ];
     prop::collection::vec(event, 1..150)
 }
@@ -81,7 +82,7 @@ fn play(stopper: &mut dyn Stopper, events: &[Event]) -> Vec<Said> {
                 said.push(Said { trial, progress, value, verdict, promises });
             }
             // Ending twice is an error, which the suite below looks at.
-            Event::End { trial } => drop(stopper.end(TrialId(trial))),
+            Event::End { trial, how } => drop(stopper.end(TrialId(trial), how)),
         }
     }
     said
@@ -102,7 +103,7 @@ fn conforms(rule: StoppingRule, events: &[Event]) -> Result<(), TestCaseError> {
     let mut reports = said.iter();
     for event in events {
         let trial = match *event {
-            Event::End { trial } => {
+            Event::End { trial, .. } => {
                 ended[trial as usize] = true;
                 continue;
             }
@@ -172,8 +173,8 @@ fn repeated_reports_change_nothing() {
                     }
                     prop_assert_eq!(once.promise(id).to_bits(), twice.promise(id).to_bits());
                 }
-                Event::End { trial } => {
-                    prop_assert_eq!(once.end(TrialId(trial)), twice.end(TrialId(trial)));
+                Event::End { trial, how } => {
+                    prop_assert_eq!(once.end(TrialId(trial), how), twice.end(TrialId(trial), how));
                 }
             }
         }
@@ -231,11 +232,11 @@ fn mistakes_of_the_caller_are_named_and_change_nothing() {
             assert!(error.to_string().contains("allowed is a finite number, at least 0"), "{error}");
         }
         assert_eq!(stopper.report(trial, 1.0, 0.5), Ok(Verdict::Continue), "{rule}");
-        assert_eq!(stopper.end(trial), Ok(()), "{rule}");
-        assert_eq!(stopper.end(trial), Err(Error::Ended(trial)), "{rule}");
+        assert_eq!(stopper.end(trial, End::Done), Ok(()), "{rule}");
+        assert_eq!(stopper.end(trial, End::Failed), Err(Error::Ended(trial)), "{rule}");
         assert_eq!(stopper.report(trial, 2.0, 0.5), Err(Error::Ended(trial)), "{rule}");
         let silent = TrialId(4);
-        assert_eq!(stopper.end(silent), Ok(()), "{rule}: it ended before it reported");
+        assert_eq!(stopper.end(silent, End::Failed), Ok(()), "{rule}: it ended before it reported");
         assert_eq!(stopper.report(silent, 2.0, 0.5), Err(Error::Ended(silent)), "{rule}");
     }
 }

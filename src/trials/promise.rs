@@ -1,4 +1,4 @@
-use crate::alloc::TrialRequest;
+use crate::alloc::{TrialId, TrialRequest};
 
 /// Trials that are more likely to be stopped than to go on are not scaled out.
 const LIKELY: f64 = 0.5;
@@ -12,9 +12,11 @@ pub fn promise_weight(promise: f64) -> f64 {
     promise.clamp(WEIGHT_MIN, 1.0)
 }
 
-/// Lets the promise of a trial weigh in its share of the GPUs: the lower it is, the less the trial weighs, and one that will
-/// probably be stopped gets no more GPUs than it has, or than it needs to run. Without `promise_weighting`, the
-/// [setting](crate::space::SchedulerSettings::promise_weighting), nothing changes.
+/// Lets the promise of trials weigh in their shares of the GPUs. The lower it is, the less a trial weighs; and one that will
+/// probably be stopped gets no more GPUs than it has, or than it needs to run. Only if that goes for all trials is none of them
+/// held back: nobody else would have the GPUs.
+///
+/// Without `promise_weighting`, the [setting](crate::space::SchedulerSettings::promise_weighting), nothing changes.
 ///
 /// ```
 /// use pollux_tune::alloc::{TrialId, TrialRequest};
@@ -22,18 +24,23 @@ pub fn promise_weight(promise: f64) -> f64 {
 /// use pollux_tune::trials::weigh;
 ///
 /// let table = GoodputTable::from([(GpuType::new("t4")?, Curve::linear(8, 4))]);
-/// let mut request = TrialRequest::new(TrialId(0), table);
-/// weigh(&mut request, 0.2, true);
-/// assert_eq!((request.weight, request.max_gpus), (0.2, 1));
+/// let mut requests = [0, 1].map(|id| TrialRequest::new(TrialId(id), table.clone()));
+/// weigh(&mut requests, true, |id| if id == TrialId(0) { 0.2 } else { 0.9 });
+/// assert_eq!((requests[0].weight, requests[0].max_gpus), (0.2, 1));
+/// assert_eq!((requests[1].weight, requests[1].max_gpus), (0.9, u32::MAX));
 /// # Ok::<(), pollux_tune::goodput::Error>(())
 /// ```
-pub fn weigh(request: &mut TrialRequest, promise: f64, promise_weighting: bool) {
+pub fn weigh(requests: &mut [TrialRequest], promise_weighting: bool, promise: impl Fn(TrialId) -> f64) {
     if !promise_weighting {
         return;
     }
-    request.weight = (request.weight * promise_weight(promise)).max(TrialRequest::WEIGHT_MIN);
-    if promise < LIKELY {
-        let most = request.current.gpus().max(request.min_gpus);
-        request.max_gpus = request.max_gpus.min(most);
+    let held_back = requests.iter().any(|request| promise(request.id) >= LIKELY);
+    for request in requests {
+        let promise = promise(request.id);
+        request.weight = (request.weight * promise_weight(promise)).max(TrialRequest::WEIGHT_MIN);
+        if held_back && promise < LIKELY {
+            let most = request.current.gpus().max(request.min_gpus);
+            request.max_gpus = request.max_gpus.min(most);
+        }
     }
 }

@@ -65,6 +65,11 @@ impl Rule for Hyperband {
     fn promise(&self, trial: TrialId, now: Sample) -> f64 {
         self.brackets[self.bracket(trial)].promise(trial, now)
     }
+
+    fn withdraw(&mut self, trial: TrialId) {
+        let bracket = self.bracket(trial);
+        self.brackets[bracket].withdraw(trial);
+    }
 }
 
 #[cfg(test)]

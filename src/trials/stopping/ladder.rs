@@ -55,6 +55,12 @@ impl Rung {
         self.values.insert(trial, value);
         better + 1
     }
+
+    fn withdraw(&mut self, trial: TrialId) {
+        if let Some(value) = self.values.remove(&trial) {
+            self.sorted.remove(self.sorted.partition_point(|other| *other < value));
+        }
+    }
 }
 
 /// Where a point lies between two others, from 0 to 1. Values change quickly at first and slowly later, so it is
@@ -118,6 +124,10 @@ impl Rule for Ladder {
         let likely = survival(rank_share(now.value, &here), cut, rank_correlation(&here, &later));
         doubtful(likely, later.len())
     }
+
+    fn withdraw(&mut self, trial: TrialId) {
+        self.rungs.iter_mut().for_each(|rung| rung.withdraw(trial));
+    }
 }
 
 #[cfg(test)]
@@ -170,6 +180,20 @@ mod tests {
         let reason = ladder.judge(TrialId(1), Some(sample(0.5, 0.0)), sample(4.0, 2.0));
         let expected = Reason::Rung { rung: 3.0, rank: 2, trials: 2, kept: 1 };
         assert_eq!(reason, Some(expected), "better at the first rung, worse at the second");
+    }
+
+    #[test]
+    fn nobody_has_to_beat_a_trial_that_has_withdrawn() {
+        let mut ladder = Ladder::new("asha", 1.0, 3, 9.0);
+        let judge = |ladder: &mut Ladder, number: u32, value: f64| {
+            ladder.judge(TrialId(number), None, sample(1.0, value)).is_some()
+        };
+        assert!(!judge(&mut ladder, 0, 1.0) && judge(&mut ladder, 1, 3.0));
+        ladder.withdraw(TrialId(0));
+        ladder.withdraw(TrialId(7));
+        assert_eq!(ladder.rungs[0].sorted, [3.0]);
+        assert!(!judge(&mut ladder, 2, 2.0) && judge(&mut ladder, 3, 2.5));
+        assert_eq!(ladder.rungs[0].sorted, [2.0, 2.5, 3.0]);
     }
 
     #[test]

@@ -36,6 +36,10 @@ struct Point {
 }
 
 impl Averages {
+    fn new() -> Self {
+        Self { best: f64::INFINITY, points: Vec::new() }
+    }
+
     fn push(&mut self, now: Sample, distance: f64) {
         self.best = self.best.min(now.value);
         let mean = self.points.last().map_or(now.value, |last| last.mean_at(now));
@@ -91,8 +95,7 @@ impl Rule for Median {
     }
 
     fn judge(&mut self, trial: TrialId, _before: Option<Sample>, now: Sample) -> Option<Reason> {
-        let empty = || Averages { best: f64::INFINITY, points: Vec::new() };
-        self.curves.entry(trial).or_insert_with(empty).push(now, self.distance);
+        self.curves.entry(trial).or_insert_with(Averages::new).push(now, self.distance);
         if !reached(now.progress, self.grace) {
             return None;
         }
@@ -109,6 +112,10 @@ impl Rule for Median {
         }
         doubtful(survival(rank_share(best, &others), 0.5, CORRELATION), others.len())
     }
+
+    fn withdraw(&mut self, trial: TrialId) {
+        self.curves.remove(&trial);
+    }
 }
 
 #[cfg(test)]
@@ -116,7 +123,7 @@ mod tests {
     use super::*;
 
     fn averages(samples: &[(f64, f64)], distance: f64) -> Averages {
-        let mut averages = Averages { best: f64::INFINITY, points: Vec::new() };
+        let mut averages = Averages::new();
         samples.iter().for_each(|&(progress, value)| averages.push(Sample { progress, value }, distance));
         averages
     }
@@ -150,14 +157,17 @@ mod tests {
     #[test]
     fn the_best_value_meets_the_median_of_averages() {
         let mut rule = Median::new(2.0, 10.0);
-        let mut judge = |number: u32, progress: f64, value: f64| {
+        let judge = |rule: &mut Median, number: u32, progress: f64, value: f64| {
             rule.judge(TrialId(number), None, Sample { progress, value })
         };
         for (number, value) in (0..5).zip([1.0, 2.0, 3.0, 4.0, 5.0]) {
-            assert_eq!(judge(number, 2.0, value), None, "too few others");
+            assert_eq!(judge(&mut rule, number, 2.0, value), None, "too few others");
         }
-        assert_eq!(judge(5, 1.0, 9.0), None, "within its grace");
-        assert_eq!(judge(5, 2.0, 3.0), None, "as good as the median");
-        assert_eq!(judge(6, 2.0, 4.0), Some(Reason::Median { progress: 2.0, others: 6 }));
+        assert_eq!(judge(&mut rule, 5, 1.0, 9.0), None, "within its grace");
+        assert_eq!(judge(&mut rule, 5, 2.0, 3.0), None, "as good as the median");
+        let reason = Reason::Median { progress: 2.0, others: 6 };
+        assert_eq!(judge(&mut rule, 6, 2.0, 5.5), Some(reason));
+        rule.withdraw(TrialId(0));
+        assert_eq!(judge(&mut rule, 7, 2.0, 3.5), None, "half-way between 3 and 4");
     }
 }

@@ -1,6 +1,6 @@
 use std::collections::BTreeMap;
 
-use super::{Error, Reason, Stopper, Verdict};
+use super::{End, Error, Reason, Stopper, Verdict};
 use crate::tpe::TrialId;
 
 /// Sums of steps end up a little beside the epoch they stand for; by this share it does not matter.
@@ -28,8 +28,8 @@ pub(super) trait Rule: Send {
     /// How likely a trial that reported `now` last is to go on.
     fn promise(&self, trial: TrialId, now: Sample) -> f64;
 
-    /// The trial will not be seen again.
-    fn forget(&mut self, _trial: TrialId) {}
+    /// From now on the trial counts for nobody. It will not be judged again.
+    fn withdraw(&mut self, _trial: TrialId) {}
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -62,9 +62,11 @@ impl<R: Rule> Record<R> {
     fn next(&mut self, trial: TrialId, last: Option<Sample>, now: Sample) -> State {
         if !now.value.is_finite() {
             let progress = now.progress;
-            let given_up = self.grace.is_some_and(|grace| reached(progress, grace));
-            let diverged = State::Stopped(Reason::Diverged { progress });
-            return if given_up { diverged } else { State::Running(last, true) };
+            if self.grace.is_none_or(|grace| !reached(progress, grace)) {
+                return State::Running(last, true);
+            }
+            self.rule.withdraw(trial);
+            return State::Stopped(Reason::Diverged { progress });
         }
         if last.is_some_and(|last| now.progress <= last.progress) {
             return State::Running(last, false);
@@ -97,11 +99,13 @@ impl<R: Rule> Stopper for Record<R> {
         })
     }
 
-    fn end(&mut self, trial: TrialId) -> Result<(), Error> {
+    fn end(&mut self, trial: TrialId, how: End) -> Result<(), Error> {
         if let Some(State::Ended) = self.trials.insert(trial, State::Ended) {
             return Err(Error::Ended(trial));
         }
-        self.rule.forget(trial);
+        if matches!(how, End::Failed | End::Cancelled) {
+            self.rule.withdraw(trial);
+        }
         Ok(())
     }
 

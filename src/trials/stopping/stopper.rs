@@ -70,6 +70,19 @@ impl fmt::Display for Reason {
     }
 }
 
+/// How a trial ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum End {
+    /// It ran to its end.
+    Done,
+    /// It was given up.
+    Stopped,
+    /// It crashed.
+    Failed,
+    /// Its user stopped it.
+    Cancelled,
+}
+
 /// Decides which trials are given up before their end.
 ///
 /// For every stopper:
@@ -81,13 +94,15 @@ impl fmt::Display for Reason {
 ///   value at all: some metrics are undefined at the start, while a trial that has diverged will report it again.
 /// - A trial that was stopped stays stopped, whatever it still reports, until it has ended.
 /// - A trial that has done all its epochs is never stopped.
+/// - What a trial has reported goes on to count for others after its end. But one that diverged, failed or was cancelled
+///   counts no more: no trial has to beat another that will not finish.
 ///
 /// The same reports and ends in the same order give the same verdicts, so a study can be replayed.
 ///
 /// ```
 /// use pollux_tune::space::{Direction, EarlyStopping, StoppingRule};
 /// use pollux_tune::tpe::TrialId;
-/// use pollux_tune::trials::stopping::{Reason, Verdict, stopper};
+/// use pollux_tune::trials::stopping::{End, Reason, Verdict, stopper};
 ///
 /// let rule = StoppingRule::Asha;
 /// let settings = EarlyStopping { rule, grace: 1.0, reduction: 3, patience: 5.0, threshold: None };
@@ -97,7 +112,7 @@ impl fmt::Display for Reason {
 /// let reason = Reason::Rung { rung: 1.0, rank: 2, trials: 2, kept: 1 };
 /// assert_eq!(asha.report(TrialId(1), 1.1, 0.7)?, Verdict::Stop(reason));
 /// assert_eq!(reason.to_string(), "rank 2 of 2 at epoch 1.00, where 1 go on");
-/// asha.end(TrialId(1))?;
+/// asha.end(TrialId(1), End::Stopped)?;
 /// # Ok::<(), pollux_tune::trials::stopping::Error>(())
 /// ```
 pub trait Stopper: Send {
@@ -107,8 +122,8 @@ pub trait Stopper: Send {
     /// Takes note of a value at some progress in statistical epochs, and decides whether the trial goes on.
     fn report(&mut self, trial: TrialId, progress: f64, value: f64) -> Result<Verdict, Error>;
 
-    /// Takes note that a trial has ended, for whatever reason. What it has reported still counts for others.
-    fn end(&mut self, trial: TrialId) -> Result<(), Error>;
+    /// Takes note that a trial has ended.
+    fn end(&mut self, trial: TrialId, how: End) -> Result<(), Error>;
 
     /// How likely a trial is to go on at its next decision, from 0 to 1: 1 where nothing is known against it or nothing remains to
     /// be decided, 0 for trials that are stopped or have ended.
