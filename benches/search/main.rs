@@ -2,7 +2,7 @@
 //!
 //! `make bench-search` runs the others with `peers.py` and `peers-rs` and then this, which joins all into Markdown
 //! tables. By hand: `cargo bench --bench search -- FOLDER [PEERS.jsonl ...] [--seeds N] [--only NAME,...]
-//! [--report OUT.md]`, where `problems.py` has filled the folder. The seeds are not those that the defaults were chosen with.
+//! [--problems NAME,...] [--first-seed N] [--report OUT.md]`, where `problems.py` has filled the folder. The seeds are not those that the defaults were chosen with.
 
 #![expect(clippy::print_stdout, reason = "the tables are its output")]
 
@@ -30,24 +30,26 @@ use runs::Runs;
 use serde_json::{Value, json};
 use study::{SEEDS, SIZES, WORKERS, ask_and_tell_ms, line, run};
 
-/// Seeds of the report start here.
+/// Seeds of the report start here; settings are to be chosen with others.
 const FIRST_SEED: u64 = 10_000;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let arguments = Arguments::parse(std::env::args().skip(1))?;
-    let problems = problems::all(&arguments.folder)?;
+    let mut problems = problems::all(&arguments.folder)?;
+    problems.retain(|problem| includes(arguments.problems.as_ref(), problem.name));
     let mut runs = Runs::new(problems.iter().map(|problem| problem.name).collect());
     for file in &arguments.peers {
         runs.read(&fs::read_to_string(file)?)?;
     }
-    let ours: Vec<&Ours> = OURS.iter().filter(|ours| arguments.includes(ours.name)).collect();
+    let ours: Vec<&Ours> = OURS.iter().filter(|ours| includes(arguments.only.as_ref(), ours.name)).collect();
     for row in studies(&ours, &problems, &arguments) {
         runs.add(&row)?;
     }
     for ours in ours {
         for size in SIZES {
-            let suggester = (ours.make)(problems::speed().dims, FIRST_SEED);
-            let ms = ask_and_tell_ms(&mut Seeded { suggester, seed: FIRST_SEED }, size);
+            let seed = arguments.first_seed;
+            let suggester = (ours.make)(problems::speed().dims, seed);
+            let ms = ask_and_tell_ms(&mut Seeded { suggester, seed }, size);
             runs.add(&json!({ "peer": ours.name, "size": size, "ask_and_tell_ms": ms }))?;
         }
     }
@@ -63,34 +65,39 @@ struct Arguments {
     folder: PathBuf,
     peers: Vec<PathBuf>,
     seeds: u64,
+    first_seed: u64,
     only: Option<Vec<String>>,
+    problems: Option<Vec<String>>,
     report: Option<PathBuf>,
 }
 
 impl Arguments {
     fn parse(mut given: impl Iterator<Item = String>) -> Result<Self, Box<dyn Error>> {
-        let (mut paths, mut seeds, mut only, mut report) = (Vec::new(), SEEDS, None, None);
+        let (mut seeds, mut first_seed) = (SEEDS, FIRST_SEED);
+        let (mut paths, mut only, mut problems, mut report) = (Vec::new(), None, None, None);
         while let Some(argument) = given.next() {
+            let mut value = || given.next().ok_or_else(|| format!("{argument} needs a value"));
+            let names = |list: String| list.split(',').map(str::to_owned).collect();
             match argument.as_str() {
                 "--bench" => {}
-                "--seeds" => seeds = given.next().ok_or("--seeds needs a number")?.parse()?,
-                "--only" => {
-                    let names = given.next().ok_or("--only needs names")?;
-                    only = Some(names.split(',').map(str::to_owned).collect());
-                }
-                "--report" => report = Some(given.next().ok_or("--report needs a path")?.into()),
+                "--seeds" => seeds = value()?.parse()?,
+                "--first-seed" => first_seed = value()?.parse()?,
+                "--only" => only = Some(names(value()?)),
+                "--problems" => problems = Some(names(value()?)),
+                "--report" => report = Some(value()?.into()),
                 _ => paths.push(PathBuf::from(argument)),
             }
         }
         if paths.is_empty() {
             return Err("give the folder that `problems.py` has filled".into());
         }
-        Ok(Self { folder: paths.remove(0), peers: paths, seeds, only, report })
+        let (folder, peers) = (paths.remove(0), paths);
+        Ok(Self { folder, peers, seeds, first_seed, only, problems, report })
     }
+}
 
-    fn includes(&self, name: &str) -> bool {
-        self.only.as_ref().is_none_or(|only| only.iter().any(|chosen| chosen == name))
-    }
+fn includes(chosen: Option<&Vec<String>>, name: &str) -> bool {
+    chosen.is_none_or(|chosen| chosen.iter().any(|chosen| chosen == name))
 }
 
 /// The lines of all studies of ours, which run on all cores.
@@ -106,7 +113,7 @@ fn studies(ours: &[&Ours], problems: &[Problem], arguments: &Arguments) -> Vec<V
     let (next, rows) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
     let work = || {
         while let Some(&(ours, problem, workers, seed)) = jobs.get(next.fetch_add(1, Ordering::Relaxed)) {
-            let study_seed = FIRST_SEED + seed;
+            let study_seed = arguments.first_seed + seed;
             let suggester = (ours.make)(problem.dims.clone(), study_seed);
             let mut optimizer = Seeded { suggester, seed: study_seed };
             let run = run(problem, &mut optimizer, study_seed, workers, ours.marks);
