@@ -25,9 +25,14 @@ fix: ## Format the code and apply what clippy suggests
 bench: ## Measure the goodput engine and the allocator
 	$(CARGO) bench --locked --bench engine
 
-bench-search: ## Measure the suggesters against others, which are installed into .cache/
-	python3 -m venv .cache/search
-	.cache/search/bin/pip install --quiet --requirement benches/search/requirements.txt
-	rm -f .cache/search/peers.jsonl
-	.cache/search/bin/python benches/search/peers.py .cache/search/peers.jsonl
-	$(CARGO) bench --locked --bench search -- $(CURDIR)/.cache/search/peers.jsonl
+SEARCH := $(CURDIR)/.cache/search
+
+bench-search: ## Measure the suggesters against others, which are installed into .cache/ (hours; goes on where it stopped)
+	python3 -m venv $(SEARCH)
+	$(SEARCH)/bin/pip install --quiet --requirement benches/search/requirements.txt
+	$(SEARCH)/bin/python benches/search/problems.py $(SEARCH)/problems
+	$(CARGO) run --locked --release --manifest-path benches/search/peers-rs/Cargo.toml -- \
+		$(SEARCH)/problems $(SEARCH)/peers-rs.jsonl
+	$(SEARCH)/bin/python benches/search/peers.py $(SEARCH)/peers.jsonl
+	$(CARGO) bench --locked --bench search -- \
+		$(SEARCH)/problems $(SEARCH)/peers.jsonl $(SEARCH)/peers-rs.jsonl --report $(SEARCH)/report.md

@@ -1,49 +1,130 @@
 //! How good and how fast the suggesters are, next to others.
 //!
-//! `make bench-search` runs the others with `peers.py` and then this, which joins both into Markdown tables. By
-//! hand: `cargo bench --bench search -- [PEERS.jsonl] [--seeds N]`. The seeds are not those that the defaults were
-//! chosen with.
+//! `make bench-search` runs the others with `peers.py` and `peers-rs` and then this, which joins all into Markdown
+//! tables. By hand: `cargo bench --bench search -- FOLDER [PEERS.jsonl ...] [--seeds N] [--only NAME,...]
+//! [--problems NAME,...] [--first-seed N] [--report OUT.md]`, where `problems.py` has filled the folder. The seeds are not those that the defaults were chosen with.
 
 #![expect(clippy::print_stdout, reason = "the tables are its output")]
 
-mod functions;
-mod speed;
+mod ours;
+mod problems;
+mod report;
+mod runs;
+mod stats;
 mod study;
-mod table;
 
-use std::{error::Error, fs};
+use std::{
+    error::Error,
+    fs,
+    path::PathBuf,
+    sync::{
+        Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
+    thread,
+};
 
-use study::{OURS, regrets};
-use table::{Runs, print};
+use ours::{OURS, Ours, Seeded};
+use problems::Problem;
+use runs::Runs;
+use serde_json::{Value, json};
+use study::{SEEDS, SIZES, WORKERS, ask_and_tell_ms, line, run};
 
-/// After so many trials the regret is noted.
-const MARKS: [usize; 2] = [100, 300];
-const WORKERS: [usize; 2] = [1, 4];
-const SEEDS: u64 = 30;
+/// Seeds of the report start here; settings are to be chosen with others.
+const FIRST_SEED: u64 = 10_000;
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let mut arguments = std::env::args().skip(1).filter(|argument| argument != "--bench");
-    let (mut runs, mut seeds) = (Runs::default(), SEEDS);
-    while let Some(argument) = arguments.next() {
-        if argument == "--seeds" {
-            seeds = arguments.next().ok_or("--seeds needs a number")?.parse()?;
-        } else {
-            runs.read(&fs::read_to_string(&argument)?)?;
+    let arguments = Arguments::parse(std::env::args().skip(1))?;
+    let mut problems = problems::all(&arguments.folder)?;
+    problems.retain(|problem| includes(arguments.problems.as_ref(), problem.name));
+    let mut runs = Runs::new(problems.iter().map(|problem| problem.name).collect());
+    for file in &arguments.peers {
+        runs.read(&fs::read_to_string(file)?)?;
+    }
+    let ours: Vec<&Ours> = OURS.iter().filter(|ours| includes(arguments.only.as_ref(), ours.name)).collect();
+    for row in studies(&ours, &problems, &arguments) {
+        runs.add(&row)?;
+    }
+    for ours in ours {
+        for size in SIZES {
+            let seed = arguments.first_seed;
+            let suggester = (ours.make)(problems::speed().dims, seed);
+            let ms = ask_and_tell_ms(&mut Seeded { suggester, seed }, size);
+            runs.add(&json!({ "peer": ours.name, "size": size, "ask_and_tell_ms": ms }))?;
         }
     }
-    for function in functions::all() {
-        for workers in WORKERS {
-            for (name, make) in OURS {
-                let of_seeds: Vec<Vec<f64>> =
-                    (0..seeds).map(|seed| regrets(&function, make, seed, workers, &MARKS)).collect();
-                for (at, &mark) in MARKS.iter().enumerate() {
-                    let regrets = of_seeds.iter().map(|regrets| regrets[at]).collect();
-                    runs.add(name, function.name, workers, mark, regrets);
-                }
+    let report = report::markdown(&runs)?;
+    println!("{report}");
+    if let Some(path) = arguments.report {
+        fs::write(path, report)?;
+    }
+    Ok(())
+}
+
+struct Arguments {
+    folder: PathBuf,
+    peers: Vec<PathBuf>,
+    seeds: u64,
+    first_seed: u64,
+    only: Option<Vec<String>>,
+    problems: Option<Vec<String>>,
+    report: Option<PathBuf>,
+}
+
+impl Arguments {
+    fn parse(mut given: impl Iterator<Item = String>) -> Result<Self, Box<dyn Error>> {
+        let (mut seeds, mut first_seed) = (SEEDS, FIRST_SEED);
+        let (mut paths, mut only, mut problems, mut report) = (Vec::new(), None, None, None);
+        while let Some(argument) = given.next() {
+            let mut value = || given.next().ok_or_else(|| format!("{argument} needs a value"));
+            let names = |list: String| list.split(',').map(str::to_owned).collect();
+            match argument.as_str() {
+                "--bench" => {}
+                "--seeds" => seeds = value()?.parse()?,
+                "--first-seed" => first_seed = value()?.parse()?,
+                "--only" => only = Some(names(value()?)),
+                "--problems" => problems = Some(names(value()?)),
+                "--report" => report = Some(value()?.into()),
+                _ => paths.push(PathBuf::from(argument)),
+            }
+        }
+        if paths.is_empty() {
+            return Err("give the folder that `problems.py` has filled".into());
+        }
+        let (folder, peers) = (paths.remove(0), paths);
+        Ok(Self { folder, peers, seeds, first_seed, only, problems, report })
+    }
+}
+
+fn includes(chosen: Option<&Vec<String>>, name: &str) -> bool {
+    chosen.is_none_or(|chosen| chosen.iter().any(|chosen| chosen == name))
+}
+
+/// The lines of all studies of ours, which run on all cores.
+fn studies(ours: &[&Ours], problems: &[Problem], arguments: &Arguments) -> Vec<Value> {
+    let mut jobs = Vec::new();
+    for ours in ours {
+        for problem in problems {
+            for workers in WORKERS {
+                jobs.extend((0..arguments.seeds).map(|seed| (*ours, problem, workers, seed)));
             }
         }
     }
-    print(&runs);
-    speed::print();
-    Ok(())
+    let (next, rows) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+    let work = || {
+        while let Some(&(ours, problem, workers, seed)) = jobs.get(next.fetch_add(1, Ordering::Relaxed)) {
+            let study_seed = arguments.first_seed + seed;
+            let suggester = (ours.make)(problem.dims.clone(), study_seed);
+            let mut optimizer = Seeded { suggester, seed: study_seed };
+            let run = run(problem, &mut optimizer, study_seed, workers, ours.marks);
+            let row = line(ours.name, problem.name, workers, seed, ours.marks, &run);
+            rows.lock().expect("no thread panics with it").push(row);
+        }
+    };
+    thread::scope(|scope| {
+        for _ in 0..thread::available_parallelism().map_or(1, usize::from) {
+            scope.spawn(work);
+        }
+    });
+    rows.into_inner().expect("no thread panics with it")
 }

@@ -1,213 +1,96 @@
-"""Runs other optimizers on the functions of `functions.rs` and writes their regret as JSON lines.
+"""Runs other optimizers on the problems of `problems.py` and writes the regret of each run as a JSON line.
 
-    python peers.py OUT.jsonl [--peers NAME,...] [--functions NAME,...] [--seeds N] [--trials 100,300] [--workers 1,4]
+    python peers.py OUT.jsonl [--jobs N] [--seeds N] [--only PEER,...] [--problems NAME,...] [--workers N,...]
 
-Needs `optuna`, `hyperopt` and `numpy`. Parallel workers are simulated: as many trials as there are workers are
-asked for, then a random one of them ends. With noise, the regret is that of the true value at the point with the
-best observation.
+What is in OUT already is not run again, so that an interrupted run goes on where it stopped. The work that says most
+comes first. Parallel workers are simulated: as many trials as there are workers are asked for, then a random one of
+them ends. With noise, the regret is that of the true value at the point with the best observation. Times are of the
+processor.
 """
 
+import os
+
+for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ[variable] = "1"
+
 import argparse
-import itertools
+import functools
+import importlib.metadata
 import json
 import logging
 import math
+import multiprocessing
+import pathlib
 import random
+import sys
 import time
+import traceback
 import warnings
 
 import numpy as np
 
+import problems
+
 warnings.filterwarnings("ignore")
 
-ACKLEY_SHIFT = [9.1, -14.3, 12.7, -5.9, 16.2, -10.4, 7.5, -17.8, 4.6, -12.1]
-HARTMANN_A = [[10, 3, 17, 3.5, 1.7, 8], [0.05, 10, 17, 0.1, 8, 14], [3, 3.5, 1.7, 10, 17, 8], [17, 8, 0.05, 10, 0.1, 14]]
-HARTMANN_P = [
-    [0.1312, 0.1696, 0.5569, 0.0124, 0.8283, 0.5886],
-    [0.2329, 0.4135, 0.8307, 0.3736, 0.1004, 0.9991],
-    [0.2348, 0.1451, 0.3522, 0.2883, 0.3047, 0.6650],
-    [0.4047, 0.8828, 0.8732, 0.5743, 0.1091, 0.0381],
-]
-
-
-def branin(x):
-    a, b = x
-    t = b - 5.1 / (4 * math.pi**2) * a * a + 5 / math.pi * a - 6
-    return t * t + 10 * (1 - 1 / (8 * math.pi)) * math.cos(a) + 10 - 0.39788735772973816
-
-
-def hartmann6(x):
-    total = 0.0
-    for c, a, p in zip([1.0, 1.2, 3.0, 3.2], HARTMANN_A, HARTMANN_P):
-        total += c * math.exp(-sum(a[i] * (x[i] - p[i]) ** 2 for i in range(6)))
-    return 3.322368011391339 - total
-
-
-def ackley10(x):
-    z = [v - s for v, s in zip(x, ACKLEY_SHIFT)]
-    square = math.sqrt(sum(v * v for v in z) / len(z))
-    cosine = sum(math.cos(2 * math.pi * v) for v in z) / len(z)
-    return -20 * math.exp(-0.2 * square) - math.exp(cosine) + 20 + math.e
-
-
-def rosenbrock5(x):
-    return sum(100 * (b - a * a) ** 2 + (1 - a) ** 2 for a, b in zip(x, x[1:]))
-
-
-def effect(i, j, k):
-    v = math.sin(12.9898 * i + 78.233 * j + 37.719 * k + 1.0) * 43758.5453
-    return v - math.floor(v)
-
-
-def cells6(x):
-    """Six unordered choices of five, main effects and interactions of neighbours, as a table of networks has."""
-    total = sum(effect(i, c, 0) for i, c in enumerate(x))
-    return total + sum(0.7 * effect(10 + i, a, b) for i, (a, b) in enumerate(zip(x, x[1:])))
-
-
-CELLS_BEST = None
-
-
-def mixed(kind, lr, layers, momentum, beta, flag, rate):
-    """A training with three optimizers, each with parameters of its own; lr, momentum, ... lie in [0, 1]."""
-    total = 4 * (lr - 0.62 + 0.03 * (layers - 5)) ** 2 + 0.02 * (layers - 5) ** 2
-    total += {0: 0.0, 1: 0.1, 2: 0.25}[kind]
-    total += 2 * (momentum - 0.83) ** 2 if kind == 0 else 0.0
-    total += 2 * (beta - 0.2) ** 2 if kind == 1 else 0.0
-    total += 2 * (rate - 0.35) ** 2 if flag == 1 else 0.3
-    return total
-
-
-BOXES = {
-    "branin": (branin, [(-5.0, 10.0), (0.0, 15.0)]),
-    "hartmann6": (hartmann6, [(0.0, 1.0)] * 6),
-    "ackley10": (ackley10, [(-32.768, 32.768)] * 10),
-    "rosenbrock5": (rosenbrock5, [(-5.0, 10.0)] * 5),
-}
-NOISE = {"branin-noisy": ("branin", 2.0), "hartmann6-noisy": ("hartmann6", 0.2)}
-FUNCTIONS = [*BOXES, "mixed", "cells6", *NOISE]
-
-
-class Random:
-    """The interface that all peers are brought to: numbers and choices, by name."""
-
-    def __init__(self, seed):
-        self.rng = random.Random(seed)
-
-    def number(self, name, low, high):
-        return self.rng.uniform(low, high)
-
-    def whole(self, name, low, high):
-        return self.rng.randint(low, high)
-
-    def choice(self, name, count):
-        return self.rng.randrange(count)
-
-
-class OptunaTrial:
-    def __init__(self, trial):
-        self.trial = trial
-
-    def number(self, name, low, high):
-        return self.trial.suggest_float(name, low, high)
-
-    def whole(self, name, low, high):
-        return self.trial.suggest_int(name, low, high)
-
-    def choice(self, name, count):
-        return self.trial.suggest_categorical(name, list(range(count)))
-
-
-def true_value(function, draw):
-    if function in BOXES:
-        f, box = BOXES[function]
-        return f([draw.number(f"x{i}", low, high) for i, (low, high) in enumerate(box)])
-    if function == "cells6":
-        return cells6([draw.choice(f"c{i}", 5) for i in range(6)]) - CELLS_BEST
-    kind = draw.choice("kind", 3)
-    lr = math.log10(draw_log(draw, "lr", 1e-5, 1.0)) / 5 + 1
-    layers = draw.whole("layers", 1, 8)
-    momentum = draw.number("momentum", 0.0, 1.0) if kind == 0 else 0.0
-    beta = draw.number("beta", 0.0, 1.0) if kind == 1 else 0.0
-    flag = draw.choice("flag", 2)
-    rate = draw.number("rate", 0.0, 1.0) if flag == 1 else 0.0
-    return mixed(kind, lr, layers, momentum, beta, flag, rate)
-
-
-def draw_log(draw, name, low, high):
-    if isinstance(draw, OptunaTrial):
-        return draw.trial.suggest_float(name, low, high, log=True)
-    return math.exp(draw.number(name, math.log(low), math.log(high)))
+MARKS = [100, 300]
+# Numbers of trials before the suggestion whose speed is measured, and how often it is.
+SPEED = {100: 31, 1000: 15, 5000: 7, 10000: 7}
 
 
 class OptunaPeer:
-    def __init__(self, function, seed, multivariate):
+    def __init__(self, problem, seed, sampler):
         import optuna
 
         optuna.logging.set_verbosity(optuna.logging.ERROR)
-        options = {} if multivariate else {"multivariate": False}
-        self.function = function
-        self.study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=seed, **options))
+        self.optuna, self.problem = optuna, problem
+        if sampler == "gp":
+            import torch
+
+            torch.set_num_threads(1)
+            made = optuna.samplers.GPSampler(seed=seed)
+        elif sampler == "univariate":
+            made = optuna.samplers.TPESampler(seed=seed, multivariate=False)
+        else:
+            made = optuna.samplers.TPESampler(seed=seed)
+        self.study = optuna.create_study(sampler=made)
 
     def ask(self):
         trial = self.study.ask()
-        return trial, true_value(self.function, OptunaTrial(trial))
+
+        def suggest(param):
+            if param.kind == "choice":
+                return trial.suggest_categorical(param.name, list(range(param.high + 1)))
+            if param.kind == "whole":
+                return trial.suggest_int(param.name, param.low, param.high)
+            return trial.suggest_float(param.name, param.low, param.high, log=param.kind == "log")
+
+        return trial, self.problem.draw(suggest)
 
     def tell(self, trial, value):
         self.study.tell(trial, value)
 
-
-class RandomPeer:
-    def __init__(self, function, seed):
-        self.function, self.draw = function, Random(seed)
-
-    def ask(self):
-        return None, true_value(self.function, self.draw)
-
-    def tell(self, trial, value):
-        pass
-
-
-class Fixed:
-    """Reads what Hyperopt has drawn."""
-
-    def __init__(self, values):
-        self.values = values
-
-    def number(self, name, low, high):
-        return self.values[name]
-
-    def whole(self, name, low, high):
-        return int(self.values[name])
-
-    def choice(self, name, count):
-        return int(self.values[name])
-
-
-def hyperopt_space(function):
-    from hyperopt import hp
-    from hyperopt.pyll import scope
-
-    if function in BOXES:
-        return {f"x{i}": hp.uniform(f"x{i}", *box) for i, box in enumerate(BOXES[function][1])}
-    if function == "cells6":
-        return {f"c{i}": hp.choice(f"c{i}", list(range(5))) for i in range(6)}
-    return {
-        "kind": hp.choice("kind", [{"momentum": hp.uniform("momentum", 0, 1)}, {"beta": hp.uniform("beta", 0, 1)}, {}]),
-        "lr": hp.uniform("lr", math.log(1e-5), 0.0),
-        "layers": scope.int(hp.quniform("layers", 1, 8, 1)),
-        "flag": hp.choice("flag", [{}, {"rate": hp.uniform("rate", 0, 1)}]),
-    }
+    def insert(self, trials):
+        """Takes trials that it was not asked for: values of parameters and of the objective."""
+        make = self.optuna.distributions
+        kinds = {
+            "choice": lambda p: make.CategoricalDistribution(list(range(p.high + 1))),
+            "whole": lambda p: make.IntDistribution(p.low, p.high),
+            "number": lambda p: make.FloatDistribution(p.low, p.high),
+        }
+        kinds = {param.name: kinds[param.kind](param) for param in self.problem.params}
+        for values, value in trials:
+            of_trial = {name: kinds[name] for name in values}
+            self.study.add_trial(self.optuna.trial.create_trial(params=values, distributions=of_trial, value=value))
 
 
 class HyperoptPeer:
-    def __init__(self, function, seed):
+    def __init__(self, problem, seed):
         import hyperopt
 
         logging.getLogger("hyperopt").setLevel(logging.ERROR)
-        self.hyperopt, self.function = hyperopt, function
-        space = hyperopt_space(function)
-        self.domain = hyperopt.Domain(lambda x: x, space)
+        self.hyperopt, self.problem = hyperopt, problem
+        self.domain = hyperopt.Domain(lambda x: x, hyperopt_space(problem.params))
         self.trials = hyperopt.Trials()
         self.seeds = np.random.default_rng(seed)
 
@@ -218,67 +101,163 @@ class HyperoptPeer:
         docs[0]["state"] = self.hyperopt.JOB_STATE_RUNNING
         self.trials.insert_trial_docs(docs)
         self.trials.refresh()
-        values = {k: v[0] for k, v in docs[0]["misc"]["vals"].items() if v}
-        doc = next(t for t in self.trials._dynamic_trials if t["tid"] == docs[0]["tid"])
-        return doc, true_value(self.function, Fixed(values))
+        drawn = {name: values[0] for name, values in docs[0]["misc"]["vals"].items() if values}
+        doc = next(t for t in reversed(self.trials._dynamic_trials) if t["tid"] == docs[0]["tid"])
+
+        def suggest(param):
+            value = drawn[param.name]
+            if param.kind in ("choice", "whole"):
+                return min(max(int(value), param.low), param.high)
+            return math.exp(value) if param.kind == "log" else value
+
+        return doc, self.problem.draw(suggest)
 
     def tell(self, doc, value):
         doc["result"] = {"loss": value, "status": "ok"}
         doc["state"] = self.hyperopt.JOB_STATE_DONE
         self.trials.refresh()
 
+    def insert(self, trials):
+        ids = self.trials.new_trial_ids(len(trials))
+        docs = []
+        for tid, (values, value) in zip(ids, trials):
+            drawn = {p.name: [values[p.name]] if p.name in values else [] for p in self.problem.params}
+            misc = {"tid": tid, "cmd": self.domain.cmd, "workdir": None, "vals": drawn}
+            misc["idxs"] = {name: [tid] if values else [] for name, values in drawn.items()}
+            docs += self.trials.new_trial_docs([tid], [None], [{"loss": value, "status": "ok"}], [misc])
+            docs[-1]["state"] = self.hyperopt.JOB_STATE_DONE
+        self.trials.insert_trial_docs(docs)
+        self.trials.refresh()
+
+
+def hyperopt_space(params, parent=None):
+    """The parameters that are active with a parent; choices hold their children."""
+    from hyperopt import hp
+
+    def expression(param):
+        if param.kind == "choice":
+            return hp.choice(
+                param.name, [hyperopt_space(params, (param.name, c)) or c for c in range(param.high + 1)]
+            )
+        if param.kind == "whole":
+            return hp.quniform(param.name, param.low - 0.5, param.high + 0.5, 1)
+        if param.kind == "log":
+            return hp.uniform(param.name, math.log(param.low), math.log(param.high))
+        return hp.uniform(param.name, param.low, param.high)
+
+    return {param.name: expression(param) for param in params if param.parent == parent}
+
 
 PEERS = {
-    "random": RandomPeer,
-    "optuna": lambda function, seed: OptunaPeer(function, seed, True),
-    "optuna-univariate": lambda function, seed: OptunaPeer(function, seed, False),
+    "optuna": functools.partial(OptunaPeer, sampler="default"),
+    "optuna-univariate": functools.partial(OptunaPeer, sampler="univariate"),
+    "optuna-gp": functools.partial(OptunaPeer, sampler="gp"),
     "hyperopt": HyperoptPeer,
 }
+PACKAGES = {"optuna": "optuna", "optuna-univariate": "optuna", "optuna-gp": "optuna", "hyperopt": "hyperopt"}
 
 
-def run(peer, name, seed, workers, marks):
-    """The regret after each of the numbers of trials in `marks`."""
-    function, noise = NOISE.get(name, (name, 0.0))
-    optimizer = PEERS[peer](function, seed)
-    rng = random.Random(seed + 7)
-    running, best, found, regrets = [], math.inf, math.inf, []
-    for done in range(1, max(marks) + 1):
+@functools.cache
+def problem_of(name):
+    return problems.make(name)
+
+
+def run(peer, name, workers, seed, trials):
+    """One line: the regrets at the marks up to `trials`, and the seconds of all asks and tells."""
+    problem = problem_of(name)
+    marks = [mark for mark in MARKS if mark <= trials]
+    optimizer = PEERS[peer](problem, 1000 + seed)
+    rng = random.Random(1000 + seed)
+    running, asked, best, found, regrets, seconds = [], 0, math.inf, math.inf, [], []
+    begin = time.process_time()
+    for done in range(1, marks[-1] + 1):
         while len(running) < workers:
-            running.append(optimizer.ask())
-        trial, true = running.pop(rng.randrange(len(running)))
-        value = true + noise * rng.gauss(0, 1)
+            trial, values = optimizer.ask()
+            running.append((trial, problem.value(values)))
+            asked += 1
+        trial, truth = running.pop(rng.randrange(len(running)))
+        value = truth + problem.noise * rng.gauss(0, 1)
         optimizer.tell(trial, value)
         if value < best:
-            best, found = value, true
+            best, found = value, truth
         if done in marks:
             regrets.append(found)
-    return regrets
+            seconds.append(time.process_time() - begin)
+    row = {"peer": peer, "problem": name, "workers": workers, "seed": seed}
+    row |= {"trials": marks, "regrets": regrets, "seconds": seconds}
+    return row | {"version": importlib.metadata.version(PACKAGES[peer])}
+
+
+def speed(peer, size):
+    """One line: the median time of one ask and one tell after so many random trials."""
+    problem, rng = problems.speed(), random.Random(1)
+    optimizer = PEERS[peer](problem, 1)
+    drawn = [problem.random(rng)[1] for _ in range(size)]
+    optimizer.insert([(values, problem.value(values)) for values in drawn])
+    times = []
+    for _ in range(SPEED[size]):
+        begin = time.process_time()
+        trial, values = optimizer.ask()
+        optimizer.tell(trial, problem.value(values))
+        times.append(time.process_time() - begin)
+    row = {"peer": peer, "size": size, "ask_and_tell_ms": float(np.median(times)) * 1e3}
+    return row | {"version": importlib.metadata.version(PACKAGES[peer])}
+
+
+def work(seeds):
+    """All (peer, problem, workers, seed, trials), the most telling first."""
+    main = list(problems.TABLES)[:4] + problems.FUNCTIONS
+    more = list(problems.TABLES)[4:]
+    hard = ["branin", "hartmann6", "nb201-cifar10", "rosenbrock5", "ackley10"]
+    slow = ["hyperopt", "optuna-univariate"]
+    stages = [("optuna", main, 1, 300), ("optuna-gp", hard, 1, 100), *[(peer, main, 1, 100) for peer in slow]]
+    stages += [("optuna", main, 4, 300), *[(peer, main, 4, 100) for peer in slow], ("optuna", more, 1, 300)]
+    stages += [(peer, main, workers, 300) for workers in (1, 4) for peer in slow]
+    jobs = [(p, name, w, seed, trials) for p, names, w, trials in stages for name in names for seed in range(seeds)]
+    # Hyperopt takes too long after 10000 trials.
+    sizes = [("optuna", size) for size in SPEED] + [("hyperopt", size) for size in SPEED if size < 10000]
+    return [(peer, "speed", 1, size, size) for peer, size in sizes] + jobs
+
+
+def attempt(job):
+    try:
+        return speed(job[0], job[4]) if job[1] == "speed" else run(*job)
+    except Exception:
+        print(job, traceback.format_exc(), file=sys.stderr, flush=True)
+        return None
 
 
 def main():
-    global CELLS_BEST
     parser = argparse.ArgumentParser()
-    parser.add_argument("out")
-    parser.add_argument("--peers", default=",".join(PEERS))
-    parser.add_argument("--functions", default=",".join(FUNCTIONS))
-    parser.add_argument("--seeds", type=int, default=30)
-    parser.add_argument("--trials", default="100,300")
+    parser.add_argument("out", type=pathlib.Path)
+    parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--seeds", type=int, default=25)
+    parser.add_argument("--only", default=",".join(PEERS))
+    parser.add_argument("--problems", default=",".join([*problems.ALL, "speed"]))
     parser.add_argument("--workers", default="1,4")
     args = parser.parse_args()
-    CELLS_BEST = min(cells6(x) for x in itertools.product(range(5), repeat=6))
-    marks = [int(t) for t in args.trials.split(",")]
-    with open(args.out, "a") as out:
-        for peer, function in itertools.product(args.peers.split(","), args.functions.split(",")):
-            for workers in [int(w) for w in args.workers.split(",")]:
-                begin = time.process_time()
-                runs = [run(peer, function, 1000 + seed, workers, marks) for seed in range(args.seeds)]
-                seconds = (time.process_time() - begin) / args.seeds
-                for at, mark in enumerate(marks):
-                    row = {"peer": peer, "function": function, "workers": workers, "trials": mark}
-                    regrets = [regrets[at] for regrets in runs]
-                    out.write(json.dumps({**row, "regrets": regrets, "seconds": seconds}) + "\n")
-                    out.flush()
-                    print(row, float(np.median(regrets)), f"{seconds:.2f} s a run", flush=True)
+    lines = args.out.read_text().splitlines() if args.out.exists() else []
+    rows = [json.loads(line) for line in lines]
+    known = {}
+    for row in rows:
+        if "size" in row:
+            known[row["peer"], "speed", 1, row["size"]] = row["size"]
+            continue
+        key = tuple(row[key] for key in ("peer", "problem", "workers", "seed"))
+        known[key] = max(known.get(key, 0), *row["trials"])
+    chosen = [set(args.only.split(",")), set(args.problems.split(",")), set(map(int, args.workers.split(",")))]
+    wanted = [job for job in work(args.seeds) if all(x in names for x, names in zip(job, chosen))]
+    jobs = [job for job in wanted if known.get(job[:4], 0) < job[4]]
+    failed = 0
+    with args.out.open("a") as out, multiprocessing.get_context("spawn").Pool(args.jobs) as pool:
+        for done, row in enumerate(pool.imap_unordered(attempt, jobs), 1):
+            if row is None:
+                failed += 1
+                continue
+            out.write(json.dumps(row) + "\n")
+            out.flush()
+            print(f"{done}/{len(jobs)}", json.dumps(row), flush=True)
+    sys.exit(f"{failed} runs failed" if failed else 0)
 
 
 if __name__ == "__main__":
