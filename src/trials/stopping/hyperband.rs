@@ -114,7 +114,8 @@ mod tests {
                 let mut before = None;
                 for progress in [1.0, 2.0, 3.0, 4.0] {
                     let now = Sample { progress, value };
-                    stopped = stopped.or(hyperband.judge(trial, before, now).map(|_| progress));
+                    let reason = hyperband.judge(trial, before, now);
+                    stopped = stopped.or_else(|| reason.map(|_| progress));
                     before = Some(now);
                 }
             }

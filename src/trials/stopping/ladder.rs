@@ -176,6 +176,7 @@ mod tests {
     fn a_report_beyond_two_rungs_counts_at_both() {
         let mut ladder = Ladder::new("asha", 1.0, 3, 27.0);
         assert_eq!(ladder.judge(TrialId(0), None, sample(4.0, 1.0)), None);
+        assert_eq!(ladder.judge(TrialId(0), Some(sample(4.0, 1.0)), sample(5.0, 0.9)), None);
         assert_eq!(ladder.rungs.iter().map(|rung| rung.sorted.len()).collect::<Vec<_>>(), [1, 1, 0]);
         let reason = ladder.judge(TrialId(1), Some(sample(0.5, 0.0)), sample(4.0, 2.0));
         let expected = Reason::Rung { rung: 3.0, rank: 2, trials: 2, kept: 1 };

@@ -124,7 +124,9 @@ mod tests {
 
     fn averages(samples: &[(f64, f64)], distance: f64) -> Averages {
         let mut averages = Averages::new();
-        samples.iter().for_each(|&(progress, value)| averages.push(Sample { progress, value }, distance));
+        for &(progress, value) in samples {
+            averages.push(Sample { progress, value }, distance);
+        }
         averages
     }
 

@@ -93,7 +93,7 @@ pub enum End {
 /// - A value that is not a finite number stops the trial once it has had its grace (not with the rule `none`). Before that it is no
 ///   value at all: some metrics are undefined at the start, while a trial that has diverged will report it again.
 /// - A trial that was stopped stays stopped, whatever it still reports, until it has ended.
-/// - A trial that has done all its epochs is never stopped.
+/// - A trial that has done all its epochs is never stopped, unless its last value is not a finite number.
 /// - What a trial has reported goes on to count for others after its end. But one that diverged, failed or was cancelled
 ///   counts no more: no trial has to beat another that will not finish.
 ///
