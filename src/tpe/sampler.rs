@@ -19,7 +19,7 @@ const REPLACEMENTS: usize = 40;
 /// That many rounds of candidates come from the good trials, before others come from anywhere.
 const GOOD_ROUNDS: usize = 4;
 
-/// How a [`Tpe`] searches. The defaults did best on the functions of `docs/search.md` and six others, with other
+/// How a [`Tpe`] searches. The defaults did best on the functions of `docs/search.md` and seven others, with other
 /// seeds than there.
 ///
 /// ```

@@ -1,7 +1,7 @@
 //! Runs the Rust peers on the problems of `problems.rs` and writes the regret of each run as a JSON line.
 //!
-//! `search-peers FOLDER OUT.jsonl [--seeds N]`, where `problems.py` has filled the folder. What is in OUT already
-//! is not run again.
+//! `search-peers FOLDER OUT.jsonl [--seeds N] [--problems NAME,...]`, where `problems.py` has filled the folder. What
+//! is in OUT already is not run again.
 
 mod optimizer_crate;
 mod parzen_crate;
@@ -43,15 +43,23 @@ const PEERS: [(&str, &str, Make); 5] = [
 ];
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let (folder, out, seeds) = match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
-        [folder, out] => (folder, out, SEEDS),
-        [folder, out, "--seeds", seeds] => (folder, out, seeds.parse()?),
-        _ => return Err("usage: search-peers FOLDER OUT.jsonl [--seeds N]".into()),
+    let (mut paths, mut seeds, mut problems) = (Vec::new(), SEEDS, None);
+    let mut arguments = std::env::args().skip(1);
+    while let Some(argument) = arguments.next() {
+        match argument.as_str() {
+            "--seeds" => seeds = arguments.next().ok_or("--seeds needs a number")?.parse()?,
+            "--problems" => problems = Some(arguments.next().ok_or("--problems needs names")?),
+            _ => paths.push(argument),
+        }
+    }
+    let [folder, out] = &paths[..] else {
+        return Err("usage: search-peers FOLDER OUT.jsonl [--seeds N] [--problems NAME,...]".into());
     };
+    let chosen =
+        |name: &str| problems.as_ref().is_none_or(|names| names.split(',').any(|chosen| chosen == name));
     let known = known(out)?;
     let mut out = OpenOptions::new().create(true).append(true).open(out)?;
-    for problem in problems::all(Path::new(folder))? {
+    for problem in problems::all(Path::new(folder))?.into_iter().filter(|problem| chosen(problem.name)) {
         for (name, version, make) in PEERS {
             for workers in WORKERS {
                 for seed in
