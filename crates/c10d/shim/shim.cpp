@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include <c10/util/Logging.h>
 #include <torch/torch.h>
 
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>

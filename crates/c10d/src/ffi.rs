@@ -3,7 +3,7 @@
 use std::{
     ffi::{CStr, CString, c_char, c_int, c_void},
     marker::{PhantomData, PhantomPinned},
-    ptr,
+    ptr::{self, NonNull},
     time::Duration,
 };
 
@@ -225,6 +225,11 @@ pub(crate) fn call(entry: impl FnOnce(Message) -> i32) -> Result<(), Failure> {
         _ => Kind::Other,
     };
     Err(Failure { kind, message: text.trim_end().to_owned() })
+}
+
+/// What an entry point has made, after it has said that all went well.
+pub(crate) fn made<T>(raw: *mut T) -> NonNull<T> {
+    NonNull::new(raw).expect("the shim makes what was asked for, or fails")
 }
 
 /// Milliseconds as the shim takes them: libtorch reads 0 as "for ever", so the least is 1.

@@ -17,7 +17,7 @@ use tch::Tensor;
 
 use crate::{
     error::{Error, Result},
-    ffi::{self, Failure, RawGroup, RawWatch, RawWork, TensorPtr, c_string, call, millis},
+    ffi::{self, Failure, RawGroup, RawWatch, RawWork, TensorPtr, c_string, call, made, millis},
     store::Store,
     work::Work,
 };
@@ -190,7 +190,7 @@ impl ProcessGroup {
             }
         }
         .map_err(|failure| Error::of(DURING, failure))?;
-        let raw = NonNull::new(raw).expect("the shim makes a group or fails");
+        let raw = made(raw);
         let aborted = Arc::new(AtomicBool::new(false));
         let (store, timeout) = (store.clone(), options.timeout);
         let inner = Inner { raw, store, timeout, rank, size, aborted, failure: RefCell::new(None) };
@@ -310,8 +310,7 @@ impl ProcessGroup {
     #[must_use]
     pub fn abort_handle(&self) -> AbortHandle {
         // SAFETY: the group is alive.
-        let raw = unsafe { ffi::c10d_group_watch(self.raw()) };
-        let raw = NonNull::new(raw).expect("there is memory for a pointer");
+        let raw = made(unsafe { ffi::c10d_group_watch(self.raw()) });
         AbortHandle { watch: Arc::new(Watch(raw)), aborted: self.inner.aborted.clone() }
     }
 
@@ -350,7 +349,7 @@ impl ProcessGroup {
         let mut raw = ptr::null_mut();
         call(|message| entry(&raw mut raw, message))
             .map_err(|failure| self.fail(Error::at_launch(during, failure)))?;
-        Ok(NonNull::new(raw).expect("the shim makes work or fails"))
+        Ok(made(raw))
     }
 
     /// Calls an entry point that waits for the end of its collectives.
@@ -409,6 +408,6 @@ impl AbortHandle {
 
 impl fmt::Debug for AbortHandle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("AbortHandle").field("aborted", &self.aborted).finish()
+        f.debug_struct("AbortHandle").field("aborted", &self.aborted).finish_non_exhaustive()
     }
 }

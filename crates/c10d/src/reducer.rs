@@ -6,7 +6,7 @@ use tch::Tensor;
 
 use crate::{
     error::{Error, Result},
-    ffi::{self, RawBucket, RawReducer, call},
+    ffi::{self, RawBucket, RawReducer, call, made},
     group::{ProcessGroup, pointers},
 };
 
@@ -103,8 +103,7 @@ impl Reducer {
                 message,
             )
         })?;
-        let raw = NonNull::new(raw).expect("the shim makes a reducer or fails");
-        Ok(Reducer { handle: Handle(raw), group: group.clone() })
+        Ok(Reducer { handle: Handle(made(raw)), group: group.clone() })
     }
 
     /// Computes gradients, and averages them over the ranks: what this pass computes, added to what was

@@ -13,7 +13,7 @@ use std::{
 
 use crate::{
     error::{Error, Result},
-    ffi::{self, RawStore, c_string, call, millis},
+    ffi::{self, RawStore, c_string, call, made, millis},
 };
 
 /// How long a host may take to reach itself.
@@ -78,9 +78,8 @@ impl Store {
     }
 
     /// Connects to the store at `host:port`, and tries again until it is there or `timeout` is over.
-    pub fn connect(address: impl ToString, timeout: Duration) -> Result<Store> {
+    pub fn connect(address: &str, timeout: Duration) -> Result<Store> {
         const DURING: &str = "connecting to a store";
-        let address = address.to_string();
         let unclear = || Error::invalid(DURING, format!("{address:?} is not of the form host:port"));
         let (host, port) = address.rsplit_once(':').ok_or_else(unclear)?;
         let port: u16 = port.parse().map_err(|_| unclear())?;
@@ -209,7 +208,7 @@ impl Handle {
     ) -> Result<Arc<Handle>> {
         let mut raw = ptr::null_mut();
         call(|message| entry(&raw mut raw, message)).map_err(|failure| Error::of(during, failure))?;
-        Ok(Arc::new(Handle(NonNull::new(raw).expect("the shim makes a store or fails"))))
+        Ok(Arc::new(Handle(made(raw))))
     }
 }
 

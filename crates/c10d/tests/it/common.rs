@@ -26,21 +26,21 @@ pub(crate) const SOON: Duration = Duration::from_secs(60);
 const DONE: &str = "done/";
 
 /// A process of the test: which one, and the store that the first process hosts.
-pub(crate) struct Rank {
+pub(crate) struct Member {
     pub(crate) rank: usize,
     pub(crate) size: usize,
     pub(crate) store: Store,
 }
 
-impl Rank {
+impl Member {
     /// If this process is a rank of a test, which must be the named one.
-    fn of(test: &str) -> Option<Rank> {
+    fn of(test: &str) -> Option<Member> {
         assert_eq!(env::var("C10D_TEST").ok()?, test, "the name given is that of the test");
         tch::set_num_threads(1);
         let number = |name: &str| env::var(name).expect("it is set").parse().expect("a number");
         let address = env::var("C10D_STORE").expect("it is set");
-        let store = Store::connect(address, SOON).expect("the store is there");
-        Some(Rank { rank: number("C10D_RANK"), size: number("C10D_SIZE"), store })
+        let store = Store::connect(&address, SOON).expect("the store is there");
+        Some(Member { rank: number("C10D_RANK"), size: number("C10D_SIZE"), store })
     }
 
     /// The group of all ranks, under a prefix of its own, with a timeout that no test lives to see.
@@ -140,13 +140,13 @@ impl Drop for World {
 }
 
 /// Runs the body in `size` processes.
-pub(crate) fn ranks(test: &str, size: usize, body: impl FnOnce(&Rank)) {
+pub(crate) fn ranks(test: &str, size: usize, body: impl FnOnce(&Member)) {
     staged(test, size, body, |world| world.join(&[]));
 }
 
 /// Runs the body in `size` processes, and the director in the one that `cargo test` started.
-pub(crate) fn staged(test: &str, size: usize, body: impl FnOnce(&Rank), director: impl FnOnce(World)) {
-    if let Some(me) = Rank::of(test) {
+pub(crate) fn staged(test: &str, size: usize, body: impl FnOnce(&Member), director: impl FnOnce(World)) {
+    if let Some(me) = Member::of(test) {
         body(&me);
         me.say(&format!("{DONE}{}", me.rank));
     } else {

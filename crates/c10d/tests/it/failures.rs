@@ -5,12 +5,12 @@ use std::{process, time::Duration};
 use c10d::{Error, ProcessGroup, ReduceOp, Result, Store};
 use tch::{Device, Kind, Tensor};
 
-use crate::common::{FOREVER, Rank, SOON, options, ranks, staged};
+use crate::common::{FOREVER, Member, SOON, options, ranks, staged};
 
 const SHORT: Duration = Duration::from_millis(300);
 
 /// Reduces 4 MB again and again, until it fails.
-fn reduce_until_failure(me: &Rank, group: &ProcessGroup) -> Error {
+fn reduce_until_failure(me: &Member, group: &ProcessGroup) -> Error {
     let mut tensor = Tensor::zeros([1 << 20], (Kind::Float, Device::Cpu));
     for step in 0.. {
         if let Err(error) = group.all_reduce(&mut tensor, ReduceOp::Avg) {
@@ -25,7 +25,7 @@ fn reduce_until_failure(me: &Rank, group: &ProcessGroup) -> Error {
 
 /// The survivors fail at once, although the timeout is far away, and go on without the dead one.
 fn survive(test: &'static str, size: usize, victim: usize) {
-    let body = |me: &Rank| {
+    let body = |me: &Member| {
         let group = me.group("gen0");
         let error = reduce_until_failure(me, &group);
         assert!(matches!(error, Error::PeerLost { .. }), "{error}");
@@ -108,7 +108,7 @@ fn waiting_for_work_has_a_timeout_of_its_own() {
 
 #[test]
 fn a_stopped_process_is_a_timeout() {
-    let body = |me: &Rank| {
+    let body = |me: &Member| {
         let group = me.group_of("gen0", me.rank, 2, SHORT);
         if me.rank == 1 {
             let me = process::id().to_string();
@@ -131,7 +131,7 @@ fn a_stopped_process_is_a_timeout() {
 /// A host that is not the process of the test, so that it can be killed.
 #[test]
 fn the_death_of_the_host_is_an_error_for_clients() {
-    let body = |me: &Rank| {
+    let body = |me: &Member| {
         if me.rank == 0 {
             let hosted = Store::host("127.0.0.1:0").expect("a free port");
             hosted.set("here", b"").expect("it is ours");
@@ -139,7 +139,7 @@ fn the_death_of_the_host_is_an_error_for_clients() {
             me.hear("never");
         }
         let address = String::from_utf8(me.store.get("address", SOON).expect("it comes")).expect("text");
-        let client = Store::connect(address, SOON).expect("it is there");
+        let client = Store::connect(&address, SOON).expect("it is there");
         client.wait(&["here"], SOON).expect("it is there");
         me.say("connected");
         // Waiting when it dies, and afterwards.

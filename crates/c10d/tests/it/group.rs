@@ -5,10 +5,10 @@ use std::{sync::mpsc, thread, time::Duration};
 use c10d::{Error, ProcessGroup, ReduceOp, Store};
 use tch::{Kind, Tensor};
 
-use crate::common::{FOREVER, Rank, options, ranks};
+use crate::common::{FOREVER, Member, options, ranks};
 
 /// All collectives, with results that can be worked out by hand.
-fn collectives(me: &Rank) {
+fn collectives(me: &Member) {
     let group = me.group("gen0");
     let (rank, size) = (me.rank as i64, me.size as i64);
     assert_eq!((group.rank(), group.size()), (me.rank, me.size));

@@ -5,7 +5,7 @@ use std::fs;
 use c10d::{ReduceOp, Reducer, ReducerOptions};
 use tch::{Device, Kind, Tensor};
 
-use crate::common::{Rank, ranks};
+use crate::common::{Member, ranks};
 
 /// What this process uses.
 #[derive(Debug, Clone, Copy)]
@@ -26,7 +26,7 @@ impl Usage {
 }
 
 /// One generation of a group: form, reduce, train a step, and part in peace or leave work behind.
-fn generation(me: &Rank, name: &str, in_peace: bool, parameter: &Tensor) {
+fn generation(me: &Member, name: &str, in_peace: bool, parameter: &Tensor) {
     let group = me.group(name);
     let mut tensor = Tensor::zeros([1 << 16], (Kind::Float, Device::Cpu));
     group.all_reduce(&mut tensor, ReduceOp::Avg).expect("all are there");

@@ -1,5 +1,8 @@
 //! What the crate promises, tried with real processes.
 
+#![expect(clippy::cast_possible_wrap, reason = "ranks and sizes are small")]
+#![expect(clippy::float_cmp, reason = "values that are exact in binary")]
+
 mod common;
 mod failures;
 mod group;

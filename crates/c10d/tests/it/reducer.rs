@@ -3,7 +3,7 @@
 use c10d::{Error, GradNorms, ProcessGroup, Reducer, ReducerOptions};
 use tch::{Device, Kind, Tensor};
 
-use crate::common::{Rank, ranks, staged};
+use crate::common::{Member, ranks, staged};
 
 /// Small enough for several buckets.
 const BUCKETS: ReducerOptions =
@@ -83,7 +83,7 @@ fn square_sum(gradients: &[Tensor]) -> f64 {
 }
 
 /// Trains for some steps, each with `micro` micro-batches, next to a model that sees all data in one process.
-fn train(me: &Rank, group: ProcessGroup, micro: i64) {
+fn train(me: &Member, group: ProcessGroup, micro: i64) {
     let mut model = Model::new(me.rank as i64);
     let mut alone = Model::new(0);
     let mut lonely = Model::new(0);
@@ -236,7 +236,7 @@ fn bad_arguments_are_errors_and_the_reducer_goes_on() {
 
 #[test]
 fn training_goes_on_after_a_death_in_the_backward_pass() {
-    let body = |me: &Rank| {
+    let body = |me: &Member| {
         let group = me.group("gen0");
         let model = Model::new(0);
         let mut reducer = Reducer::new(&group, &model.parameters, &BUCKETS).expect("fine parameters");
@@ -250,7 +250,7 @@ fn training_goes_on_after_a_death_in_the_backward_pass() {
         let error = (0..).find_map(step).expect("a peer dies");
         assert!(matches!(error, Error::PeerLost { .. }), "{error}");
         drop((reducer, group));
-        let me = Rank { size: 2, store: me.store.clone(), ..*me };
+        let me = Member { size: 2, store: me.store.clone(), ..*me };
         train(&me, me.group("gen1"), 1);
     };
     staged("reducer::training_goes_on_after_a_death_in_the_backward_pass", 3, body, |mut world| {

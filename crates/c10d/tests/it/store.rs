@@ -36,13 +36,15 @@ fn keys_are_shared_and_prefixes_are_apart() {
 #[test]
 fn counters_count_for_all() {
     let (hosted, client) = pair();
-    let threads: Vec<_> = (0..4)
-        .map(|_| {
-            let client = client.clone();
-            thread::spawn(move || (0..100).for_each(|_| drop(client.add("counter", 1).expect("it is there"))))
-        })
-        .collect();
-    threads.into_iter().for_each(|thread| thread.join().expect("it counts"));
+    thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                for _ in 0..100 {
+                    client.add("counter", 1).expect("it is there");
+                }
+            });
+        }
+    });
     assert_eq!(hosted.add("counter", -1).expect("it is there"), 399);
 }
 
@@ -74,7 +76,7 @@ fn keys_that_never_come_are_timeouts() {
 fn a_store_that_never_comes_is_a_timeout() {
     ranks("store::a_store_that_never_comes_is_a_timeout", 1, |_| {
         let address = Store::host("127.0.0.1:0").expect("a free port").address().to_owned();
-        let error = Store::connect(address, SHORT).expect_err("it is gone");
+        let error = Store::connect(&address, SHORT).expect_err("it is gone");
         assert!(matches!(error, Error::Timeout { .. }), "{error}");
     });
 }
