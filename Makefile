@@ -1,29 +1,43 @@
 # `run` comes with the first study that can be run.
 
 CARGO ?= cargo
+# With libtorch from the cache folder, in a target folder that all checkouts share.
+TORCH := scripts/with-libtorch.sh $(CARGO)
+# The whole workspace at once: fewer packages could mean other features of dependencies, and torch-sys once more.
+ALL := --locked --workspace --features torch
 
 .DEFAULT_GOAL := help
-.PHONY: help test verify fix bench bench-search
+.PHONY: help test verify fix bench bench-search bench-c10d libtorch check-cuda
 
 help: ## List the targets
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
+	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
 
-test: ## Run all tests, documentation examples included
-	$(CARGO) test --locked --lib --bins --tests --examples
-	$(CARGO) test --locked --doc
+test: ## Run all tests, documentation examples included; gets libtorch first
+	$(TORCH) test $(ALL) --lib --bins --tests --examples
+	$(TORCH) test $(ALL) --doc
 
 verify: ## Check everything, change nothing
-	$(CARGO) fmt --check
+	$(CARGO) fmt --all --check
 	$(CARGO) clippy --locked --all-targets -- -D warnings
+	$(TORCH) clippy $(ALL) --all-targets -- -D warnings
 	$(MAKE) test
-	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --locked --no-deps
+	RUSTDOCFLAGS="-D warnings" $(TORCH) doc $(ALL) --no-deps
 
 fix: ## Format the code and apply what clippy suggests
-	$(CARGO) clippy --locked --fix --allow-dirty --allow-staged --all-targets
-	$(CARGO) fmt
+	$(TORCH) clippy $(ALL) --fix --allow-dirty --allow-staged --all-targets
+	$(CARGO) fmt --all
+
+libtorch: ## Get libtorch into the cache folder, for cargo with --features torch
+	@scripts/libtorch.py
+
+check-cuda: ## Compile what is for GPUs; needs 1.5 GB of packages, but no GPU
+	LIBTORCH_FLAVOUR=cuda $(TORCH) clippy --locked --workspace --features cuda,tch/doc-only --all-targets -- -D warnings
 
 bench: ## Measure the goodput engine and the allocator
 	$(CARGO) bench --locked --bench engine
+
+bench-c10d: ## Measure process groups on this machine
+	$(TORCH) run --locked --package c10d --example measure
 
 SEARCH := $(CURDIR)/.cache/search
 

@@ -52,11 +52,12 @@ const IMPURE: [&str; 17] = [
 ];
 
 /// External crates that only one module may name.
-const HOMES: [(&str, &str); 6] = [
+const HOMES: [(&str, &str); 7] = [
     ("actix", "actors"),
     ("actix_rt", "actors"),
     ("actix_web", "dashboard"),
     ("tch", "worker"),
+    ("c10d", "worker"),
     ("prost", "wire"),
     ("prost_types", "wire"),
 ];
@@ -440,7 +441,7 @@ fn what_is_allowed_passes() {
         ("src/main.rs", "fn main() { pollux_tune::cli::main() }"),
         ("src/actors/mod.rs", "use actix::Actor;\n#[actix::main]\nasync fn f() {}"),
         ("src/dashboard/mod.rs", "use actix_web::web;"),
-        ("src/worker/mod.rs", "use tch::Tensor;"),
+        ("src/worker/mod.rs", "use c10d::ProcessGroup;\nuse tch::Tensor;"),
         ("crates/c10d/src/lib.rs", "unsafe {}"),
     ] {
         assert_eq!(verdict(file, text), "", "{file}: {text}");
@@ -480,6 +481,7 @@ fn crates_and_words_stay_where_they_belong() {
     assert!(verdict("src/cli/mod.rs", "use actix::System;").contains("belongs in src/actors/"));
     assert!(verdict("src/actors/mod.rs", "use actix_web::web;").contains("belongs in src/dashboard/"));
     assert!(verdict("src/trials/mod.rs", "fn f(x: tch::Tensor) {}").contains("belongs in src/worker/"));
+    assert!(verdict("src/sim/mod.rs", "use c10d::Store;").contains("belongs in src/worker/"));
     assert!(verdict("src/main.rs", "use prost::Message;").contains("belongs in src/wire/"));
     assert!(verdict("src/worker/mod.rs", "fn f() { unsafe { g() } }").contains("unsafe code"));
     assert!(verdict("tests/a.rs", "unsafe fn f() {}").contains("unsafe code"));

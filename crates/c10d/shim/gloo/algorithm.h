@@ -1,0 +1,2 @@
+// Stand-in: libtorch's headers include this file, but use nothing of it.
+#pragma once

@@ -1,0 +1,11 @@
+//! What the crate promises, tried with real processes.
+
+#![expect(clippy::cast_possible_wrap, reason = "ranks and sizes are small")]
+#![expect(clippy::float_cmp, reason = "values that are exact in binary")]
+
+mod common;
+mod failures;
+mod group;
+mod leaks;
+mod reducer;
+mod store;

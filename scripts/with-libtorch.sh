@@ -1,0 +1,34 @@
+#!/usr/bin/env bash
+# Runs a command with libtorch at hand: `scripts/with-libtorch.sh cargo test --workspace --features torch`.
+#
+# Gets libtorch first (see libtorch.py), and unless CARGO_TARGET_DIR says otherwise, lets cargo build in the cache folder, where all
+# checkouts share the minutes that torch-sys takes. A LIBTORCH of your own is used as it is, with your own target folder.
+# LIBTORCH_FLAVOUR=cuda stands for the one that has CUDA.
+set -euo pipefail
+
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+# Each checkout adds its own part to the shared folder. Beyond this many GB it is begun anew.
+limit_gb=20
+
+if [ -z "${LIBTORCH:-}" ]; then
+  flavour=${LIBTORCH_FLAVOUR:-cpu}
+  LIBTORCH=$("$here/libtorch.py" "$flavour")
+  export LIBTORCH
+  if [ -z "${CARGO_TARGET_DIR:-}" ]; then
+    cache=$(dirname "$(dirname "$LIBTORCH")")
+    # One for each libtorch: another one makes cargo compile torch-sys again.
+    export CARGO_TARGET_DIR=$cache/target-$flavour
+    # Held as long as the command runs, so that nobody removes the folder meanwhile.
+    exec 9> "$CARGO_TARGET_DIR.lock"
+    if flock --exclusive --nonblock 9 && [ -d "$CARGO_TARGET_DIR" ]; then
+      used_gb=$(du -s --block-size=1G "$CARGO_TARGET_DIR" | cut -f 1)
+      if [ "$used_gb" -ge "$limit_gb" ]; then
+        echo "with-libtorch: $CARGO_TARGET_DIR has grown to $used_gb GB and is begun anew" >&2
+        rm -rf "$CARGO_TARGET_DIR"
+      fi
+    fi
+    flock --shared 9
+  fi
+fi
+
+exec "$@"
