@@ -7,17 +7,20 @@
 #![expect(clippy::print_stdout, reason = "the tables are its output")]
 
 mod functions;
+mod several;
 mod speed;
 mod study;
 mod table;
 
 use std::{error::Error, fs};
 
-use study::{OURS, regrets};
+use study::{OURS, OURS_OF_SEVERAL, missing, regrets};
 use table::{Runs, print};
 
 /// After so many trials the regret is noted.
 const MARKS: [usize; 2] = [100, 300];
+/// After so many trials of problems with several objectives the missing volume is noted.
+const MARK_OF_SEVERAL: usize = 150;
 const WORKERS: [usize; 2] = [1, 4];
 const SEEDS: u64 = 30;
 
@@ -43,7 +46,16 @@ fn main() -> Result<(), Box<dyn Error>> {
             }
         }
     }
-    print(&runs);
+    let problems = several::problems();
+    let mut of_several = runs.split_off(|function| problems.iter().any(|problem| problem.name == function));
+    for problem in &problems {
+        for (name, make) in OURS_OF_SEVERAL {
+            let missing = (0..seeds).map(|seed| missing(problem, make, seed, MARK_OF_SEVERAL)).collect();
+            of_several.add(name, problem.name, 1, MARK_OF_SEVERAL, missing);
+        }
+    }
+    print("Median regret", &runs);
+    print("Median volume that is missing", &of_several);
     speed::print();
     Ok(())
 }

@@ -8,7 +8,7 @@ use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use rand_distr::{Distribution, StandardNormal};
 
-use crate::functions::Function;
+use crate::{functions::Function, several::Problem};
 
 pub(crate) type Make = fn(Dims, u64) -> Box<dyn Suggester>;
 
@@ -18,6 +18,32 @@ pub(crate) const OURS: [(&str, Make); 3] = [
     ("our halton", |dims, seed| Box::new(Halton::new(dims, seed))),
     ("our random", |dims, _| Box::new(Random::new(dims))),
 ];
+
+pub(crate) type MakeOfSeveral = fn(Dims, usize) -> Box<dyn Suggester>;
+
+/// Our suggesters for several objectives.
+pub(crate) const OURS_OF_SEVERAL: [(&str, MakeOfSeveral); 2] = [
+    ("pollux-tune", |dims, objectives| {
+        Box::new(Tpe::with_objectives(dims, objectives).expect("there are some"))
+    }),
+    ("our random", |dims, objectives| {
+        Box::new(Random::with_objectives(dims, objectives).expect("there are some"))
+    }),
+];
+
+/// How much of the volume of the true front is missing after so many trials, one at a time.
+pub(crate) fn missing(problem: &Problem, make: MakeOfSeveral, seed: u64, trials: usize) -> f64 {
+    let seed = 10_000 + seed;
+    let mut suggester = make(problem.dims.clone(), problem.reference.len());
+    let mut results = Vec::new();
+    for id in (0..trials as u32).map(TrialId) {
+        let rng = &mut ChaCha8Rng::seed_from_u64(seed << 32 | u64::from(id.0));
+        let point = suggester.ask(id, rng).expect("there is a point");
+        results.push((problem.values)(&point));
+        suggester.tell(id, Outcome::Done((problem.values)(&point))).expect("it is running");
+    }
+    problem.missing(&results)
+}
 
 /// The regret after each number of trials in `marks`, the last of which is the largest.
 ///

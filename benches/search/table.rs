@@ -1,6 +1,9 @@
 //! Medians side by side, with a test whether they differ.
 
-use std::{collections::BTreeMap, error::Error};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    error::Error,
+};
 
 use serde_json::Value;
 
@@ -52,6 +55,22 @@ impl Runs {
         self.regrets.insert(((function.to_owned(), workers, trials), name.to_owned()), regrets);
     }
 
+    /// Takes some functions out.
+    pub(crate) fn split_off(&mut self, taken: impl Fn(&str) -> bool) -> Self {
+        let mut other = Self::default();
+        for ((setting, name), regrets) in std::mem::take(&mut self.regrets) {
+            let runs = if taken(&setting.0) { &mut other } else { &mut *self };
+            runs.add(&name, &setting.0, setting.1, setting.2, regrets);
+        }
+        for runs in [self, &mut other] {
+            let known: BTreeSet<&String> = runs.regrets.keys().map(|(_, name)| name).collect();
+            runs.optimizers.retain(|name| known.contains(name));
+            let known: BTreeSet<&String> = runs.regrets.keys().map(|((function, ..), _)| function).collect();
+            runs.functions.retain(|function| known.contains(function));
+        }
+        other
+    }
+
     /// Ours first.
     fn columns(&self) -> Vec<&String> {
         let mut columns: Vec<&String> = self.optimizers.iter().collect();
@@ -69,10 +88,10 @@ impl Runs {
 }
 
 /// Prints one row for each setting, and how often ours was better or worse.
-pub(crate) fn print(runs: &Runs) {
+pub(crate) fn print(what: &str, runs: &Runs) {
     let columns = runs.columns();
     let mut tally: BTreeMap<&str, [u32; 3]> = BTreeMap::new();
-    println!("\nMedian regret; `+` where {OURS} is significantly better, `-` where it is worse.\n");
+    println!("\n{what}; `+` where {OURS} is significantly better, `-` where it is worse.\n");
     let names: Vec<&str> = columns.iter().map(|name| name.as_str()).collect();
     println!("| trials | workers | function | {} |", names.join(" | "));
     println!("|---|---|---|{}", "---|".repeat(columns.len()));
