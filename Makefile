@@ -50,3 +50,5 @@ bench-search: ## Measure the suggesters against others, which are installed into
 	$(SEARCH)/bin/python benches/search/peers.py $(SEARCH)/peers.jsonl
 	$(CARGO) bench --locked --bench search -- \
 		$(SEARCH)/problems $(SEARCH)/peers.jsonl $(SEARCH)/peers-rs.jsonl --report $(SEARCH)/report.md
+	$(SEARCH)/bin/python benches/several/peers.py $(SEARCH)/several.jsonl
+	$(CARGO) bench --locked --bench several -- $(SEARCH)/several.jsonl

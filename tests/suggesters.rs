@@ -13,28 +13,41 @@ use proptest::{
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 
-type Make = fn(&Dims) -> Box<dyn Suggester>;
+type Make = fn(&Dims, usize) -> Box<dyn Suggester>;
 
-/// Everything behind the trait.
+/// Everything behind the trait, for so many objectives.
 const ALL: [(&str, Make); 6] = [
-    ("tpe", |dims| Box::new(Tpe::new(dims.clone()))),
-    ("tpe from the second trial on", |dims| Box::new(eager(dims))),
-    ("random", |dims| Box::new(Random::new(dims.clone()))),
-    ("halton", |dims| Box::new(Halton::new(dims.clone(), 5))),
-    ("grid", |dims| Box::new(Grid::new(dims.clone(), 3).expect("the grid is small"))),
-    ("enqueue", |dims| {
+    ("tpe", |dims, objectives| {
+        Box::new(Tpe::with_objectives(dims.clone(), objectives).expect("there are some"))
+    }),
+    ("tpe from the second trial on", |dims, objectives| Box::new(eager(dims, objectives))),
+    ("random", |dims, objectives| {
+        Box::new(Random::with_objectives(dims.clone(), objectives).expect("there are some"))
+    }),
+    ("halton", |dims, objectives| {
+        Box::new(Halton::with_objectives(dims.clone(), 5, objectives).expect("there are some"))
+    }),
+    ("grid", |dims, objectives| {
+        Box::new(Grid::with_objectives(dims.clone(), 3, objectives).expect("the grid is small"))
+    }),
+    ("enqueue", |dims, objectives| {
         let first = dims.build(|_, dim| dim.at(0.5));
-        Box::new(Enqueue::new(dims, vec![first], Tpe::new(dims.clone())).expect("the point is fine"))
+        let next = Tpe::with_objectives(dims.clone(), objectives).expect("there are some");
+        Box::new(Enqueue::new(dims, vec![first], next).expect("the point is fine"))
     }),
 ];
 
 const GOLDEN_TPE: [Option<f64>; 4] =
     [Some(0.137_271_262_180_563_3), Some(2.0), Some(5.0), Some(0.140_921_954_529_703_35)];
+const GOLDEN_TPE_OF_TWO: [Option<f64>; 4] =
+    [Some(0.511_186_613_130_159_9), Some(0.0), Some(4.0), Some(0.521_693_302_787_183_3)];
+const GOLDEN_TPE_OF_THREE: [Option<f64>; 4] =
+    [Some(0.375_708_595_001_560_1), Some(0.0), Some(0.0), Some(0.835_013_711_147_466_8)];
 const GOLDEN_HALTON: [Option<f64>; 4] =
     [Some(0.056_520_693_495_964_336), Some(2.0), Some(3.0), Some(0.304_694_592_521_860_1)];
 
-fn eager(dims: &Dims) -> Tpe {
-    let options = TpeOptions { startup: 1, ..TpeOptions::default() };
+fn eager(dims: &Dims, objectives: usize) -> Tpe {
+    let options = TpeOptions { startup: 1, objectives, ..TpeOptions::default() };
     Tpe::with_options(dims.clone(), options).expect("the options are fine")
 }
 
@@ -71,7 +84,7 @@ enum Event {
     Tell(usize, Outcome),
 }
 
-fn events() -> impl Strategy<Value = Vec<Event>> {
+fn events(objectives: usize) -> impl Strategy<Value = Vec<Event>> {
     let number = prop_oneof![
         8 => -1e3..1e3,
         1 => Just(f64::NAN),
@@ -79,7 +92,7 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
         1 => Just(f64::NEG_INFINITY),
     ];
     let outcome = prop_oneof![
-        4 => number.clone().prop_map(|value| Outcome::Done(vec![value])),
+        4 => prop::collection::vec(number.clone(), objectives).prop_map(Outcome::Done),
         1 => (prop::option::of(number), 0_u64..9).prop_map(|(value, step)| Outcome::Stopped { value, step }),
         1 => Just(Outcome::Failed),
     ];
@@ -134,9 +147,13 @@ fn replay(suggester: &mut dyn Suggester, events: &[Event], points: &[Point]) -> 
     Ok(())
 }
 
-fn conforms(make: Make, dims: &Dims, events: &[Event]) -> Result<(), TestCaseError> {
+fn conforms(
+    make: impl Fn() -> Box<dyn Suggester>,
+    dims: &Dims,
+    events: &[Event],
+) -> Result<(), TestCaseError> {
     let wrong = |error: Error| TestCaseError::fail(error.to_string());
-    let (mut live, mut twin, mut late) = (make(dims), make(dims), make(dims));
+    let (mut live, mut twin, mut late) = (make(), make(), make());
     let points = play(&mut *live, events).map_err(wrong)?;
     for point in &points {
         prop_assert!(dims.contains(point), "{:?} is not in the space", point);
@@ -151,13 +168,13 @@ fn conforms(make: Make, dims: &Dims, events: &[Event]) -> Result<(), TestCaseErr
 
 #[test]
 fn all_suggesters_keep_their_promises() {
-    for (name, make) in ALL {
+    for ((name, make), objectives) in ALL.into_iter().flat_map(|all| [(all, 1), (all, 2), (all, 3)]) {
         let seeds = FileFailurePersistence::WithSource("regressions");
         let failure_persistence = Some(Box::new(seeds) as Box<_>);
         let config = Config { source_file: Some(file!()), failure_persistence, ..Config::default() };
-        let run = |(dims, events): (Dims, Vec<Event>)| conforms(make, &dims, &events);
-        if let Err(error) = TestRunner::new(config).run(&(spaces(), events()), run) {
-            panic!("{name}: {error}");
+        let run = |(dims, events): (Dims, Vec<Event>)| conforms(|| make(&dims, objectives), &dims, &events);
+        if let Err(error) = TestRunner::new(config).run(&(spaces(), events(objectives)), run) {
+            panic!("{name} with {objectives} objectives: {error}");
         }
     }
 }
@@ -166,7 +183,7 @@ fn all_suggesters_keep_their_promises() {
 fn trials_that_run_at_the_same_time_differ() {
     let dims = flat(&[Dim::Continuous, Dim::Continuous]);
     for (name, make) in ALL {
-        let mut suggester = make(&dims);
+        let mut suggester = make(&dims, 1);
         let mut seen = BTreeSet::new();
         for id in (0..9).map(TrialId) {
             let point = suggester.ask(id, &mut rng(id)).expect("there are nine points");
@@ -182,7 +199,7 @@ fn trials_that_run_at_the_same_time_differ() {
 #[test]
 fn running_trials_keep_tpe_away() {
     let dims = flat(&[Dim::Continuous]);
-    let mut tpe = eager(&dims);
+    let mut tpe = eager(&dims, 1);
     for (number, x) in [(0, 0.5), (1, 0.1), (2, 0.9), (3, 0.48), (4, 0.52)] {
         tpe.insert(TrialId(number), vec![Some(x)]).expect("it is new");
         tpe.tell(TrialId(number), Outcome::Done(vec![(x - 0.5_f64).abs()])).expect("it is running");
@@ -199,7 +216,7 @@ fn running_trials_keep_tpe_away() {
 fn spaces_without_a_choice_have_one_answer() {
     for (name, make) in ALL {
         for dims in [flat(&[]), flat(&[Dim::Categorical { count: 1 }, Dim::Discrete { count: 1 }])] {
-            let mut suggester = make(&dims);
+            let mut suggester = make(&dims, 1);
             let mut answers = 0;
             for id in (0..30).map(TrialId) {
                 match suggester.ask(id, &mut rng(id)) {
@@ -221,7 +238,7 @@ fn spaces_without_a_choice_have_one_answer() {
 fn finite_spaces_run_out_gracefully() {
     let dims = flat(&[Dim::Categorical { count: 4 }, Dim::Discrete { count: 5 }]);
     for (name, make) in ALL {
-        let mut suggester = make(&dims);
+        let mut suggester = make(&dims, 1);
         let mut seen = BTreeSet::new();
         for id in (0..60).map(TrialId) {
             match suggester.ask(id, &mut rng(id)) {
@@ -244,7 +261,7 @@ fn constraints_hold_and_impossible_ones_are_named() {
     let narrow = dims.clone().with_constraint(|point| point[0] >= point[1].map(|x| x + 0.5));
     let never = dims.with_constraint(|_| false);
     for (name, make) in ALL.into_iter().filter(|(name, _)| *name != "enqueue") {
-        let mut suggester = make(&narrow);
+        let mut suggester = make(&narrow, 1);
         for id in (0..60).map(TrialId) {
             let Ok(point) = suggester.ask(id, &mut rng(id)) else {
                 assert_eq!((name, id.0), ("grid", 6), "out of points");
@@ -254,7 +271,7 @@ fn constraints_hold_and_impossible_ones_are_named() {
             let value = point.iter().flatten().sum();
             suggester.tell(id, Outcome::Done(vec![value])).expect("it is running");
         }
-        let error = make(&never).ask(TrialId(0), &mut rng(TrialId(0)));
+        let error = make(&never, 1).ask(TrialId(0), &mut rng(TrialId(0)));
         assert!(matches!(error, Err(Error::Infeasible(_) | Error::Exhausted(0))), "{name}: {error:?}");
     }
 }
@@ -262,16 +279,33 @@ fn constraints_hold_and_impossible_ones_are_named() {
 #[test]
 fn mistakes_of_the_caller_are_named_and_change_nothing() {
     let dims = flat(&[Dim::Continuous]);
-    for (name, make) in ALL {
-        let mut suggester = make(&dims);
+    for ((name, make), objectives) in ALL.into_iter().flat_map(|all| [(all, 1), (all, 2)]) {
+        let mut suggester = make(&dims, objectives);
         let (id, other) = (TrialId(3), TrialId(4));
         assert_eq!(suggester.tell(id, Outcome::Failed), Err(Error::UnknownTrial(id)), "{name}");
         suggester.ask(id, &mut rng(id)).expect("it is new");
         assert_eq!(suggester.ask(id, &mut rng(id)), Err(Error::DuplicateTrial(id)), "{name}");
         assert_eq!(suggester.insert(other, vec![None]), Err(Error::BadPoint(other)), "{name}");
-        suggester.tell(id, Outcome::Done(vec![0.0])).expect("it is running");
+        let wrong = Error::Objectives { trial: id, given: objectives + 1, expected: objectives };
+        assert_eq!(suggester.tell(id, Outcome::Done(vec![0.0; objectives + 1])), Err(wrong), "{name}");
+        suggester.tell(id, Outcome::Done(vec![0.0; objectives])).expect("it is running");
         assert_eq!(suggester.tell(id, Outcome::Failed), Err(Error::AlreadyTold(id)), "{name}");
         assert!(suggester.ask(other, &mut rng(other)).is_ok(), "{name}");
+    }
+}
+
+#[test]
+fn there_is_at_least_one_objective() {
+    let dims = flat(&[Dim::Continuous]);
+    let errors = [
+        Tpe::with_objectives(dims.clone(), 0).err(),
+        Random::with_objectives(dims.clone(), 0).err(),
+        Halton::with_objectives(dims.clone(), 1, 0).err(),
+        Grid::with_objectives(dims, 2, 0).err(),
+    ];
+    for error in errors {
+        let error = error.expect("it is refused").to_string();
+        assert_eq!(error, "the number of objectives is 0, allowed is 1 or more");
     }
 }
 
@@ -282,18 +316,21 @@ fn suggestions_are_the_same_everywhere() {
     let cells = Dim::Discrete { count: 7 };
     let dims = vec![Dim::Continuous, Dim::Categorical { count: 3 }, cells, Dim::Continuous];
     let dims = Dims::new(dims, vec![None, None, None, Some(child)]).expect("it is a space");
-    let last = |make: Make| {
-        let mut suggester = make(&dims);
+    let last = |make: Make, objectives: usize| {
+        let mut suggester = make(&dims, objectives);
         let mut point = Point::new();
         for id in (0..40).map(TrialId) {
             point = suggester.ask(id, &mut rng(id)).expect("it has an answer");
-            let value = point.iter().flatten().map(|x| (x - 0.4) * (x - 0.4)).sum();
-            suggester.tell(id, Outcome::Done(vec![value])).expect("it is running");
+            let sum = |middle: f64| point.iter().flatten().map(|x| (x - middle) * (x - middle)).sum();
+            let values = [0.4, 2.0, 0.1].into_iter().take(objectives).map(sum);
+            suggester.tell(id, Outcome::Done(values.collect())).expect("it is running");
         }
         point
     };
-    assert_eq!(last(ALL[0].1), GOLDEN_TPE);
-    assert_eq!(last(ALL[3].1), GOLDEN_HALTON);
+    assert_eq!(last(ALL[0].1, 1), GOLDEN_TPE);
+    assert_eq!(last(ALL[0].1, 2), GOLDEN_TPE_OF_TWO);
+    assert_eq!(last(ALL[0].1, 3), GOLDEN_TPE_OF_THREE);
+    assert_eq!(last(ALL[3].1, 1), GOLDEN_HALTON);
 }
 
 #[test]

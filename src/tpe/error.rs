@@ -27,12 +27,14 @@ pub enum Error {
     #[error("point {0} of the queue is not in the search space")]
     BadQueue(usize),
     /// A result with another number of objectives than the suggester optimizes.
-    #[error("trial {trial} has {given} values, allowed is one")]
+    #[error("trial {trial} has the number of values {given}, allowed is {expected}: one for each objective")]
     Objectives {
         /// The trial.
         trial: TrialId,
         /// How many values it has.
         given: usize,
+        /// How many objectives there are.
+        expected: usize,
     },
     /// A setting outside its range.
     #[error("{what} is {value}, allowed is {allowed}")]

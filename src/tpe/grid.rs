@@ -44,6 +44,11 @@ pub struct Grid {
 impl Grid {
     /// All points of a space, with so many levels for each continuous parameter.
     pub fn new(dims: Dims, levels: u32) -> Result<Self, Error> {
+        Self::with_objectives(dims, levels, 1)
+    }
+
+    /// The same for results with so many values, 1 or more.
+    pub fn with_objectives(dims: Dims, levels: u32, objectives: usize) -> Result<Self, Error> {
         if levels == 0 {
             return Err(Error::OutOfRange { what: "the levels of a grid", value: 0.0, allowed: "1 or more" });
         }
@@ -56,7 +61,8 @@ impl Grid {
         left.retain(|point| dims.is_feasible(point));
         left.reverse();
         let total = left.len() as u64;
-        Ok(Self { history: History::new(dims), left, total, taken: BTreeSet::new() })
+        let history = History::with_objectives(dims, objectives)?;
+        Ok(Self { history, left, total, taken: BTreeSet::new() })
     }
 
     /// How many points the grid has in all.

@@ -39,6 +39,12 @@ impl Halton {
         let sequence = Sequence::new(dims.len(), seed);
         Self { history: History::new(dims), sequence }
     }
+
+    /// The sequence for results with so many values, 1 or more.
+    pub fn with_objectives(dims: Dims, seed: u64, objectives: usize) -> Result<Self, Error> {
+        let sequence = Sequence::new(dims.len(), seed);
+        Ok(Self { history: History::with_objectives(dims, objectives)?, sequence })
+    }
 }
 
 impl Suggester for Halton {

@@ -3,7 +3,10 @@ use std::{
     collections::{BTreeMap, BTreeSet},
 };
 
-use super::{Error, Outcome, TrialId};
+use super::{
+    Error, Outcome, TrialId,
+    pareto::{Fronts, select},
+};
 use crate::space::{Dims, Point};
 
 /// How good a trial is, the best first: those that ran to their end by value, then those that were stopped
@@ -12,6 +15,8 @@ use crate::space::{Dims, Point};
 pub(super) enum Merit {
     /// It ended with this value.
     Done(f64),
+    /// It ended with several values, which fronts compare.
+    Several,
     /// It came so far.
     Stopped { step: u64, value: f64 },
     /// It did not give a number.
@@ -19,12 +24,15 @@ pub(super) enum Merit {
 }
 
 impl Merit {
-    fn of(trial: TrialId, outcome: &Outcome) -> Result<Self, Error> {
+    fn of(trial: TrialId, outcome: &Outcome, objectives: usize) -> Result<Self, Error> {
         Ok(match outcome {
+            Outcome::Done(values) if values.len() != objectives => {
+                return Err(Error::Objectives { trial, given: values.len(), expected: objectives });
+            }
+            Outcome::Done(values) if !values.iter().all(|value| value.is_finite()) => Self::Failed,
             Outcome::Done(values) => match values[..] {
-                [value] if value.is_finite() => Self::Done(value),
-                [_] => Self::Failed,
-                _ => return Err(Error::Objectives { trial, given: values.len() }),
+                [value] => Self::Done(value),
+                _ => Self::Several,
             },
             Outcome::Stopped { value, step } => {
                 let value = value.filter(|value| value.is_finite()).unwrap_or(f64::INFINITY);
@@ -46,7 +54,7 @@ impl Merit {
 
     fn class(&self) -> u8 {
         match self {
-            Self::Done(_) => 0,
+            Self::Done(_) | Self::Several => 0,
             Self::Stopped { .. } => 1,
             Self::Failed => 2,
         }
@@ -61,15 +69,31 @@ pub(super) struct History {
     /// Row by row; NaN where a parameter is inactive.
     coordinates: Vec<f64>,
     merits: Vec<Option<Merit>>,
-    /// Rows with a result, the best first.
+    /// Rows with a result, the best first; with several objectives, only those that did not run to their end.
     ranked: Vec<u32>,
+    /// With several objectives, the rows that ran to their end.
+    fronts: Fronts,
     failed: usize,
     /// In finite spaces, all points that were asked for.
     tried: Option<BTreeSet<Vec<u64>>>,
 }
 
 impl History {
+    /// A study with one objective.
     pub(super) fn new(dims: Dims) -> Self {
+        Self::of(dims, 1)
+    }
+
+    /// A study with so many objectives, at least one.
+    pub(super) fn with_objectives(dims: Dims, objectives: usize) -> Result<Self, Error> {
+        if objectives == 0 {
+            let what = "the number of objectives";
+            return Err(Error::OutOfRange { what, value: 0.0, allowed: "1 or more" });
+        }
+        Ok(Self::of(dims, objectives))
+    }
+
+    fn of(dims: Dims, objectives: usize) -> Self {
         let finite = dims.iter().all(|dim| dim.cells().is_some());
         Self {
             dims,
@@ -77,6 +101,7 @@ impl History {
             coordinates: Vec::new(),
             merits: Vec::new(),
             ranked: Vec::new(),
+            fronts: Fronts::new(objectives),
             failed: 0,
             tried: finite.then(BTreeSet::new),
         }
@@ -86,6 +111,11 @@ impl History {
         &self.dims
     }
 
+    /// The number of values of a result.
+    pub(super) fn objectives(&self) -> usize {
+        self.fronts.objectives()
+    }
+
     /// The number of trials that were asked for.
     pub(super) fn len(&self) -> usize {
         self.merits.len()
@@ -93,11 +123,26 @@ impl History {
 
     /// The number of trials that ended without failure.
     pub(super) fn informative(&self) -> usize {
-        self.ranked.len() - self.failed
+        self.fronts.len() + self.ranked.len() - self.failed
     }
 
-    pub(super) fn ranked(&self) -> &[u32] {
-        &self.ranked
+    /// The rows of so many trials with a result, the best first; fewer if there are fewer.
+    ///
+    /// With several objectives, those that ran to their end come front by front, and within a front those first
+    /// that together dominate most.
+    pub(super) fn best(&self, count: usize) -> Vec<usize> {
+        let mut best = Vec::with_capacity(count);
+        for front in self.fronts.levels() {
+            let left = count - best.len();
+            if left == 0 {
+                break;
+            }
+            let values: Vec<&[f64]> = front.iter().map(|&row| self.fronts.values(row)).collect();
+            best.extend(select(&values, left).into_iter().map(|at| front[at] as usize));
+        }
+        let left = count - best.len();
+        best.extend(self.ranked.iter().take(left).map(|&row| row as usize));
+        best
     }
 
     /// Whether the space is finite and this point was asked for.
@@ -135,14 +180,18 @@ impl History {
         if self.merits[row].is_some() {
             return Err(Error::AlreadyTold(id));
         }
-        let merit = Merit::of(id, outcome)?;
+        let merit = Merit::of(id, outcome, self.objectives())?;
+        self.failed += usize::from(merit == Merit::Failed);
+        self.merits[row] = Some(merit);
+        if let (Merit::Several, Outcome::Done(values)) = (merit, outcome) {
+            self.fronts.insert(row as u32, values);
+            return Ok(());
+        }
         let place = self.ranked.partition_point(|&other| {
             let before = self.merits[other as usize].map_or(Ordering::Less, |other| other.compare(&merit));
             before.then((other as usize).cmp(&row)) == Ordering::Less
         });
         self.ranked.insert(place, row as u32);
-        self.failed += usize::from(merit == Merit::Failed);
-        self.merits[row] = Some(merit);
         Ok(())
     }
 }
@@ -173,8 +222,32 @@ mod tests {
             history.insert(id, &vec![Some(0.5)]).expect("it is new");
             history.tell(id, outcome).expect("it is the first result");
         }
-        assert_eq!(history.ranked(), [3, 6, 1, 4, 2, 0, 5]);
+        assert_eq!(history.best(9), [3, 6, 1, 4, 2, 0, 5]);
+        assert_eq!(history.best(2), [3, 6]);
         assert_eq!(history.informative(), 5);
+    }
+
+    /// Two fronts, the first of which is chosen from its middle; then what was stopped, then what failed.
+    #[test]
+    fn several_objectives_are_ranked_by_front() {
+        let dims = Dims::flat(vec![Dim::Continuous]).expect("it is a space");
+        let mut history = History::with_objectives(dims, 2).expect("there are two");
+        let outcomes = [
+            Outcome::Done(vec![0.0, f64::NAN]),
+            Outcome::Stopped { value: Some(0.0), step: 3 },
+            Outcome::Done(vec![6.0, 6.0]),
+            Outcome::Done(vec![0.0, 5.0]),
+            Outcome::Stopped { value: None, step: 9 },
+            Outcome::Done(vec![5.0, 0.0]),
+            Outcome::Done(vec![1.0, 1.0]),
+        ];
+        for (id, outcome) in (0..).map(TrialId).zip(&outcomes) {
+            history.insert(id, &vec![Some(0.5)]).expect("it is new");
+            history.tell(id, outcome).expect("it is the first result");
+        }
+        assert_eq!(history.informative(), 6);
+        assert_eq!(history.best(9), [6, 3, 5, 2, 4, 1, 0]);
+        assert_eq!(history.best(1), [6]);
     }
 
     #[test]
@@ -186,7 +259,7 @@ mod tests {
         assert_eq!(history.insert(id, &vec![Some(0.5)]), Ok(()));
         assert_eq!(history.insert(id, &vec![Some(0.5)]), Err(Error::DuplicateTrial(id)));
         let two = Outcome::Done(vec![1.0, 2.0]);
-        assert_eq!(history.tell(id, &two), Err(Error::Objectives { trial: id, given: 2 }));
+        assert_eq!(history.tell(id, &two), Err(Error::Objectives { trial: id, given: 2, expected: 1 }));
         assert_eq!(history.tell(id, &Outcome::Failed), Ok(()));
         assert_eq!(history.tell(id, &Outcome::Failed), Err(Error::AlreadyTold(id)));
     }

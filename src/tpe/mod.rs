@@ -6,7 +6,7 @@
 //!
 //! The estimator is layered by its mathematics: `normal`, then `distribution` (kernels of one parameter), then
 //! `parzen` (mixtures over all), then `split` (good and other trials), then `sampler`. Each knows only those
-//! before it.
+//! before it. With several objectives, [`pareto`] says which trials are better.
 //!
 //! *Architecture invariant:* a suggestion depends on nothing but the trials so far, in the order they were
 //! asked for, and the generator. So it is the same on every machine, and after a restart that replays the trials.
@@ -22,6 +22,7 @@ mod grid;
 mod halton;
 mod history;
 mod normal;
+pub mod pareto;
 mod parzen;
 mod random;
 mod sampler;

@@ -31,6 +31,11 @@ impl Random {
     pub fn new(dims: Dims) -> Self {
         Self { history: History::new(dims) }
     }
+
+    /// A suggester for results with so many values, 1 or more.
+    pub fn with_objectives(dims: Dims, objectives: usize) -> Result<Self, Error> {
+        Ok(Self { history: History::with_objectives(dims, objectives)? })
+    }
 }
 
 impl Suggester for Random {

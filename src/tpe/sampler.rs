@@ -38,11 +38,13 @@ pub struct TpeOptions {
     pub good_share: f64,
     /// At most so many trials count as good; 1 or more.
     pub most_good: usize,
+    /// How many values each result has; 1 or more.
+    pub objectives: usize,
 }
 
 impl Default for TpeOptions {
     fn default() -> Self {
-        Self { startup: 10, candidates: 24, good_share: 0.15, most_good: 50 }
+        Self { startup: 10, candidates: 24, good_share: 0.15, most_good: 50, objectives: 1 }
     }
 }
 
@@ -71,6 +73,9 @@ impl TpeOptions {
 /// parameter, probabilities for cells and choices, and a uniform prior as one more trial. Trials that run,
 /// failed or were stopped early belong to g. In finite spaces no point is suggested twice before all have
 /// been.
+///
+/// With several objectives (Ozaki et al. 2022, "Multiobjective Tree-Structured Parzen Estimator"), good trials are
+/// those of the first fronts, and of the front that is cut those that together dominate most.
 ///
 /// A suggestion costs the same after 1 000 trials as after 100 000: g is thinned out.
 ///
@@ -101,7 +106,33 @@ impl Tpe {
     /// ```
     pub fn with_options(dims: Dims, options: TpeOptions) -> Result<Self, Error> {
         options.check()?;
-        Ok(Self { history: History::new(dims), options })
+        Ok(Self { history: History::with_objectives(dims, options.objectives)?, options })
+    }
+
+    /// A search for the Pareto front of so many objectives, 1 or more.
+    ///
+    /// ```
+    /// use pollux_tune::space::{Dim, Dims};
+    /// use pollux_tune::tpe::{Outcome, Suggester, Tpe, TrialId, pareto::pareto_front};
+    /// use rand::SeedableRng;
+    /// use rand_chacha::ChaCha8Rng;
+    ///
+    /// let mut tpe = Tpe::with_objectives(Dims::flat(vec![Dim::Continuous; 2])?, 2)?;
+    /// let mut results = Vec::new();
+    /// for number in 0..60 {
+    ///     let rng = &mut ChaCha8Rng::seed_from_u64(number.into());
+    ///     let point = tpe.ask(TrialId(number), rng)?;
+    ///     let (x, y) = (point[0].unwrap_or(0.0), point[1].unwrap_or(0.0));
+    ///     results.push(vec![x + y, 1.0 - x + y]);
+    ///     tpe.tell(TrialId(number), Outcome::Done(results[number as usize].clone()))?;
+    /// }
+    /// // Only y = 0 is optimal, whatever x is.
+    /// let front = pareto_front(&results);
+    /// assert!(front.len() > 5 && front.iter().all(|&trial| results[trial][0] + results[trial][1] < 1.5));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn with_objectives(dims: Dims, objectives: usize) -> Result<Self, Error> {
+        Self::with_options(dims, TpeOptions { objectives, ..TpeOptions::default() })
     }
 
     fn choose(&self, rng: &mut ChaCha8Rng) -> Result<Point, Error> {

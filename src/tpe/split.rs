@@ -25,18 +25,19 @@ impl Set {
 /// The best trials.
 ///
 /// Better ones weigh more: ln((m + 1/2) / (rank + 1/2)) squared, as the parents of an evolution strategy do, so that
-/// a larger set keeps exploring without holding back the best. On average the weight is 1.
+/// a larger set keeps exploring without holding back the best. With several objectives it is not squared, since the
+/// best are many there. On average the weight is 1.
 pub(super) fn better(history: &History, share: f64, most: usize) -> Set {
     let known = history.informative();
     let count = ((share * known as f64).ceil() as usize).clamp(1, most).min(known);
     let weight = |rank: usize| {
         let log_ratio = log((count as f64 + 0.5) / (rank as f64 + 0.5));
-        log_ratio * log_ratio
+        if history.objectives() > 1 { log_ratio } else { log_ratio * log_ratio }
     };
     let mean = (0..count).map(weight).sum::<f64>() / count as f64;
     let mut set = Set::default();
-    for (rank, &row) in history.ranked()[..count].iter().enumerate() {
-        set.push(row as usize, weight(rank) / mean);
+    for (rank, row) in history.best(count).into_iter().enumerate() {
+        set.push(row, weight(rank) / mean);
     }
     set
 }

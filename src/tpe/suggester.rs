@@ -18,12 +18,12 @@ impl fmt::Display for TrialId {
 /// How a trial ended.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Outcome {
-    /// It ran to its end, with one value for each objective; smaller is better. Values that are not finite
-    /// count as failure.
+    /// It ran to its end, with one value for each objective; smaller is better. If one is not finite, that
+    /// counts as failure.
     Done(Vec<f64>),
     /// It was stopped early.
     Stopped {
-        /// The last value it reported, if any; smaller is better.
+        /// The last value it reported, if any; smaller is better. With several objectives, that of the first.
         value: Option<f64>,
         /// How far it came.
         step: u64,
