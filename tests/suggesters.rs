@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use pollux_tune::{
     space::{Dim, Dims, Parent, Point},
-    tpe::{Enqueue, Error, Grid, Halton, Outcome, Random, Suggester, Tpe, TpeOptions, TrialId},
+    tpe::{Enqueue, Error, Gp, Grid, Halton, Outcome, Random, Suggester, Tpe, TpeOptions, TrialId},
 };
 use proptest::{
     prelude::*,
@@ -16,7 +16,7 @@ use rand_chacha::ChaCha8Rng;
 type Make = fn(&Dims) -> Box<dyn Suggester>;
 
 /// Everything behind the trait.
-const ALL: [(&str, Make); 6] = [
+const ALL: [(&str, Make); 7] = [
     ("tpe", |dims| Box::new(Tpe::new(dims.clone()))),
     ("tpe from the second trial on", |dims| Box::new(eager(dims))),
     ("random", |dims| Box::new(Random::new(dims.clone()))),
@@ -26,6 +26,7 @@ const ALL: [(&str, Make); 6] = [
         let first = dims.build(|_, dim| dim.at(0.5));
         Box::new(Enqueue::new(dims, vec![first], Tpe::new(dims.clone())).expect("the point is fine"))
     }),
+    ("gp", |dims| Box::new(Gp::new(dims.clone()))),
 ];
 
 const GOLDEN_TPE: [Option<f64>; 4] =
@@ -154,7 +155,9 @@ fn all_suggesters_keep_their_promises() {
     for (name, make) in ALL {
         let seeds = FileFailurePersistence::WithSource("regressions");
         let failure_persistence = Some(Box::new(seeds) as Box<_>);
-        let config = Config { source_file: Some(file!()), failure_persistence, ..Config::default() };
+        // A suggestion of a model takes a millisecond or more.
+        let cases = if matches!(name, "gp" | "auto") { 48 } else { Config::default().cases };
+        let config = Config { cases, source_file: Some(file!()), failure_persistence, ..Config::default() };
         let run = |(dims, events): (Dims, Vec<Event>)| conforms(make, &dims, &events);
         if let Err(error) = TestRunner::new(config).run(&(spaces(), events()), run) {
             panic!("{name}: {error}");
@@ -232,7 +235,7 @@ fn finite_spaces_run_out_gracefully() {
                 }
                 Err(error) => assert_eq!((name, error), ("grid", Error::Exhausted(20))),
             }
-            let no_repeats = matches!(name, "grid" | "enqueue") || name.starts_with("tpe");
+            let no_repeats = matches!(name, "grid" | "enqueue" | "gp" | "auto") || name.starts_with("tpe");
             assert!(!no_repeats || id.0 >= 20 || seen.len() > id.0 as usize, "{name} repeats at {id}");
         }
     }

@@ -2,7 +2,7 @@
 
 use pollux_tune::{
     space::Dims,
-    tpe::{Halton, Outcome, Random, Suggester, Tpe, TrialId},
+    tpe::{Gp, Halton, Outcome, Random, Suggester, Tpe, TrialId},
 };
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -13,8 +13,9 @@ use crate::functions::Function;
 pub(crate) type Make = fn(Dims, u64) -> Box<dyn Suggester>;
 
 /// Our suggesters.
-pub(crate) const OURS: [(&str, Make); 3] = [
+pub(crate) const OURS: [(&str, Make); 4] = [
     ("pollux-tune", |dims, _| Box::new(Tpe::new(dims))),
+    ("our gp", |dims, _| Box::new(Gp::new(dims))),
     ("our halton", |dims, seed| Box::new(Halton::new(dims, seed))),
     ("our random", |dims, _| Box::new(Random::new(dims))),
 ];

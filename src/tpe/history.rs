@@ -63,6 +63,8 @@ pub(super) struct History {
     merits: Vec<Option<Merit>>,
     /// Rows with a result, the best first.
     ranked: Vec<u32>,
+    /// Rows with a result, in the order of the results.
+    told: Vec<u32>,
     failed: usize,
     /// In finite spaces, all points that were asked for.
     tried: Option<BTreeSet<Vec<u64>>>,
@@ -77,6 +79,7 @@ impl History {
             coordinates: Vec::new(),
             merits: Vec::new(),
             ranked: Vec::new(),
+            told: Vec::new(),
             failed: 0,
             tried: finite.then(BTreeSet::new),
         }
@@ -100,9 +103,32 @@ impl History {
         &self.ranked
     }
 
+    /// Rows with a result, in the order of the results.
+    pub(super) fn told(&self) -> &[u32] {
+        &self.told
+    }
+
+    /// Whether a trial is better than another; both have results.
+    pub(super) fn compare(&self, a: usize, b: usize) -> Ordering {
+        match (self.merits[a], self.merits[b]) {
+            (Some(x), Some(y)) => x.compare(&y).then(a.cmp(&b)),
+            (x, y) => y.is_some().cmp(&x.is_some()).then(a.cmp(&b)),
+        }
+    }
+
+    /// How good a trial is; none while it runs.
+    pub(super) fn merit(&self, row: usize) -> Option<Merit> {
+        self.merits[row]
+    }
+
     /// Whether the space is finite and this point was asked for.
     pub(super) fn was_tried(&self, point: &Point) -> bool {
         self.tried.as_ref().is_some_and(|tried| tried.contains(&key(point)))
+    }
+
+    /// Whether a point is feasible and, in finite spaces, new.
+    pub(super) fn is_worth_it(&self, point: &Point) -> bool {
+        !self.was_tried(point) && self.dims.is_feasible(point)
     }
 
     /// The coordinates of a trial; NaN where a parameter is inactive.
@@ -141,6 +167,7 @@ impl History {
             before.then((other as usize).cmp(&row)) == Ordering::Less
         });
         self.ranked.insert(place, row as u32);
+        self.told.push(row as u32);
         self.failed += usize::from(merit == Merit::Failed);
         self.merits[row] = Some(merit);
         Ok(())
