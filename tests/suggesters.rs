@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use pollux_tune::{
     space::{Dim, Dims, Parent, Point},
-    tpe::{Enqueue, Error, Grid, Halton, Outcome, Random, Suggester, Tpe, TpeOptions, TrialId},
+    tpe::{Enqueue, Error, Gp, Grid, Halton, Outcome, Random, Suggester, Tpe, TpeOptions, TrialId},
 };
 use proptest::{
     prelude::*,
@@ -16,7 +16,7 @@ use rand_chacha::ChaCha8Rng;
 type Make = fn(&Dims, usize) -> Box<dyn Suggester>;
 
 /// Everything behind the trait, for so many objectives.
-const ALL: [(&str, Make); 6] = [
+const ALL: [(&str, Make); 7] = [
     ("tpe", |dims, objectives| {
         Box::new(Tpe::with_objectives(dims.clone(), objectives).expect("there are some"))
     }),
@@ -35,6 +35,7 @@ const ALL: [(&str, Make); 6] = [
         let next = Tpe::with_objectives(dims.clone(), objectives).expect("there are some");
         Box::new(Enqueue::new(dims, vec![first], next).expect("the point is fine"))
     }),
+    ("gp", |dims, _| Box::new(Gp::new(dims.clone()))),
 ];
 
 const GOLDEN_TPE: [Option<f64>; 4] =
@@ -166,12 +167,20 @@ fn conforms(
     Ok(())
 }
 
+/// Models have one objective.
+fn is_model(name: &str) -> bool {
+    matches!(name, "gp" | "auto")
+}
+
 #[test]
 fn all_suggesters_keep_their_promises() {
-    for ((name, make), objectives) in ALL.into_iter().flat_map(|all| [(all, 1), (all, 2), (all, 3)]) {
+    let settings = ALL.into_iter().flat_map(|all| [(all, 1), (all, 2), (all, 3)]);
+    for ((name, make), objectives) in settings.filter(|((name, _), count)| *count == 1 || !is_model(name)) {
         let seeds = FileFailurePersistence::WithSource("regressions");
         let failure_persistence = Some(Box::new(seeds) as Box<_>);
-        let config = Config { source_file: Some(file!()), failure_persistence, ..Config::default() };
+        // A suggestion of a model takes a millisecond or more.
+        let cases = if is_model(name) { 48 } else { Config::default().cases };
+        let config = Config { cases, source_file: Some(file!()), failure_persistence, ..Config::default() };
         let run = |(dims, events): (Dims, Vec<Event>)| conforms(|| make(&dims, objectives), &dims, &events);
         if let Err(error) = TestRunner::new(config).run(&(spaces(), events(objectives)), run) {
             panic!("{name} with {objectives} objectives: {error}");
@@ -249,7 +258,7 @@ fn finite_spaces_run_out_gracefully() {
                 }
                 Err(error) => assert_eq!((name, error), ("grid", Error::Exhausted(20))),
             }
-            let no_repeats = matches!(name, "grid" | "enqueue") || name.starts_with("tpe");
+            let no_repeats = matches!(name, "grid" | "enqueue" | "gp" | "auto") || name.starts_with("tpe");
             assert!(!no_repeats || id.0 >= 20 || seen.len() > id.0 as usize, "{name} repeats at {id}");
         }
     }
@@ -279,7 +288,8 @@ fn constraints_hold_and_impossible_ones_are_named() {
 #[test]
 fn mistakes_of_the_caller_are_named_and_change_nothing() {
     let dims = flat(&[Dim::Continuous]);
-    for ((name, make), objectives) in ALL.into_iter().flat_map(|all| [(all, 1), (all, 2)]) {
+    let settings = ALL.into_iter().flat_map(|all| [(all, 1), (all, 2)]);
+    for ((name, make), objectives) in settings.filter(|((name, _), count)| *count == 1 || !is_model(name)) {
         let mut suggester = make(&dims, objectives);
         let (id, other) = (TrialId(3), TrialId(4));
         assert_eq!(suggester.tell(id, Outcome::Failed), Err(Error::UnknownTrial(id)), "{name}");

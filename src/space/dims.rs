@@ -164,6 +164,12 @@ impl Dims {
         })
     }
 
+    /// Whether a parameter has a parent, so that it is not always active.
+    #[must_use]
+    pub fn is_conditional(&self, dim: usize) -> bool {
+        self.parents[dim].is_some()
+    }
+
     /// Whether a point keeps the constraints; it must be one that the parameters can take.
     #[must_use]
     pub fn is_feasible(&self, point: &[Option<f64>]) -> bool {

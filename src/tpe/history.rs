@@ -73,6 +73,8 @@ pub(super) struct History {
     ranked: Vec<u32>,
     /// With several objectives, the rows that ran to their end.
     fronts: Fronts,
+    /// Rows with a result, in the order of the results.
+    told: Vec<u32>,
     failed: usize,
     /// In finite spaces, all points that were asked for.
     tried: Option<BTreeSet<Vec<u64>>>,
@@ -102,6 +104,7 @@ impl History {
             merits: Vec::new(),
             ranked: Vec::new(),
             fronts: Fronts::new(objectives),
+            told: Vec::new(),
             failed: 0,
             tried: finite.then(BTreeSet::new),
         }
@@ -145,9 +148,32 @@ impl History {
         best
     }
 
+    /// Rows with a result, in the order of the results.
+    pub(super) fn told(&self) -> &[u32] {
+        &self.told
+    }
+
+    /// Whether a trial is better than another; both have results.
+    pub(super) fn compare(&self, a: usize, b: usize) -> Ordering {
+        match (self.merits[a], self.merits[b]) {
+            (Some(x), Some(y)) => x.compare(&y).then(a.cmp(&b)),
+            (x, y) => y.is_some().cmp(&x.is_some()).then(a.cmp(&b)),
+        }
+    }
+
+    /// How good a trial is; none while it runs.
+    pub(super) fn merit(&self, row: usize) -> Option<Merit> {
+        self.merits[row]
+    }
+
     /// Whether the space is finite and this point was asked for.
     pub(super) fn was_tried(&self, point: &Point) -> bool {
         self.tried.as_ref().is_some_and(|tried| tried.contains(&key(point)))
+    }
+
+    /// Whether a point is feasible and, in finite spaces, new.
+    pub(super) fn is_worth_it(&self, point: &Point) -> bool {
+        !self.was_tried(point) && self.dims.is_feasible(point)
     }
 
     /// The coordinates of a trial; NaN where a parameter is inactive.
@@ -183,6 +209,7 @@ impl History {
         let merit = Merit::of(id, outcome, self.objectives())?;
         self.failed += usize::from(merit == Merit::Failed);
         self.merits[row] = Some(merit);
+        self.told.push(row as u32);
         if let (Merit::Several, Outcome::Done(values)) = (merit, outcome) {
             self.fronts.insert(row as u32, values);
             return Ok(());

@@ -18,6 +18,7 @@ mod distribution;
 mod draw;
 mod enqueue;
 mod error;
+mod gp;
 mod grid;
 mod halton;
 mod history;
@@ -31,6 +32,7 @@ mod suggester;
 
 pub use enqueue::Enqueue;
 pub use error::Error;
+pub use gp::Gp;
 pub use grid::Grid;
 pub use halton::Halton;
 pub use random::Random;

@@ -139,7 +139,7 @@ impl Tpe {
         let dims = self.history.dims();
         let found = if self.history.informative() < self.options.startup {
             let tries = REPLACEMENTS * self.options.candidates;
-            (0..tries).map(|_| uniform(dims, rng)).find(|point| self.is_worth_it(point))
+            (0..tries).map(|_| uniform(dims, rng)).find(|point| self.history.is_worth_it(point))
         } else {
             self.most_promising(rng)
         };
@@ -147,10 +147,6 @@ impl Tpe {
             Some(point) => Ok(point),
             None => feasible(dims, uniform(dims, rng), rng),
         }
-    }
-
-    fn is_worth_it(&self, point: &Point) -> bool {
-        !self.history.was_tried(point) && self.history.dims().is_feasible(point)
     }
 
     /// The candidate with the largest l / g.
@@ -163,7 +159,7 @@ impl Tpe {
         for drawn in 0..REPLACEMENTS * self.options.candidates {
             let near = drawn < GOOD_ROUNDS * self.options.candidates;
             let point = if near { l.draw(dims, rng) } else { uniform(dims, rng) };
-            if !self.is_worth_it(&point) {
+            if !self.history.is_worth_it(&point) {
                 continue;
             }
             let promise = l.log_density(&point, &mut scratch) - g.log_density(&point, &mut scratch);
