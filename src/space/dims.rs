@@ -150,6 +150,12 @@ impl Dims {
         self.parameters.iter().copied()
     }
 
+    /// When a parameter is active; none if it always is.
+    #[must_use]
+    pub fn parent(&self, dim: usize) -> Option<&Parent> {
+        self.parents[dim].as_ref()
+    }
+
     /// Whether a parameter is active, given the coordinates of those before it.
     #[must_use]
     pub fn is_active(&self, dim: usize, before: &[Option<f64>]) -> bool {
