@@ -49,4 +49,23 @@ pub enum Error {
     /// A grid of too many points.
     #[error("a grid of more than {0} points: give fewer levels, or use another suggester")]
     GridTooLarge(u64),
+    /// Too little to say which parameters matter.
+    #[error("{given} trials finished with a finite value, allowed are {least} or more")]
+    TooFewTrials {
+        /// How many there are.
+        given: usize,
+        /// How many are needed.
+        least: usize,
+    },
+    /// There is not one value for each point.
+    #[error("{points} points have {values} values, allowed is one for each")]
+    Values {
+        /// How many points there are.
+        points: usize,
+        /// How many values there are.
+        values: usize,
+    },
+    /// A point of a list that is not in the space.
+    #[error("point {0} is not in the search space")]
+    Outside(usize),
 }

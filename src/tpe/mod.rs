@@ -8,6 +8,8 @@
 //! `parzen` (mixtures over all), then `split` (good and other trials), then `sampler`. Each knows only those
 //! before it. With several objectives, [`pareto`] says which trials are better.
 //!
+//! [`importance()`] says which parameters matter, once a study has results.
+//!
 //! *Architecture invariant:* a suggestion depends on nothing but the trials so far, in the order they were
 //! asked for, and the generator. So it is the same on every machine, and after a restart that replays the trials.
 //! Smaller values are better. Nothing here does I/O.
@@ -22,6 +24,7 @@ mod gp;
 mod grid;
 mod halton;
 mod history;
+mod importance;
 mod normal;
 pub mod pareto;
 mod parzen;
@@ -35,6 +38,7 @@ pub use error::Error;
 pub use gp::Gp;
 pub use grid::Grid;
 pub use halton::Halton;
+pub use importance::importance;
 pub use random::Random;
 pub use sampler::{Tpe, TpeOptions};
 pub use suggester::{Outcome, Suggester, TrialId};
