@@ -1,12 +1,12 @@
 //! What to try next.
 //!
-//! A [`Suggester`] is asked for points of a search space and told how their trials ended. [`Tpe`] is the one that
-//! studies use; [`Random`], [`Halton`] and [`Grid`] do not learn; [`Enqueue`] puts known points before any
-//! of them.
+//! A [`Suggester`] is asked for points of a search space and told how their trials ended. [`Tpe`] models where
+//! good trials are, [`Gp`] models the results, and [`Auto`] picks one of them; [`Random`], [`Halton`] and
+//! [`Grid`] do not learn; [`Enqueue`] puts known points before any of them.
 //!
 //! The estimator is layered by its mathematics: `normal`, then `distribution` (kernels of one parameter), then
 //! `parzen` (mixtures over all), then `split` (good and other trials), then `sampler`. Each knows only those
-//! before it.
+//! before it. The Gaussian process has a folder of its own, `gp`.
 //!
 //! *Architecture invariant:* a suggestion depends on nothing but the trials so far, in the order they were
 //! asked for, and the generator. So it is the same on every machine, and after a restart that replays the trials.
@@ -14,6 +14,7 @@
 
 #![deny(clippy::disallowed_methods, clippy::iter_over_hash_type)]
 
+mod auto;
 mod distribution;
 mod draw;
 mod enqueue;
@@ -29,6 +30,7 @@ mod sampler;
 mod split;
 mod suggester;
 
+pub use auto::{Auto, Budget};
 pub use enqueue::Enqueue;
 pub use error::Error;
 pub use gp::Gp;
