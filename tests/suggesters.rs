@@ -4,7 +4,9 @@ use std::collections::BTreeSet;
 
 use pollux_tune::{
     space::{Dim, Dims, Parent, Point},
-    tpe::{Enqueue, Error, Gp, Grid, Halton, Outcome, Random, Suggester, Tpe, TpeOptions, TrialId},
+    tpe::{
+        Auto, Budget, Enqueue, Error, Gp, Grid, Halton, Outcome, Random, Suggester, Tpe, TpeOptions, TrialId,
+    },
 };
 use proptest::{
     prelude::*,
@@ -16,7 +18,7 @@ use rand_chacha::ChaCha8Rng;
 type Make = fn(&Dims, usize) -> Box<dyn Suggester>;
 
 /// Everything behind the trait, for so many objectives.
-const ALL: [(&str, Make); 7] = [
+const ALL: [(&str, Make); 8] = [
     ("tpe", |dims, objectives| {
         Box::new(Tpe::with_objectives(dims.clone(), objectives).expect("there are some"))
     }),
@@ -36,6 +38,7 @@ const ALL: [(&str, Make); 7] = [
         Box::new(Enqueue::new(dims, vec![first], next).expect("the point is fine"))
     }),
     ("gp", |dims, _| Box::new(Gp::new(dims.clone()))),
+    ("auto", |dims, _| Box::new(Auto::new(dims.clone(), Budget { parallel: 4 }))),
 ];
 
 const GOLDEN_TPE: [Option<f64>; 4] =
@@ -44,6 +47,8 @@ const GOLDEN_TPE_OF_TWO: [Option<f64>; 4] =
     [Some(0.511_186_613_130_159_9), Some(0.0), Some(4.0), Some(0.521_693_302_787_183_3)];
 const GOLDEN_TPE_OF_THREE: [Option<f64>; 4] =
     [Some(0.375_708_595_001_560_1), Some(0.0), Some(0.0), Some(0.835_013_711_147_466_8)];
+const GOLDEN_GP: [Option<f64>; 4] =
+    [Some(0.400_097_282_317_512_57), Some(0.0), Some(0.0), Some(0.399_985_970_374_241_94)];
 const GOLDEN_HALTON: [Option<f64>; 4] =
     [Some(0.056_520_693_495_964_336), Some(2.0), Some(3.0), Some(0.304_694_592_521_860_1)];
 
@@ -341,28 +346,97 @@ fn suggestions_are_the_same_everywhere() {
     assert_eq!(last(ALL[0].1, 2), GOLDEN_TPE_OF_TWO);
     assert_eq!(last(ALL[0].1, 3), GOLDEN_TPE_OF_THREE);
     assert_eq!(last(ALL[3].1, 1), GOLDEN_HALTON);
+    assert_eq!(last(ALL[6].1, 1), GOLDEN_GP);
 }
 
 #[test]
-fn tpe_learns_from_failures_and_stopped_trials() {
-    let dims = flat(&[Dim::Continuous]);
-    let mut tpe = Tpe::new(dims);
+fn models_learn_from_failures_and_stopped_trials() {
+    for name in ["tpe", "gp"] {
+        learns_from_failures(name);
+    }
+}
+
+fn learns_from_failures(name: &str) {
+    let (_, make) = ALL.into_iter().find(|(other, _)| *other == name).expect("it is one of them");
+    let mut suggester = make(&flat(&[Dim::Continuous]));
     let mut late = Vec::new();
     for id in (0..120).map(TrialId) {
-        let x = tpe.ask(id, &mut rng(id)).expect("it has an answer")[0].expect("it is active");
+        let x = suggester.ask(id, &mut rng(id)).expect("it has an answer")[0].expect("it is active");
         // The lower half crashes, the middle is stopped, the upper quarter is good.
         let outcome = match x {
             x if x < 0.5 => Outcome::Failed,
             x if x < 0.75 => Outcome::Stopped { value: Some(2.0 - x), step: 1 },
             x => Outcome::Done(vec![1.0 - x]),
         };
-        tpe.tell(id, outcome).expect("it is running");
+        suggester.tell(id, outcome).expect("it is running");
         if id.0 >= 60 {
             late.push(x);
         }
     }
     let good = late.iter().filter(|&&x| x > 0.75).count();
-    assert!(good >= 48, "only {good} of {} were good", late.len());
+    assert!(good >= 48, "{name}: only {good} of {} were good", late.len());
+}
+
+/// The minimum of Branin's function is 0.397887 at three places.
+fn branin(point: &[Option<f64>]) -> f64 {
+    let at = |dim: usize| point[dim].expect("it is always active") * 15.0;
+    let (x, y) = (at(0) - 5.0, at(1));
+    let pi = std::f64::consts::PI;
+    let valley = y - 5.1 / (4.0 * pi * pi) * x * x + 5.0 / pi * x - 6.0;
+    valley * valley + 10.0 * (1.0 - 1.0 / (8.0 * pi)) * x.cos() + 10.0 - 0.397_887_357_729_739
+}
+
+#[test]
+fn gp_needs_few_trials_for_a_smooth_function() {
+    for workers in [1, 4] {
+        let mut gp = Gp::new(flat(&[Dim::Continuous, Dim::Continuous]));
+        let (mut running, mut best) = (Vec::new(), f64::INFINITY);
+        for id in (0..60).map(TrialId) {
+            running.push((id, gp.ask(id, &mut rng(id)).expect("it has an answer")));
+            if running.len() == workers {
+                let (id, point) = running.remove(0);
+                best = best.min(branin(&point));
+                gp.tell(id, Outcome::Done(vec![branin(&point)])).expect("it is running");
+            }
+        }
+        assert!(best < 1e-3, "{best} with {workers} workers");
+    }
+}
+
+/// Results are anything between the best and twice as bad, whatever the point: there is only noise.
+#[test]
+fn gp_does_not_cling_to_a_lucky_result() {
+    let mut gp = Gp::new(flat(&[Dim::Continuous]));
+    for (number, x) in (0..20_u32).map(|number| (number, f64::from(number) / 19.0)) {
+        let value = if number == 7 { -3.0 } else { f64::from(number * 7 % 5) };
+        gp.insert(TrialId(number), vec![Some(x)]).expect("it is new");
+        gp.tell(TrialId(number), Outcome::Done(vec![value])).expect("it is running");
+    }
+    let mut near = 0;
+    for id in (20..40).map(TrialId) {
+        let x = gp.ask(id, &mut rng(id)).expect("it has an answer")[0].expect("it is active");
+        near += usize::from((x - 7.0 / 19.0).abs() < 0.01);
+        gp.tell(id, Outcome::Done(vec![f64::from(id.0 * 7 % 5)])).expect("it is running");
+    }
+    assert!(near < 15, "{near} of 20 are at the lucky one");
+}
+
+/// More trials than the model looks at, some of them still running.
+#[test]
+fn gp_takes_many_trials() {
+    let dims = flat(&[Dim::Continuous, Dim::Discrete { count: 100 }]);
+    let mut gp = Gp::new(dims.clone());
+    for id in (0..1000).map(TrialId) {
+        let point =
+            dims.build(|dim, parameter| parameter.at(f64::from((id.0 * [377, 611][dim]) % 1000) / 1000.0));
+        let value = point[0].expect("it is active") + point[1].expect("it is active") / 100.0;
+        gp.insert(id, point).expect("it is new");
+        if id.0 % 3 > 0 {
+            gp.tell(id, Outcome::Done(vec![value])).expect("it is running");
+        }
+    }
+    let point = gp.ask(TrialId(1000), &mut rng(TrialId(1000))).expect("it has an answer");
+    assert!(dims.contains(&point) && point[0] < Some(0.1) && point[1] < Some(10.0), "{point:?}");
 }
 
 /// From the file to the assignment: suggestions for the example studies decode, and keep conditions and constraints.

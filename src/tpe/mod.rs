@@ -1,12 +1,13 @@
 //! What to try next.
 //!
-//! A [`Suggester`] is asked for points of a search space and told how their trials ended. [`Tpe`] is the one that
-//! studies use; [`Random`], [`Halton`] and [`Grid`] do not learn; [`Enqueue`] puts known points before any
-//! of them.
+//! A [`Suggester`] is asked for points of a search space and told how their trials ended. [`Tpe`] models where
+//! good trials are, [`Gp`] models the results, and [`Auto`] picks one of them; [`Random`], [`Halton`] and
+//! [`Grid`] do not learn; [`Enqueue`] puts known points before any of them.
 //!
 //! The estimator is layered by its mathematics: `normal`, then `distribution` (kernels of one parameter), then
 //! `parzen` (mixtures over all), then `split` (good and other trials), then `sampler`. Each knows only those
-//! before it. With several objectives, [`pareto`] says which trials are better.
+//! before it. The Gaussian process has a folder of its own, `gp`. With several objectives, [`pareto`] says which trials
+//! are better.
 //!
 //! [`importance()`] says which parameters matter, once a study has results.
 //!
@@ -16,6 +17,7 @@
 
 #![deny(clippy::disallowed_methods, clippy::iter_over_hash_type)]
 
+mod auto;
 mod distribution;
 mod draw;
 mod enqueue;
@@ -33,6 +35,7 @@ mod sampler;
 mod split;
 mod suggester;
 
+pub use auto::{Auto, Budget};
 pub use enqueue::Enqueue;
 pub use error::Error;
 pub use gp::Gp;

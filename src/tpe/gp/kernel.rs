@@ -78,7 +78,7 @@ impl Axis {
             }
             Shape::Simplex => {
                 for (sum, x) in sums.iter_mut().zip(&to.x) {
-                    *sum += if from[0] == *x { 0.0 } else { weight };
+                    *sum += if (from[0] - x).abs() < 0.5 { 0.0 } else { weight };
                 }
             }
         }
@@ -216,7 +216,9 @@ pub(super) mod tests {
                 for ((axis, &weight), spots) in axes.iter().zip(&weights).zip(&spots) {
                     axis.add_distances(weight, spots.get(i), spots, &mut row[..=i]);
                 }
-                row.iter_mut().for_each(|value| *value = matern(*value).0);
+                for value in row.iter_mut() {
+                    *value = matern(*value).0;
+                }
                 row[i] += 1e-9;
             }
             assert!(matrix.factor().is_some(), "seed {seed}");

@@ -107,7 +107,9 @@ fn descent(gradient: &[f64], free: &[bool], pairs: &[Pair]) -> Vec<f64> {
     }
     if let Some(last) = pairs.last() {
         let scale = last.product / inner(&last.change, &last.change);
-        q.iter_mut().for_each(|q| *q *= scale);
+        for q in &mut q {
+            *q *= scale;
+        }
     }
     for (pair, factor) in pairs.iter().zip(factors.into_iter().rev()) {
         let back = factor - inner(&pair.change, &q) / pair.product;

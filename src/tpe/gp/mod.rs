@@ -161,7 +161,9 @@ impl Gp {
     fn spots(&self, rows: &[usize]) -> Vec<Spots> {
         let of_axis = |axis: &Axis| {
             let mut spots = Spots::default();
-            rows.iter().for_each(|&row| spots.push(axis.spot(self.history.row(row)[axis.dim])));
+            for &row in rows {
+                spots.push(axis.spot(self.history.row(row)[axis.dim]));
+            }
             spots
         };
         self.axes.iter().map(of_axis).collect()

@@ -172,7 +172,9 @@ mod tests {
     fn line(xs: &[f64]) -> (Vec<Axis>, Vec<Spots>) {
         let axes = Axis::all(&Dims::flat(vec![Dim::Continuous]).expect("it is a space"));
         let mut spots = Spots::default();
-        xs.iter().for_each(|&x| spots.push(axes[0].spot(x)));
+        for &x in xs {
+            spots.push(axes[0].spot(x));
+        }
         (axes, vec![spots])
     }
 

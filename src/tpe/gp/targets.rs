@@ -59,7 +59,9 @@ impl Targets {
         let n = values.len() as f64;
         let mean = values.iter().map(|v| v / n).sum::<f64>();
         let sd = (values.iter().map(|v| (v - mean) * (v - mean) / n).sum::<f64>()).sqrt();
-        values.iter_mut().for_each(|value| *value = (*value - mean) / sd);
+        for value in &mut values {
+            *value = (*value - mean) / sd;
+        }
         Self { values, log_stretch: slopes - n * log(sd) }
     }
 }

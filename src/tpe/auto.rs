@@ -1,0 +1,144 @@
+use rand_chacha::ChaCha8Rng;
+
+use super::{Error, Gp, Outcome, Suggester, Tpe, TrialId};
+use crate::space::{Dims, Point};
+
+/// So many trials are chosen by a model of the whole function; later ones follow the best.
+const MODELLED: usize = 250;
+/// With more parameters than that, there is no such model.
+const MOST_PARAMETERS: usize = 40;
+/// With more trials than that at a time, most of the model would be made of its own guesses.
+const MOST_PARALLEL: u32 = 64;
+
+/// What a study may spend.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Budget {
+    /// How many trials run at a time.
+    pub parallel: u32,
+}
+
+/// The suggester that does best in most studies: [`Gp`] for the first 250 trials, [`Tpe`] after them, and [`Tpe`] alone
+/// where there are more than 40 parameters or more than 64 trials at a time. `docs/search.md` says why.
+///
+/// ```
+/// use pollux_tune::space::{Dim, Dims};
+/// use pollux_tune::tpe::{Auto, Budget, Suggester, TrialId};
+/// use rand::SeedableRng;
+/// use rand_chacha::ChaCha8Rng;
+///
+/// let dims = Dims::flat(vec![Dim::Continuous; 3])?;
+/// let mut auto = Auto::new(dims, Budget { parallel: 4 });
+/// let point = auto.ask(TrialId(0), &mut ChaCha8Rng::seed_from_u64(0))?;
+/// assert_eq!(point.len(), 3);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct Auto {
+    /// Chooses the first trials.
+    first: Option<Gp>,
+    /// Chooses all others.
+    then: Tpe,
+    /// How many trials the first one may still choose.
+    left: usize,
+}
+
+impl Auto {
+    /// A search of a space.
+    #[must_use]
+    pub fn new(dims: Dims, budget: Budget) -> Self {
+        let modelled = dims.len() <= MOST_PARAMETERS && budget.parallel <= MOST_PARALLEL;
+        let first = modelled.then(|| Gp::new(dims.clone()));
+        Self { first, then: Tpe::new(dims), left: MODELLED }
+    }
+
+    /// Takes note that there is one more trial.
+    fn count(&mut self) {
+        self.left = self.left.saturating_sub(1);
+        if self.left == 0 {
+            self.first = None;
+        }
+    }
+}
+
+impl Suggester for Auto {
+    fn name(&self) -> &'static str {
+        "auto"
+    }
+
+    fn ask(&mut self, id: TrialId, rng: &mut ChaCha8Rng) -> Result<Point, Error> {
+        let point = match &mut self.first {
+            Some(first) => {
+                let point = first.ask(id, rng)?;
+                self.then.insert(id, point.clone())?;
+                point
+            }
+            None => self.then.ask(id, rng)?,
+        };
+        self.count();
+        Ok(point)
+    }
+
+    fn insert(&mut self, id: TrialId, point: Point) -> Result<(), Error> {
+        if let Some(first) = &mut self.first {
+            first.insert(id, point.clone())?;
+        }
+        self.then.insert(id, point)?;
+        self.count();
+        Ok(())
+    }
+
+    fn tell(&mut self, id: TrialId, outcome: Outcome) -> Result<(), Error> {
+        if let Some(first) = &mut self.first {
+            first.tell(id, outcome.clone())?;
+        }
+        self.then.tell(id, outcome)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rand::SeedableRng;
+
+    use super::*;
+    use crate::space::Dim;
+
+    fn search(parameters: usize, parallel: u32) -> (Auto, Dims) {
+        let dims = Dims::flat(vec![Dim::Continuous; parameters]).expect("it is a space");
+        (Auto::new(dims.clone(), Budget { parallel }), dims)
+    }
+
+    #[test]
+    fn large_spaces_and_many_workers_have_no_model() {
+        assert!(search(40, 64).0.first.is_some());
+        assert!(search(41, 1).0.first.is_none());
+        assert!(search(2, 65).0.first.is_none());
+    }
+
+    /// Its points are those of the one suggester, then those of the other.
+    #[test]
+    fn the_model_gives_way() {
+        let (mut auto, dims) = search(1, 1);
+        let (mut gp, mut tpe) = (Gp::new(dims.clone()), Tpe::new(dims));
+        for id in (0..MODELLED as u32 + 5).map(TrialId) {
+            let rng = || ChaCha8Rng::seed_from_u64(id.0.into());
+            // Trials that were asked for elsewhere count too.
+            if id.0 >= 15 && id.0 < MODELLED as u32 - 2 {
+                let point = vec![Some(f64::from(id.0) / 1000.0)];
+                auto.insert(id, point.clone()).expect("it is new");
+                gp.insert(id, point.clone()).expect("it is new");
+                tpe.insert(id, point).expect("it is new");
+            } else {
+                let point = auto.ask(id, &mut rng()).expect("it has an answer");
+                let (by, other): (&mut dyn Suggester, &mut dyn Suggester) =
+                    if id.0 < MODELLED as u32 { (&mut gp, &mut tpe) } else { (&mut tpe, &mut gp) };
+                assert_eq!(by.ask(id, &mut rng()), Ok(point.clone()), "{id}");
+                other.insert(id, point).expect("it is new");
+            }
+            let outcome = Outcome::Done(vec![f64::from(id.0 * 7 % 31)]);
+            for suggester in [&mut auto as &mut dyn Suggester, &mut gp, &mut tpe] {
+                suggester.tell(id, outcome.clone()).expect("it is running");
+            }
+        }
+        assert!(auto.first.is_none());
+    }
+}
