@@ -1,4 +1,4 @@
-//! With the feature `torch`, tells programs and tests where libtorch's libraries are, so that no one needs LD_LIBRARY_PATH.
+//! With the feature `torch`, tells programs and tests where libtorch's libraries are, so that no one needs `LD_LIBRARY_PATH`.
 
 use std::env;
 

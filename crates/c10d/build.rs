@@ -8,6 +8,7 @@ use std::{
 
 /// The libtorch that tch 0.26 is made for.
 const VERSION: &str = "2.13.0";
+const HEADER: &str = "include/torch/headeronly/version.h";
 const SOURCES: [&str; 4] = ["shim.cpp", "group.inc", "reducer.inc", "store.inc"];
 
 fn main() {
@@ -34,9 +35,8 @@ fn libtorch() -> Result<PathBuf, String> {
     let given = Path::new(&chosen);
     let folder = fs::canonicalize(given)
         .map_err(|_| format!("there is no libtorch at {}: {remedy}", given.display()))?;
-    let header = folder.join("include/torch/headeronly/version.h");
-    let text = fs::read_to_string(&header)
-        .map_err(|error| format!("{} is not a libtorch ({error}): {remedy}", header.display()))?;
+    let text = fs::read_to_string(folder.join(HEADER))
+        .map_err(|_| format!("{} is not a libtorch, it has no {HEADER}: {remedy}", folder.display()))?;
     let number = |part: &str| {
         let line = text.lines().find_map(|line| line.strip_prefix(&format!("#define TORCH_VERSION_{part} ")));
         line.map_or("?", str::trim).to_owned()
