@@ -211,8 +211,8 @@ def work(seeds):
     slow = ["hyperopt", "optuna-univariate"]
     stages = [("optuna", main, 1, 300), ("optuna-gp", ["branin", "hartmann6"], 1, 100)]
     stages += [*[(peer, main, 1, 100) for peer in slow], ("optuna", main, 4, 300)]
-    stages += [("optuna-gp", ["nb201-cifar10", "rosenbrock5", "ackley10"], 1, 100)]
-    stages += [*[(peer, main, 4, 100) for peer in slow], ("optuna", more, 1, 300)]
+    stages += [("optuna-gp", ["nb201-cifar10", "rosenbrock5"], 1, 100)]
+    stages += [*[(peer, main, 4, 100) for peer in slow], ("optuna-gp", ["ackley10"], 1, 100), ("optuna", more, 1, 300)]
     stages += [(peer, main, workers, 300) for workers in (1, 4) for peer in slow]
     jobs = [(p, name, w, seed, trials) for p, names, w, trials in stages for name in names for seed in range(seeds)]
     # Hyperopt takes too long after 10000 trials.

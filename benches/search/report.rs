@@ -12,7 +12,7 @@ use crate::{
 };
 
 /// Each of ours with what it is compared with.
-const PAIRS: [(&str, &[&str]); 3] = [
+const PAIRS: [(&str, &[&str]); 4] = [
     (
         "our tpe",
         &[
@@ -28,6 +28,7 @@ const PAIRS: [(&str, &[&str]); 3] = [
             "our random",
         ],
     ),
+    ("our tpe", &["optuna-gp"]),
     ("our gp", &["optuna-gp", "our tpe"]),
     ("our auto", &["optuna", "optuna-gp", "our tpe", "our gp"]),
 ];
@@ -154,9 +155,9 @@ fn costs(text: &mut String, runs: &Runs, ours: &str, peer: &str) -> Result<(), E
 
 /// One ask and one tell.
 fn speed(text: &mut String, runs: &Runs) -> Result<(), Error> {
-    writeln!(text, "\nTime of the processor for one ask and one tell, median, ms.\n")?;
+    writeln!(text, "\nTime of the processor for one ask and one tell after so many trials, median, ms.\n")?;
     let sizes: Vec<String> = SIZES.iter().map(u32::to_string).collect();
-    writeln!(text, "| trials | {} |\n|---|{}", sizes.join(" | "), "---|".repeat(SIZES.len()))?;
+    writeln!(text, "| | {} |\n|---|{}", sizes.join(" | "), "---|".repeat(SIZES.len()))?;
     for (name, times) in &runs.speed_ms {
         let cell = |size: &u32| times.get(size).map_or_else(String::new, |ms| milliseconds(*ms));
         let cells: Vec<String> = SIZES.iter().map(cell).collect();
