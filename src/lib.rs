@@ -7,7 +7,7 @@
 //! - [`alloc`]: which trial gets which GPUs;
 //! - [`space`]: what can be searched;
 //! - [`tpe`]: what to try next;
-//! - [`trials`]: when a trial is given up.
+//! - [`trials`]: a search as a whole, and when a trial is given up.
 //!
 //! The first two follow *Pollux* (Qiao et al., OSDI'21); `docs/goodput.md` lists every departure and why.
 
@@ -24,3 +24,7 @@ struct ReadmeDoctests;
 #[cfg(doctest)]
 #[doc = include_str!("../docs/search-spaces.md")]
 struct SearchSpaceDoctests;
+
+#[cfg(doctest)]
+#[doc = include_str!("../docs/ask-tell.md")]
+struct AskTellDoctests;

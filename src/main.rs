@@ -26,7 +26,7 @@ fn main() -> ExitCode {
     }));
     let arguments = cli::Cli::parse();
     let mut stdout = io::BufWriter::new(io::stdout().lock());
-    let outcome = cli::run(arguments, &mut stdout, &mut io::stderr())
+    let outcome = cli::run(arguments, &mut io::stdin().lock(), &mut stdout, &mut io::stderr())
         .and_then(|()| stdout.flush().map_err(cli::output_error));
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

@@ -1,6 +1,6 @@
 //! With several objectives, learning pays off.
 
-#[path = "../benches/search/several.rs"]
+#[path = "../benches/several/problems.rs"]
 mod several;
 
 use pollux_tune::{

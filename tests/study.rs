@@ -83,7 +83,7 @@ fn the_examples_say_what_they_look_like() {
 /// A study with other settings than the defaults.
 fn studies() -> impl Strategy<Value = Study> {
     let texts = ("[a-z]{1,8}", "\\PC{1,6}", prop::collection::vec("\\PC{1,5}", 1..4));
-    let numbers = (1e-6..1e6, -20.0..20.0, 1_u32..1000, 1_u32..5000, 0_u64..1 << 53);
+    let numbers = (1e-6_f64..1e6, -20.0..20.0, 1_u32..1000, 1_u32..5000, 0_u64..1 << 53);
     let lists = (0..Algorithm::NAMES.len(), 0..StoppingRule::NAMES.len(), 0..3_usize);
     let durations = (1_u64..1 << 40, prop::option::of(1_u64..1 << 40));
     let settings = (texts, numbers, lists, durations, any::<bool>());
@@ -96,16 +96,20 @@ fn studies() -> impl Strategy<Value = Study> {
         }
         study.trial.program = match lists.2 {
             0 => None,
-            1 => Some(Program::Trainable(words[0].clone())),
+            1 => Some(Program::Trainable(format!("t{}", words[0]))),
             _ => Some(Program::Command(words)),
         };
-        study.trial.epochs = numbers.0;
+        // More than the grace of early stopping.
+        study.trial.epochs = 1.0 + numbers.0;
         (study.trial.min_gpus, study.trial.max_gpus) = (numbers.2, flag.then_some(numbers.2 + 1));
         (study.trial.initial_batch, study.trial.max_batch) = (numbers.3, numbers.3 + numbers.2);
         study.trial.checkpoint_interval = Duration::from_millis(durations.0);
         study.trial.timeout = durations.1.map(Duration::from_micros);
         (study.search.trials, study.search.seed) = (numbers.3, numbers.4);
         study.search.algorithm = Algorithm::from_name(Algorithm::NAMES[lists.0]).unwrap();
+        if study.objectives.len() > 1 && study.search.algorithm == Algorithm::Gp {
+            study.search.algorithm = Algorithm::Tpe;
+        }
         study.search.early_stopping.rule = StoppingRule::from_name(StoppingRule::NAMES[lists.1]).unwrap();
         study.search.early_stopping.threshold = Some(-numbers.0);
         (study.scheduler.p, study.scheduler.knowledge_sharing) = (numbers.1, flag);
@@ -166,6 +170,11 @@ fn mistakes_name_place_path_and_what_is_allowed() {
             "search: {early_stopping: {rule: threshold}}",
             "study.yaml:3:33: search.early_stopping.threshold: missing, \
           allowed is a number for the rule `threshold`",
+        ),
+        (
+            "trial: {epochs: 2}\nsearch: {early_stopping: {rule: asha, grace: 2}}",
+            "study.yaml:4:46: search.early_stopping.grace: grace is 2, the epochs of a trial are 2, \
+          allowed is a grace below the epochs of a trial",
         ),
         (
             "trial: {trainable: a, command: b}",

@@ -358,7 +358,7 @@ fn models_learn_from_failures_and_stopped_trials() {
 
 fn learns_from_failures(name: &str) {
     let (_, make) = ALL.into_iter().find(|(other, _)| *other == name).expect("it is one of them");
-    let mut suggester = make(&flat(&[Dim::Continuous]));
+    let mut suggester = make(&flat(&[Dim::Continuous]), 1);
     let mut late = Vec::new();
     for id in (0..120).map(TrialId) {
         let x = suggester.ask(id, &mut rng(id)).expect("it has an answer")[0].expect("it is active");

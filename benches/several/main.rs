@@ -29,9 +29,7 @@ const REPEATS: u32 = 101;
 type Make = fn(Dims, usize) -> Box<dyn Suggester>;
 
 const OURS: [(&str, Make); 2] = [
-    ("our tpe", |dims, objectives| {
-        Box::new(Tpe::with_objectives(dims, objectives).expect("there are some"))
-    }),
+    ("our tpe", |dims, objectives| Box::new(Tpe::with_objectives(dims, objectives).expect("there are some"))),
     ("our random", |dims, objectives| {
         Box::new(Random::with_objectives(dims, objectives).expect("there are some"))
     }),
@@ -42,8 +40,10 @@ fn main() -> Result<(), Box<dyn Error>> {
     for file in std::env::args().skip(1).filter(|argument| argument != "--bench") {
         for line in fs::read_to_string(file)?.lines() {
             let row: Value = serde_json::from_str(line)?;
-            let text = |key: &str| row[key].as_str().map(str::to_owned).ok_or(format!("no `{key}` in {line}"));
-            let values = row["missing"].as_array().ok_or(format!("no `missing` in {line}"))?;
+            let text = |key: &str| {
+                row[key].as_str().map(str::to_owned).ok_or_else(|| format!("no `{key}` in {line}"))
+            };
+            let values = row["missing"].as_array().ok_or_else(|| format!("no `missing` in {line}"))?;
             let values = values.iter().filter_map(Value::as_f64).collect();
             missing.insert((text("problem")?, text("peer")?), values);
         }
@@ -95,13 +95,18 @@ fn print_quality(problems: &[Problem], missing: &BTreeMap<(String, String), Vec<
             Some(median(of("our tpe")?) / median(of(peer)?))
         };
         if let Some(ratios) = problems.iter().map(ratio).collect::<Option<Vec<f64>>>() {
-            println!("\nour tpe leaves {:.2} of what {peer} leaves (geometric mean)", geometric_mean(&ratios));
+            println!(
+                "\nour tpe leaves {:.2} of what {peer} leaves (geometric mean)",
+                geometric_mean(&ratios)
+            );
         }
     }
 }
 
 fn print_speed() {
-    println!("\nOne ask and one tell, median, ms.\n\n| trials | one objective | two | three |\n|---|---|---|---|");
+    println!(
+        "\nOne ask and one tell, median, ms.\n\n| trials | one objective | two | three |\n|---|---|---|---|"
+    );
     for size in SIZES {
         let [one, two, three] = [1, 2, 3].map(|objectives| ask_and_tell_ms(size, objectives));
         println!("| {size} | {one:.3} | {two:.3} | {three:.3} |");

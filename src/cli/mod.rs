@@ -5,14 +5,16 @@
 //!
 //! *Architecture invariant:* commands know nothing of clap and write only to the handles they are given.
 
+mod ask_tell;
 mod figure;
 mod fit;
 mod plot;
 mod profile;
+mod results;
 mod study;
 
 use std::{
-    io::{self, Write},
+    io::{self, BufRead, Write},
     path::PathBuf,
     process::ExitCode,
 };
@@ -31,10 +33,13 @@ pub(crate) struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    Fit(FitArgs),
     Check(CheckArgs),
     /// Print the JSON Schema of study files, for editors
     Schema,
+    AskTell(AskTellArgs),
+    Best(BestArgs),
+    Importance(ImportanceArgs),
+    Fit(FitArgs),
 }
 
 /// Fit the throughput model to measured step times
@@ -63,6 +68,74 @@ struct CheckArgs {
     #[arg(required = true, value_name = "STUDY.yaml")]
     files: Vec<PathBuf>,
 }
+
+/// Suggest parameters to any program, as lines of JSON
+#[derive(Debug, Args)]
+#[command(long_about = ABOUT_ASK_TELL, after_long_help = REQUESTS, arg_required_else_help = true)]
+struct AskTellArgs {
+    /// The study file
+    #[arg(value_name = "STUDY.yaml")]
+    study: PathBuf,
+    /// Keep everything that happens in this file, and go on from it if it exists
+    #[arg(long, value_name = "FILE.jsonl")]
+    journal: Option<PathBuf>,
+    /// Learn from the journal of an earlier study before the first trial; may be given several times
+    #[arg(long, value_name = "FILE.jsonl")]
+    warm_start: Vec<PathBuf>,
+}
+
+/// Show the best trials of a journal, or its Pareto front
+#[derive(Debug, Args)]
+#[command(arg_required_else_help = true)]
+struct BestArgs {
+    /// What `ask-tell --journal` wrote
+    #[arg(value_name = "FILE.jsonl")]
+    journal: PathBuf,
+    /// How many to show; with several objectives, the whole front is shown
+    #[arg(short = 'n', long, value_name = "COUNT", default_value_t = 10)]
+    count: usize,
+    /// Print one JSON object instead of text
+    #[arg(long)]
+    json: bool,
+}
+
+/// Show how much each parameter matters
+#[derive(Debug, Args)]
+#[command(long_about = ABOUT_IMPORTANCE, arg_required_else_help = true)]
+struct ImportanceArgs {
+    /// What `ask-tell --journal` wrote
+    #[arg(value_name = "FILE.jsonl")]
+    journal: PathBuf,
+    /// The objective to explain [default: the first one]
+    #[arg(long, value_name = "METRIC")]
+    objective: Option<String>,
+    /// Print one JSON object instead of text
+    #[arg(long)]
+    json: bool,
+}
+
+const ABOUT_ASK_TELL: &str = "\
+Suggest parameters to any program, as lines of JSON
+
+Reads one request on each line of the standard input and answers on the standard output. Mistakes are answered
+with {\"error\": ..., \"line\": ...} and change nothing. Ends when the input ends.";
+
+const REQUESTS: &str = "\
+Requests:
+  {\"ask\": 1}                                         -> {\"id\": 0, \"params\": {\"lr\": 0.01}}
+  {\"report\": {\"id\": 0, \"epochs\": 1, \"value\": 0.5}}   -> {\"id\": 0, \"stop\": false}
+  {\"tell\": {\"id\": 0, \"value\": 0.9}}                  -> {\"id\": 0, \"state\": \"done\"}
+  {\"tell\": {\"id\": 0, \"values\": [0.9, 12.5]}}         with several objectives
+  {\"tell\": {\"id\": 0, \"state\": \"failed\"}}             or \"stopped\", or \"cancelled\"
+  {\"enqueue\": {\"lr\": 0.1}}                           -> {\"enqueued\": 1}
+  {\"best\": 5}  {\"front\": {}}  {\"importance\": {}}  {\"status\": {}}
+All of it is described in docs/ask-tell.md.";
+
+const ABOUT_IMPORTANCE: &str = "\
+Show how much each parameter matters
+
+The share of the objective's variance that each parameter explains by itself, from a random forest over the
+finished trials (functional ANOVA, Hutter et al. 2014).";
 
 const ABOUT_FIT: &str = "\
 Fit the throughput model to measured step times
@@ -94,16 +167,29 @@ fn svg_path(text: &str) -> Result<PathBuf, String> {
 }
 
 /// Runs the command that the user asked for.
-pub(crate) fn run(cli: Cli, out: &mut impl Write, notes: &mut impl Write) -> anyhow::Result<()> {
+pub(crate) fn run(
+    cli: Cli,
+    input: &mut impl BufRead,
+    out: &mut impl Write,
+    notes: &mut impl Write,
+) -> anyhow::Result<()> {
+    let format = |json| if json { fit::Format::Json } else { fit::Format::Text };
     match cli.command {
         Command::Fit(FitArgs { files, svg, json, title }) => {
-            let format = if json { fit::Format::Json } else { fit::Format::Text };
+            let format = format(json);
             let title = title.unwrap_or_else(|| fit::default_title(&files));
             let drawing = svg.map(|path| fit::Drawing { path, title });
             fit::run(&fit::Settings { files, format, drawing }, out, notes)
         }
         Command::Check(CheckArgs { files }) => study::check(&files, out, notes),
         Command::Schema => study::schema(out),
+        Command::AskTell(AskTellArgs { study, journal, warm_start }) => {
+            ask_tell::run(&ask_tell::Settings { study, journal, warm_start }, input, out, notes)
+        }
+        Command::Best(BestArgs { journal, count, json }) => results::best(&journal, count, format(json), out),
+        Command::Importance(ImportanceArgs { journal, objective, json }) => {
+            results::importance(&journal, objective.as_deref(), format(json), out)
+        }
     }
 }
 
@@ -119,7 +205,12 @@ pub(crate) fn is_broken_pipe(error: &anyhow::Error) -> bool {
 
 /// 2 if an input file is to blame, else 1.
 pub(crate) fn exit_code(error: &anyhow::Error) -> ExitCode {
-    ExitCode::from(if error.is::<profile::Error>() || error.is::<study::Error>() { 2 } else { 1 })
+    let of_input = error.is::<profile::Error>()
+        || error.is::<study::Error>()
+        || error.is::<ask_tell::JournalError>()
+        || error.is::<results::Error>()
+        || error.is::<pollux_tune::trials::Error>();
+    ExitCode::from(if of_input { 2 } else { 1 })
 }
 
 #[cfg(test)]

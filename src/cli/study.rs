@@ -34,6 +34,19 @@ pub(crate) fn read(file: &Path) -> Result<Result<Study, Problems>, Error> {
     Ok(Study::from_yaml(&file.display().to_string(), &text))
 }
 
+/// Reads the study file of a command, its text too; what is wrong with it goes to the notes.
+pub(crate) fn load(file: &Path, notes: &mut impl Write) -> Result<(String, Study), Error> {
+    let unreadable = |source| Error::Unreadable { file: file.to_owned(), source };
+    let text = fs::read_to_string(file).map_err(unreadable)?;
+    match Study::from_yaml(&file.display().to_string(), &text) {
+        Ok(study) => Ok((text, study)),
+        Err(problems) => {
+            let _ = write!(notes, "{}", problems.report());
+            Err(Error::Wrong(vec![problems]))
+        }
+    }
+}
+
 /// Reads all files, and says what they hold or what is wrong with them.
 pub(crate) fn check(files: &[PathBuf], out: &mut impl Write, notes: &mut impl Write) -> anyhow::Result<()> {
     let mut wrong = Vec::new();

@@ -49,7 +49,7 @@ impl Halton {
 
 impl Suggester for Halton {
     fn name(&self) -> &'static str {
-        "halton"
+        "quasi"
     }
 
     fn ask(&mut self, id: TrialId, rng: &mut ChaCha8Rng) -> Result<Point, Error> {

@@ -1,7 +1,7 @@
 //! The life of a study and its trials.
 //!
-//! So far it knows when a trial is given up: see [`stopping`]. The promise of a trial, how likely it is to go on at its next
-//! decision, weighs in its share of the GPUs: see [`weigh`].
+//! A [`Search`] suggests, listens and decides for whoever runs the trials. It gives up trials by a rule of [`stopping`]. The
+//! promise of a trial, how likely it is to go on at its next decision, weighs in its share of the GPUs: see [`weigh`].
 //!
 //! *Architecture invariant:* what happens follows from the inputs in their order, and from nothing else. Nothing here does I/O,
 //! reads a clock or draws a random number.
@@ -9,6 +9,9 @@
 #![deny(clippy::disallowed_methods, clippy::iter_over_hash_type)]
 
 mod promise;
+mod search;
 pub mod stopping;
 
 pub use promise::{promise_weight, weigh};
+pub use search::{End, Error, Fact, Search, State, Trial};
+pub use stopping::Verdict;

@@ -104,7 +104,7 @@ impl Reader<'_> {
         let space = self.space(&values);
         let objectives = self.objectives(&values);
         let trial = self.trial(values.section("trial")?)?;
-        let search = self.search(values.section("search")?)?;
+        let search = self.search(values.section("search")?, trial.epochs, objectives.len())?;
         let scheduler = scheduler(values.section("scheduler")?)?;
         let cluster = self.cluster(&values);
         Some(Study { space, objectives, trial, search, scheduler, cluster })
@@ -204,7 +204,7 @@ impl Reader<'_> {
         })
     }
 
-    fn search(&mut self, values: &Values<'_>) -> Option<SearchSettings> {
+    fn search(&mut self, values: &Values<'_>, epochs: f64, objectives: usize) -> Option<SearchSettings> {
         let stopping = values.section("early_stopping")?;
         let rule = StoppingRule::from_name(stopping.text("rule")?)?;
         let threshold = stopping.number("threshold");
@@ -223,8 +223,19 @@ impl Reader<'_> {
             patience: stopping.number("patience")?,
             threshold,
         };
+        if rule != StoppingRule::Never && early_stopping.grace >= epochs {
+            let found = format!("grace is {}, the epochs of a trial are {epochs}", early_stopping.grace);
+            let mistake = Mistake::Conflict { found, allowed: "a grace below the epochs of a trial" };
+            self.wrong(stopping.place("grace"), "search.early_stopping.grace", mistake);
+        }
+        let algorithm = Algorithm::from_name(values.text("algorithm")?)?;
+        if algorithm == Algorithm::Gp && objectives > 1 {
+            let found = format!("the algorithm gp with {objectives} objectives");
+            let mistake = Mistake::Conflict { found, allowed: "tpe or auto, or one objective" };
+            self.wrong(values.place("algorithm"), "search.algorithm", mistake);
+        }
         Some(SearchSettings {
-            algorithm: Algorithm::from_name(values.text("algorithm")?)?,
+            algorithm,
             trials: values.count("trials")?,
             parallel: values.count("parallel")?,
             seed: values.whole("seed")?,

@@ -50,8 +50,8 @@ impl<'a> Search<'a> {
         let mut points: Vec<Point> = (0..ANYWHERE).map(|_| uniform(self.history.dims(), rng)).collect();
         points.retain(|point| self.history.is_worth_it(point));
         let wide = points.len();
-        let centers = &self.history.ranked()[..self.history.informative().min(CENTERS)];
-        points.extend(centers.iter().cycle().take(NEAR).map(|&row| self.near(row as usize, rng)));
+        let centers = self.history.best(self.history.informative().min(CENTERS));
+        points.extend(centers.iter().cycle().take(NEAR).map(|&row| self.near(row, rng)));
         points.retain(|point| self.history.is_worth_it(point));
         let mut best: Option<Candidate> = None;
         for start in starts(self.judge(points), wide) {

@@ -1,0 +1,252 @@
+//! `pollux-tune ask-tell`: the search for programs in any language, as lines of JSON.
+
+mod journal;
+mod protocol;
+
+use std::{
+    io::{BufRead, Write},
+    path::{Path, PathBuf},
+};
+
+use pollux_tune::{
+    tpe::TrialId,
+    trials::{self, End, Fact, Search, State, Verdict},
+};
+
+use self::{
+    journal::Journal,
+    protocol::{Ending, Params, Ranked, Report, Request, Status, Tell, plain_json},
+};
+pub(crate) use self::{
+    journal::{Error as JournalError, read},
+    protocol::{Reply, Share},
+};
+use super::{fit::counted, output_error, study};
+
+/// What the user asked for.
+pub(crate) struct Settings {
+    pub(crate) study: PathBuf,
+    pub(crate) journal: Option<PathBuf>,
+    pub(crate) warm_start: Vec<PathBuf>,
+}
+
+/// Answers requests until the input ends.
+pub(crate) fn run(
+    settings: &Settings,
+    input: &mut impl BufRead,
+    out: &mut impl Write,
+    notes: &mut impl Write,
+) -> anyhow::Result<()> {
+    let (yaml, study) = study::load(&settings.study, notes)?;
+    // Read before anything is written.
+    let earlier = settings.warm_start.iter().map(|file| earlier(file)).collect::<anyhow::Result<Vec<_>>>()?;
+    let mut session = match &settings.journal {
+        Some(path) => {
+            let (journal, search) = Journal::open(path, &yaml, &study)?;
+            Session { search, journal: Some(journal) }
+        }
+        None => Session { search: Search::new(&study)?, journal: None },
+    };
+    session.greet(settings.journal.as_deref(), notes);
+    session.warm_start(&earlier, notes)?;
+    for (number, line) in (1..).zip(input.lines()) {
+        let line = line.map_err(|error| anyhow::Error::new(error).context("cannot read the input"))?;
+        if line.trim().is_empty() {
+            continue;
+        }
+        for reply in session.answer(&line, number)? {
+            serde_json::to_writer(&mut *out, &reply).map_err(|error| output_error(error.into()))?;
+            out.write_all(b"\n").map_err(output_error)?;
+        }
+        out.flush().map_err(output_error)?;
+    }
+    Ok(())
+}
+
+/// The trials of an earlier study that ended.
+fn earlier(file: &Path) -> anyhow::Result<(PathBuf, Search)> {
+    let contents = read(file)?;
+    let study = contents.study.clone();
+    Ok((file.to_owned(), contents.replay(file, &study)?))
+}
+
+struct Session {
+    search: Search,
+    journal: Option<Journal>,
+}
+
+/// Why a request has no answer: a mistake in it, or the end of everything.
+enum Trouble {
+    Request(String),
+    Fatal(anyhow::Error),
+}
+
+impl From<trials::Error> for Trouble {
+    fn from(error: trials::Error) -> Self {
+        Self::Request(error.to_string())
+    }
+}
+
+impl From<JournalError> for Trouble {
+    fn from(error: JournalError) -> Self {
+        Self::Fatal(error.into())
+    }
+}
+
+impl Session {
+    fn greet(&self, journal: Option<&Path>, notes: &mut impl Write) {
+        let Some(path) = journal else { return };
+        let asked = self.search.trials().len();
+        if asked > 0 {
+            let running = self.status().running.len();
+            let _ = writeln!(
+                notes,
+                "{}: going on after {}, {running} of them running",
+                path.display(),
+                counted(asked, "trial")
+            );
+        }
+    }
+
+    /// A study that has begun learned from earlier ones when it did.
+    fn warm_start(&mut self, earlier: &[(PathBuf, Search)], notes: &mut impl Write) -> anyhow::Result<()> {
+        if self.search.trials().len() > 0 || self.search.learned() > 0 {
+            return Ok(());
+        }
+        for (file, search) in earlier {
+            let (mut learned, mut ended) = (0, 0);
+            for trial in search.trials() {
+                let State::Ended(end) = &trial.state else { continue };
+                ended += 1;
+                let fact = Fact::Learned { params: trial.params.clone(), end: end.clone() };
+                if self.search.apply(fact.clone()).is_ok() {
+                    self.keep(&fact)?;
+                    learned += 1;
+                }
+            }
+            let _ = writeln!(
+                notes,
+                "{}: learned from {learned} of {}{}",
+                file.display(),
+                counted(ended, "trial"),
+                if learned < ended { "; the others are not of this space or these objectives" } else { "" }
+            );
+        }
+        Ok(())
+    }
+
+    fn keep(&mut self, fact: &Fact) -> Result<(), JournalError> {
+        self.journal.as_mut().map_or(Ok(()), |journal| journal.append(fact))
+    }
+
+    fn answer(&mut self, line: &str, number: usize) -> anyhow::Result<Vec<Reply>> {
+        let request = serde_json::from_str(&plain_json(line)).map_err(|error| {
+            let text = error.to_string();
+            // A request is one line, which the reply names itself.
+            let text = text.replace("at line 1 column", "at column");
+            Trouble::Request(text)
+        });
+        match request.and_then(|request| self.handle(request)) {
+            Ok(replies) => Ok(replies),
+            Err(Trouble::Request(error)) => Ok(vec![Reply::Error { error, line: number }]),
+            Err(Trouble::Fatal(error)) => Err(error),
+        }
+    }
+
+    fn handle(&mut self, request: Request) -> Result<Vec<Reply>, Trouble> {
+        Ok(match request {
+            Request::Ask(count) => return self.ask(count),
+            Request::Report(report) => vec![self.report(&report)?],
+            Request::Tell(tell) => vec![self.tell(tell)?],
+            Request::Enqueue(Params(params)) => {
+                self.search.enqueue(&params)?;
+                self.keep(&Fact::Enqueued { params })?;
+                vec![Reply::Enqueued { enqueued: self.search.waiting() }]
+            }
+            Request::Best(count) => vec![Reply::best(self.search.best(count))],
+            Request::Front {} => {
+                let front = self.search.pareto_front().into_iter().map(Ranked::from).collect();
+                vec![Reply::Front { front }]
+            }
+            Request::Importance {} => {
+                let importance = self.search.importance(0)?.into_iter().map(Share::from).collect();
+                vec![Reply::Importance { importance }]
+            }
+            Request::Status {} => vec![Reply::Status { status: self.status() }],
+        })
+    }
+
+    fn ask(&mut self, count: u32) -> Result<Vec<Reply>, Trouble> {
+        let mut replies = Vec::new();
+        for _ in 0..count {
+            match self.search.ask() {
+                Ok(trial) => {
+                    let (id, params) = (trial.id, trial.params);
+                    let fact = Fact::Asked { id, params: params.clone(), point: Some(trial.point) };
+                    self.keep(&fact)?;
+                    replies.push(Reply::Trial { id: id.0, params: Params(params) });
+                }
+                Err(error) if error.is_end() => {
+                    replies.push(Reply::Finished { finished: error.to_string() });
+                    break;
+                }
+                // Trials that have begun must be heard of.
+                Err(error) if replies.is_empty() => return Err(error.into()),
+                Err(_) => break,
+            }
+        }
+        Ok(replies)
+    }
+
+    fn report(&mut self, &Report { id, epochs, value }: &Report) -> Result<Reply, Trouble> {
+        let trial = TrialId(id);
+        let verdict = self.search.report(trial, epochs, value)?;
+        self.keep(&Fact::Reported { id: trial, epochs, value })?;
+        let reason = match verdict {
+            Verdict::Continue => None,
+            Verdict::Stop(reason) => {
+                let reason = reason.to_string();
+                self.keep(&Fact::Ended { id: trial, end: End::Stopped(reason.clone()) })?;
+                Some(reason)
+            }
+        };
+        Ok(Reply::Verdict { id, stop: reason.is_some(), reason })
+    }
+
+    fn tell(&mut self, tell: Tell) -> Result<Reply, Trouble> {
+        let id = tell.id;
+        let end = tell.end().map_err(|problem| Trouble::Request(problem.to_owned()))?;
+        self.search.tell(TrialId(id), end.clone())?;
+        let state = ending(&end);
+        self.keep(&Fact::Ended { id: TrialId(id), end })?;
+        Ok(Reply::Told { id, state })
+    }
+
+    fn status(&self) -> Status {
+        let trials = self.search.study().search.trials;
+        let mut status = Status { trials, learned: self.search.learned(), ..Status::default() };
+        for trial in self.search.trials() {
+            status.asked += 1;
+            match &trial.state {
+                State::Running => status.running.push(trial.id.0),
+                State::Ended(end) => match ending(end) {
+                    Ending::Done => status.done += 1,
+                    Ending::Stopped => status.stopped += 1,
+                    Ending::Cancelled => status.cancelled += 1,
+                    Ending::Failed => status.failed += 1,
+                },
+            }
+        }
+        status
+    }
+}
+
+/// What becomes of a trial; a result that is not a number is none.
+fn ending(end: &End) -> Ending {
+    match end {
+        End::Done(values) if values.iter().all(|value| value.is_finite()) => Ending::Done,
+        End::Done(_) | End::Failed(_) => Ending::Failed,
+        End::Stopped(_) => Ending::Stopped,
+        End::Cancelled(_) => Ending::Cancelled,
+    }
+}

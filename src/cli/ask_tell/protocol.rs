@@ -1,0 +1,300 @@
+//! The lines that come in and go out.
+
+use std::fmt;
+
+use pollux_tune::{
+    space::{Assignment, Value},
+    trials::{End, Trial},
+};
+use serde::{
+    Deserialize, Deserializer, Serialize, Serializer,
+    de::{self, MapAccess, Visitor},
+    ser::SerializeMap,
+};
+
+/// What a client can say.
+#[derive(Debug, PartialEq, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub(super) enum Request {
+    /// So many new trials.
+    Ask(u32),
+    /// An intermediate value.
+    Report(Report),
+    /// The end of a trial.
+    Tell(Tell),
+    /// Parameters to try next.
+    Enqueue(Params),
+    /// The so many best trials.
+    Best(usize),
+    /// The trials that no other beats in all objectives.
+    Front {},
+    /// How much each parameter matters.
+    Importance {},
+    /// How many trials there are.
+    Status {},
+}
+
+#[derive(Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Report {
+    pub(super) id: u32,
+    /// Statistical epochs, or whatever the trial counts its progress in.
+    #[serde(alias = "step")]
+    pub(super) epochs: f64,
+    #[serde(deserialize_with = "measured")]
+    pub(super) value: f64,
+}
+
+#[derive(Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Tell {
+    pub(super) id: u32,
+    #[serde(default, deserialize_with = "some_measured")]
+    value: Option<f64>,
+    values: Option<Vec<Measured>>,
+    state: Option<Ending>,
+    reason: Option<String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Deserialize, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Ending {
+    Done,
+    Stopped,
+    Cancelled,
+    Failed,
+}
+
+impl Tell {
+    /// How the trial ended, or what is missing.
+    pub(super) fn end(self) -> Result<End, &'static str> {
+        let reason = self.reason.unwrap_or_default();
+        match (self.state, self.value, self.values) {
+            (None | Some(Ending::Done), Some(value), None) => Ok(End::Done(vec![value])),
+            (None | Some(Ending::Done), None, Some(values)) => {
+                Ok(End::Done(values.into_iter().map(|Measured(value)| value).collect()))
+            }
+            (Some(Ending::Stopped), None, None) => Ok(End::Stopped(reason)),
+            (Some(Ending::Cancelled), None, None) => Ok(End::Cancelled(reason)),
+            (Some(Ending::Failed), None, None) => Ok(End::Failed(reason)),
+            _ => Err(
+                "`tell` needs an `id` and one of `value`, `values` and `state` (\"failed\", \"stopped\" or \"cancelled\")",
+            ),
+        }
+    }
+}
+
+/// A number; `null` is one that is not finite, since JSON has no other word for it.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Measured(pub(super) f64);
+
+impl<'de> Deserialize<'de> for Measured {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        Ok(Self(Option::<f64>::deserialize(from)?.unwrap_or(f64::NAN)))
+    }
+}
+
+fn measured<'de, D: Deserializer<'de>>(from: D) -> Result<f64, D::Error> {
+    Measured::deserialize(from).map(|Measured(value)| value)
+}
+
+fn some_measured<'de, D: Deserializer<'de>>(from: D) -> Result<Option<f64>, D::Error> {
+    measured(from).map(Some)
+}
+
+/// Parameters by name, in the order of the space.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Params(pub(super) Assignment);
+
+impl Serialize for Params {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        let mut map = to.serialize_map(Some(self.0.len()))?;
+        for (name, value) in self.0.iter() {
+            match value {
+                Value::Bool(value) => map.serialize_entry(name, value)?,
+                Value::Int(value) => map.serialize_entry(name, value)?,
+                Value::Float(value) => map.serialize_entry(name, value)?,
+                Value::Text(value) => map.serialize_entry(name, value)?,
+            }
+        }
+        map.end()
+    }
+}
+
+impl<'de> Deserialize<'de> for Params {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        struct ParamsVisitor;
+        impl<'de> Visitor<'de> for ParamsVisitor {
+            type Value = Params;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object with a value for each parameter")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Params, A::Error> {
+                let mut all = Vec::new();
+                while let Some((name, value)) = map.next_entry::<String, serde_json::Value>()? {
+                    let value = match &value {
+                        serde_json::Value::Bool(value) => Value::Bool(*value),
+                        serde_json::Value::String(text) => Value::Text(text.clone()),
+                        serde_json::Value::Number(number) => match (number.as_i64(), number.as_f64()) {
+                            (Some(whole), _) => Value::Int(whole),
+                            (None, Some(number)) => Value::Float(number),
+                            (None, None) => return Err(de::Error::custom(format!("`{name}` is too large"))),
+                        },
+                        other => {
+                            let allowed = "a number, a text, true or false";
+                            return Err(de::Error::custom(format!(
+                                "`{name}` is {other}, allowed is {allowed}"
+                            )));
+                        }
+                    };
+                    all.push((name, value));
+                }
+                Ok(Params(all.into_iter().collect()))
+            }
+        }
+        from.deserialize_map(ParamsVisitor)
+    }
+}
+
+/// What a client hears.
+#[derive(Debug, Serialize)]
+#[serde(untagged)]
+pub(crate) enum Reply {
+    /// A new trial.
+    Trial { id: u32, params: Params },
+    /// There will be no more trials.
+    Finished { finished: String },
+    /// Whether a trial goes on.
+    Verdict {
+        id: u32,
+        stop: bool,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        reason: Option<String>,
+    },
+    /// A trial has ended.
+    Told { id: u32, state: Ending },
+    /// Parameters wait for a trial.
+    Enqueued { enqueued: usize },
+    /// The best trials, the best first.
+    Best { best: Vec<Ranked> },
+    /// The Pareto front.
+    Front { front: Vec<Ranked> },
+    /// Shares of the variance by parameter, the most important first.
+    Importance { importance: Vec<Share> },
+    /// How the search stands.
+    Status { status: Status },
+    /// What was wrong; nothing has changed.
+    Error { error: String, line: usize },
+}
+
+impl Reply {
+    /// Trials that have a result, the best first.
+    pub(crate) fn best(trials: Vec<&Trial>) -> Self {
+        Self::Best { best: trials.into_iter().map(Ranked::from).collect() }
+    }
+}
+
+/// How much a parameter matters.
+#[derive(Debug, Serialize)]
+pub(crate) struct Share {
+    name: String,
+    share: f64,
+}
+
+impl From<(&str, f64)> for Share {
+    fn from((name, share): (&str, f64)) -> Self {
+        Self { name: name.to_owned(), share }
+    }
+}
+
+/// A trial with its result.
+#[derive(Debug, Serialize)]
+pub(crate) struct Ranked {
+    id: u32,
+    params: Params,
+    values: Vec<f64>,
+}
+
+impl From<&Trial> for Ranked {
+    fn from(trial: &Trial) -> Self {
+        let values = trial.values().unwrap_or_default().to_vec();
+        Self { id: trial.id.0, params: Params(trial.params.clone()), values }
+    }
+}
+
+/// How many trials there are of each kind.
+#[derive(Debug, Default, PartialEq, Serialize)]
+pub(crate) struct Status {
+    pub(super) trials: u32,
+    pub(super) asked: usize,
+    pub(super) running: Vec<u32>,
+    pub(super) done: usize,
+    pub(super) stopped: usize,
+    pub(super) cancelled: usize,
+    pub(super) failed: usize,
+    pub(super) learned: u32,
+}
+
+/// A line of JSON; `NaN` and `Infinity` outside of texts, as Python writes them, become `null`.
+pub(super) fn plain_json(line: &str) -> String {
+    let (mut plain, mut rest, mut quoted) = (String::with_capacity(line.len()), line, false);
+    while let Some(first) = rest.chars().next() {
+        let word =
+            ["NaN", "-Infinity", "Infinity"].into_iter().find(|word| !quoted && rest.starts_with(word));
+        let taken = match (word, first) {
+            (Some(word), _) => {
+                plain.push_str("null");
+                rest = &rest[word.len()..];
+                continue;
+            }
+            (None, '\\') if quoted => 1 + rest[1..].chars().next().map_or(0, char::len_utf8),
+            (None, _) => first.len_utf8(),
+        };
+        quoted ^= first == '"';
+        plain.push_str(&rest[..taken]);
+        rest = &rest[taken..];
+    }
+    plain
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_that_are_not_finite_are_understood() {
+        assert_eq!(
+            plain_json(r#"{"a": NaN, "b": [-Infinity,Infinity]}"#),
+            r#"{"a": null, "b": [null,null]}"#
+        );
+        let text = r#"{"NaN": "an \"Infinity\" of \\", "é": 1}"#;
+        assert_eq!(plain_json(text), text);
+        assert_eq!(plain_json("\"\\"), "\"\\");
+    }
+
+    #[test]
+    fn requests_are_read() {
+        let read = |line: &str| serde_json::from_str::<Request>(line).map_err(|error| error.to_string());
+        assert_eq!(read(r#"{"ask": 2}"#), Ok(Request::Ask(2)));
+        assert!(matches!(read(r#"{"report": {"id": 1, "step": 2, "value": null}}"#), Ok(Request::Report(_))));
+        let told = |line: &str| match read(line) {
+            Ok(Request::Tell(tell)) => tell.end().map_err(str::to_owned),
+            other => Err(format!("{other:?}")),
+        };
+        assert_eq!(told(r#"{"tell": {"id": 1, "value": 0.5}}"#), Ok(End::Done(vec![0.5])));
+        assert_eq!(told(r#"{"tell": {"id": 1, "values": [1, 2]}}"#), Ok(End::Done(vec![1.0, 2.0])));
+        let failed = Ok(End::Failed("out of memory".to_owned()));
+        assert_eq!(told(r#"{"tell": {"id": 1, "state": "failed", "reason": "out of memory"}}"#), failed);
+        assert!(
+            told(r#"{"tell": {"id": 1}}"#).is_err_and(|error| error.contains("needs an `id` and one of"))
+        );
+        assert!(told(r#"{"tell": {"id": 1, "state": "done"}}"#).is_err());
+        assert!(
+            matches!(told(r#"{"tell": {"id": 1, "value": null}}"#), Ok(End::Done(values)) if values[0].is_nan())
+        );
+        assert!(read(r#"{"tell": {"id": 1, "vlaue": 2}}"#).is_err_and(|error| error.contains("vlaue")));
+        assert!(read(r#"{"enqueue": {"lr": [1]}}"#).is_err_and(|error| error.contains("`lr` is [1]")));
+    }
+}

@@ -1,0 +1,128 @@
+//! `pollux-tune best` and `pollux-tune importance`: what a search has found, from its journal.
+
+use std::{
+    io::Write,
+    path::{Path, PathBuf},
+};
+
+use pollux_tune::{
+    space::Objective,
+    trials::{Search, Trial},
+};
+use serde_json::json;
+use thiserror::Error;
+
+use super::{
+    ask_tell::{Reply, Share, read},
+    fit::{Format, counted},
+    output_error,
+};
+
+/// The longest bar of a share.
+const BAR: f64 = 40.0;
+
+/// What can be wrong with a question about results.
+#[derive(Debug, Error)]
+pub(crate) enum Error {
+    #[error("there is no objective `{name}` in {}, allowed is one of {}", .file.display(), .allowed.join(", "))]
+    NoObjective { name: String, file: PathBuf, allowed: Vec<String> },
+    #[error("{}", .file.display())]
+    TooLittle { file: PathBuf, source: pollux_tune::trials::Error },
+}
+
+fn search(journal: &Path) -> anyhow::Result<Search> {
+    let contents = read(journal)?;
+    let study = contents.study.clone();
+    contents.replay(journal, &study)
+}
+
+fn goals(search: &Search) -> Vec<String> {
+    let goal = |Objective { metric, direction }: &Objective| format!("{direction} {metric}");
+    search.study().objectives.iter().map(goal).collect()
+}
+
+/// The best trials, or all that no other beats if there are several objectives.
+pub(crate) fn best(journal: &Path, count: usize, format: Format, out: &mut impl Write) -> anyhow::Result<()> {
+    let search = search(journal)?;
+    let several = search.study().objectives.len() > 1;
+    let trials = if several { search.pareto_front() } else { search.best(count) };
+    let text = match format {
+        Format::Json => serde_json::to_string(&Reply::best(trials))?,
+        Format::Text => best_table(&search, &trials, several),
+    };
+    writeln!(out, "{text}").map_err(output_error)
+}
+
+fn best_table(search: &Search, trials: &[&Trial], several: bool) -> String {
+    let done = search.trials().filter(|trial| trial.values().is_some()).count();
+    let of = counted(done, "finished trial");
+    let which = if several {
+        format!("{} of {of} that no other one beats in all objectives", trials.len())
+    } else {
+        format!("the best of {of}")
+    };
+    let mut lines = vec![format!("{}: {which}", goals(search).join(" and "))];
+    let mut rows = vec![vec!["trial".to_owned()]];
+    rows[0].extend(search.study().objectives.iter().map(|objective| objective.metric.clone()));
+    for trial in trials {
+        let mut row = vec![trial.id.to_string()];
+        row.extend(trial.values().unwrap_or_default().iter().map(|value| short(*value)));
+        rows.push(row);
+    }
+    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..rows[0].len()).map(width).collect();
+    for (place, row) in rows.iter().enumerate() {
+        let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:>width$}"));
+        let params = match place {
+            0 => "parameters".to_owned(),
+            _ => trials[place - 1].params.to_string(),
+        };
+        lines.push(format!("  {}  {params}", cells.collect::<Vec<_>>().join("  ")));
+    }
+    lines.join("\n")
+}
+
+/// A number with six decimals at most.
+fn short(number: f64) -> String {
+    let fixed = format!("{number:.6}");
+    fixed.trim_end_matches('0').trim_end_matches('.').to_owned()
+}
+
+/// How much each parameter matters for an objective, the first one unless another is named.
+pub(crate) fn importance(
+    journal: &Path,
+    objective: Option<&str>,
+    format: Format,
+    out: &mut impl Write,
+) -> anyhow::Result<()> {
+    let search = search(journal)?;
+    let objectives = &search.study().objectives;
+    let place = match objective {
+        None => 0,
+        Some(name) => objectives.iter().position(|known| known.metric == name).ok_or_else(|| {
+            let allowed = objectives.iter().map(|known| known.metric.clone()).collect();
+            Error::NoObjective { name: name.to_owned(), file: journal.to_owned(), allowed }
+        })?,
+    };
+    let too_little = |source| Error::TooLittle { file: journal.to_owned(), source };
+    let shares = search.importance(place).map_err(too_little)?;
+    let metric = &objectives[place].metric;
+    let done = search.trials().filter(|trial| trial.values().is_some()).count();
+    let text = match format {
+        Format::Json => {
+            let rows: Vec<Share> = shares.into_iter().map(Share::from).collect();
+            json!({"objective": metric, "trials": done, "importance": rows}).to_string()
+        }
+        Format::Text => {
+            let width = shares.iter().map(|(name, _)| name.chars().count()).max().unwrap_or(0);
+            let mut lines =
+                vec![format!("share of the variance of {metric} in {}:", counted(done, "finished trial"))];
+            lines.extend(shares.iter().map(|(name, share)| {
+                let bar = "#".repeat((share * BAR).round() as usize);
+                format!("  {name:width$}  {share:.3}  {bar}").trim_end().to_owned()
+            }));
+            lines.join("\n")
+        }
+    };
+    writeln!(out, "{text}").map_err(output_error)
+}

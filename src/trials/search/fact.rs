@@ -1,0 +1,47 @@
+use super::End;
+use crate::{
+    space::{Assignment, Point},
+    tpe::TrialId,
+};
+
+/// What became true of a search. In their order, facts say everything about it.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Fact {
+    /// An earlier study had this result.
+    Learned {
+        /// What was tried.
+        params: Assignment,
+        /// How it ended.
+        end: End,
+    },
+    /// Parameters were put into the queue.
+    Enqueued {
+        /// What is to be tried.
+        params: Assignment,
+    },
+    /// A trial began.
+    Asked {
+        /// Its number.
+        id: TrialId,
+        /// What it tries.
+        params: Assignment,
+        /// The same as the suggester saw it, to the last bit; without it, it follows from the parameters.
+        point: Option<Point>,
+    },
+    /// A trial reported a value of the first objective.
+    Reported {
+        /// Its number.
+        id: TrialId,
+        /// Statistical epochs so far.
+        epochs: f64,
+        /// What was measured.
+        value: f64,
+    },
+    /// A trial ended.
+    Ended {
+        /// Its number.
+        id: TrialId,
+        /// How.
+        end: End,
+    },
+}

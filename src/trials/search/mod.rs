@@ -1,0 +1,277 @@
+//! A search without processes: it suggests, listens and decides, and whoever embeds it runs the trials.
+
+mod build;
+mod error;
+mod fact;
+mod results;
+mod trial;
+
+use std::collections::{BTreeMap, VecDeque};
+
+use rand::SeedableRng;
+use rand_chacha::ChaCha8Rng;
+
+pub use self::{
+    error::Error,
+    fact::Fact,
+    trial::{End, State, Trial},
+};
+use super::stopping::{self, Stopper, Verdict};
+use crate::{
+    space::{Assignment, Dims, Direction, Point, Study},
+    tpe::{Outcome, Suggester, TrialId},
+};
+
+/// Suggests parameters, listens to results, and says when to give up a trial.
+///
+/// ```
+/// use pollux_tune::space::Study;
+/// use pollux_tune::trials::{Search, Verdict};
+///
+/// let study = Study::from_yaml("study.yaml", "
+/// space: {lr: {log: [1e-5, 1]}, optimizer: [sgd, adam]}
+/// objective: {maximize: accuracy}
+/// search: {trials: 30, early_stopping: {rule: median}}
+/// ")?;
+/// let mut search = Search::new(&study)?;
+/// while !search.is_finished() {
+///     let trial = search.ask()?;
+///     let lr = trial.params.float("lr")?;
+///     let accuracy = |epoch: f64| (1.0 - (lr.ln() + 4.0).abs() / 10.0) * epoch / (1.0 + epoch);
+///     let verdict = search.report(trial.id, 1.0, accuracy(1.0))?;
+///     if verdict == Verdict::Continue {
+///         search.tell(trial.id, accuracy(10.0))?;
+///     }
+/// }
+/// let best = search.best(1)[0];
+/// assert!((best.params.float("lr")?.ln() + 4.0).abs() < 1.0);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// Everything that happens to a search is a [`Fact`]. A fresh search of the same study that is shown the same
+/// facts by [`apply`](Self::apply) goes on as this one would.
+pub struct Search {
+    study: Study,
+    dims: Dims,
+    suggester: Box<dyn Suggester>,
+    stopper: Box<dyn Stopper>,
+    /// Points that were asked for by hand and wait for a trial.
+    queue: VecDeque<Assignment>,
+    trials: BTreeMap<TrialId, Trial>,
+    /// How many results of earlier studies are known.
+    known: u32,
+}
+
+impl Search {
+    /// A search as a study file describes it.
+    pub fn new(study: &Study) -> Result<Self, Error> {
+        if study.objectives.is_empty() {
+            return Err(Error::NoObjective);
+        }
+        let dims = study.space.to_dims()?;
+        let suggester = build::suggester(study, &dims)?;
+        let stopper = build::stopper(study)?;
+        let (queue, trials) = (VecDeque::new(), BTreeMap::new());
+        Ok(Self { study: study.clone(), dims, suggester, stopper, queue, trials, known: 0 })
+    }
+
+    /// The study that is searched.
+    #[must_use]
+    pub const fn study(&self) -> &Study {
+        &self.study
+    }
+
+    /// All trials so far, in the order they were asked for.
+    #[must_use]
+    pub fn trials(&self) -> impl ExactSizeIterator<Item = &Trial> {
+        self.trials.values()
+    }
+
+    /// A trial by its number.
+    #[must_use]
+    pub fn trial(&self, id: TrialId) -> Option<&Trial> {
+        self.trials.get(&id)
+    }
+
+    /// Whether all trials of the study were asked for; some of them may still run.
+    #[must_use]
+    pub fn is_finished(&self) -> bool {
+        self.trials.len() >= self.study.search.trials as usize
+    }
+
+    /// The number of the next trial.
+    fn next_id(&self) -> TrialId {
+        TrialId(self.trials.last_key_value().map_or(0, |(id, _)| id.0 + 1))
+    }
+
+    /// Starts a trial with the most promising parameters, those in the queue first.
+    pub fn ask(&mut self) -> Result<Trial, Error> {
+        if self.is_finished() {
+            return Err(Error::Finished(self.study.search.trials));
+        }
+        let id = self.next_id();
+        let (params, point) = if let Some(params) = self.queue.front().cloned() {
+            let point = self.study.space.encode(&params)?;
+            self.suggester.insert(id, point.clone())?;
+            (params, point)
+        } else {
+            let mut rng = ChaCha8Rng::seed_from_u64(self.study.search.seed);
+            rng.set_stream(u64::from(id.0));
+            let point = self.suggester.ask(id, &mut rng)?;
+            (self.study.space.decode(&point)?, point)
+        };
+        Ok(self.add(id, params, point).clone())
+    }
+
+    fn add(&mut self, id: TrialId, params: Assignment, point: Point) -> &Trial {
+        if self.queue.front().is_some_and(|waiting| *waiting == params) {
+            self.queue.pop_front();
+        }
+        self.trials.entry(id).or_insert(Trial { id, params, point, state: State::Running, last: None })
+    }
+
+    /// Puts known parameters before what the search would choose. Fixed ones may be left out; constraints hold
+    /// for the search, not for those who know better.
+    pub fn enqueue(&mut self, params: &Assignment) -> Result<(), Error> {
+        let complete = self.study.space.complete(params)?;
+        self.queue.push_back(complete);
+        Ok(())
+    }
+
+    /// Tells a result of an earlier study, in the terms of this one. It guides the search and counts as no trial.
+    pub fn learn(&mut self, params: &Assignment, end: &End) -> Result<(), Error> {
+        let point = self.study.space.encode(params)?;
+        let outcome = self.outcome(end, None)?;
+        // From the top, where no trial of the study will ever be.
+        let id = TrialId(u32::MAX - self.known);
+        self.suggester.insert(id, point)?;
+        self.suggester.tell(id, outcome)?;
+        self.known += 1;
+        Ok(())
+    }
+
+    /// How many parameters wait for a trial.
+    #[must_use]
+    pub fn waiting(&self) -> usize {
+        self.queue.len()
+    }
+
+    /// How many results of earlier studies were [learned](Self::learn).
+    #[must_use]
+    pub const fn learned(&self) -> u32 {
+        self.known
+    }
+
+    /// Takes an intermediate value of the first objective, after so many statistical epochs. If the verdict is to
+    /// stop, the trial has ended: nothing more is to be told about it.
+    pub fn report(&mut self, id: TrialId, epochs: f64, value: f64) -> Result<Verdict, Error> {
+        self.running(id)?;
+        let loss = self.sign(0) * value;
+        let verdict = self.stopper.report(id, epochs, loss)?;
+        self.note(id, epochs, value);
+        if let Verdict::Stop(reason) = &verdict {
+            self.end(id, End::Stopped(reason.to_string()))?;
+        }
+        Ok(verdict)
+    }
+
+    fn note(&mut self, id: TrialId, epochs: f64, value: f64) {
+        if let Some(trial) = self.trials.get_mut(&id) {
+            trial.last = Some((epochs, value));
+        }
+    }
+
+    /// Ends a trial: with a value or one for each objective, or with an [`End`].
+    pub fn tell(&mut self, id: TrialId, end: impl Into<End>) -> Result<(), Error> {
+        let end = end.into();
+        self.running(id)?;
+        self.end(id, end)
+    }
+
+    fn end(&mut self, id: TrialId, end: End) -> Result<(), Error> {
+        let outcome = self.outcome(&end, self.trials.get(&id).and_then(|trial| trial.last))?;
+        let how = match (&end, &outcome) {
+            (End::Done(_), Outcome::Done(losses)) if losses.iter().all(|loss| loss.is_finite()) => {
+                stopping::End::Done
+            }
+            (End::Stopped(_), _) => stopping::End::Stopped,
+            (End::Cancelled(_), _) => stopping::End::Cancelled,
+            (End::Done(_) | End::Failed(_), _) => stopping::End::Failed,
+        };
+        self.suggester.tell(id, outcome)?;
+        self.stopper.end(id, how)?;
+        if let Some(trial) = self.trials.get_mut(&id) {
+            trial.state = State::Ended(end);
+        }
+        Ok(())
+    }
+
+    fn running(&self, id: TrialId) -> Result<(), Error> {
+        match self.trials.get(&id) {
+            None => Err(Error::Unknown(id, self.trials.len())),
+            Some(Trial { state: State::Running, .. }) => Ok(()),
+            Some(Trial { state: State::Ended(end), .. }) => Err(Error::Ended(id, end.clone())),
+        }
+    }
+
+    /// 1 if less is better, else -1.
+    fn sign(&self, objective: usize) -> f64 {
+        match self.study.objectives[objective].direction {
+            Direction::Minimize => 1.0,
+            Direction::Maximize => -1.0,
+        }
+    }
+
+    /// Values such that less is better.
+    fn losses(&self, values: &[f64]) -> Vec<f64> {
+        (0..).zip(values).map(|(objective, value)| self.sign(objective) * value).collect()
+    }
+
+    fn outcome(&self, end: &End, last: Option<(f64, f64)>) -> Result<Outcome, Error> {
+        Ok(match end {
+            End::Done(values) => {
+                let wanted = self.study.objectives.len();
+                if values.len() != wanted {
+                    return Err(Error::Values { given: values.len(), wanted });
+                }
+                Outcome::Done(self.losses(values))
+            }
+            // Whole epochs, so that trials that were stopped at the same rung are compared by value.
+            End::Stopped(_) | End::Cancelled(_) => Outcome::Stopped {
+                value: last.map(|(_, value)| self.sign(0) * value),
+                step: last.map_or(0, |(epochs, _)| epochs as u64),
+            },
+            End::Failed(_) => Outcome::Failed,
+        })
+    }
+
+    /// Brings a fresh search to where another one of the same study was, fact by fact.
+    ///
+    /// What was decided then stays decided, even if today's rules would decide otherwise.
+    pub fn apply(&mut self, fact: Fact) -> Result<(), Error> {
+        match fact {
+            Fact::Learned { params, end } => self.learn(&params, &end),
+            Fact::Enqueued { params } => self.enqueue(&params),
+            Fact::Asked { id, params, point } => {
+                let point = match point {
+                    Some(point) => point,
+                    None => self.study.space.encode(&params)?,
+                };
+                if id < self.next_id() {
+                    return Err(Error::Repeated(id));
+                }
+                self.suggester.insert(id, point.clone())?;
+                self.add(id, params, point);
+                Ok(())
+            }
+            Fact::Reported { id, epochs, value } => {
+                self.running(id)?;
+                // The verdict was journaled as an end of its own.
+                self.stopper.report(id, epochs, self.sign(0) * value)?;
+                self.note(id, epochs, value);
+                Ok(())
+            }
+            Fact::Ended { id, end } => self.tell(id, end),
+        }
+    }
+}

@@ -1,0 +1,80 @@
+use std::fmt;
+
+use crate::{
+    space::{Assignment, Point},
+    tpe::TrialId,
+};
+
+/// A trial of a search.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Trial {
+    /// Its number.
+    pub id: TrialId,
+    /// What it tries.
+    pub params: Assignment,
+    /// The same as the suggester sees it.
+    pub point: Point,
+    /// Whether it runs, or how it ended.
+    pub state: State,
+    /// The last report: statistical epochs and the value of the first objective.
+    pub last: Option<(f64, f64)>,
+}
+
+/// Whether a trial runs, or how it ended.
+#[derive(Debug, Clone, PartialEq)]
+pub enum State {
+    /// It has no result yet.
+    Running,
+    /// It is over.
+    Ended(End),
+}
+
+/// How a trial ended, in the terms of the study: values as they were measured, whichever way is better.
+#[derive(Debug, Clone, PartialEq)]
+pub enum End {
+    /// With a value for each objective. Values that are not finite count as failure.
+    Done(Vec<f64>),
+    /// Before its time, because its values were not good enough; and why.
+    Stopped(String),
+    /// Before its time for another reason, which says nothing about its parameters.
+    Cancelled(String),
+    /// Without a usable result, and why.
+    Failed(String),
+}
+
+impl Trial {
+    /// The values of its objectives, if it ran to its end and all of them are numbers.
+    #[must_use]
+    pub fn values(&self) -> Option<&[f64]> {
+        match &self.state {
+            State::Ended(End::Done(values)) if values.iter().all(|value| value.is_finite()) => Some(values),
+            _ => None,
+        }
+    }
+}
+
+impl From<f64> for End {
+    fn from(value: f64) -> Self {
+        Self::Done(vec![value])
+    }
+}
+
+impl From<Vec<f64>> for End {
+    fn from(values: Vec<f64>) -> Self {
+        Self::Done(values)
+    }
+}
+
+impl fmt::Display for End {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Done(_) => f.write_str("is done"),
+            Self::Stopped(why) if why.is_empty() => f.write_str("was stopped"),
+            Self::Stopped(why) => write!(f, "was stopped: {why}"),
+            Self::Cancelled(why) if why.is_empty() => f.write_str("was cancelled"),
+            Self::Cancelled(why) => write!(f, "was cancelled: {why}"),
+            Self::Failed(why) if why.is_empty() => f.write_str("failed"),
+            Self::Failed(why) => write!(f, "failed: {why}"),
+        }
+    }
+}

@@ -1,0 +1,280 @@
+//! `pollux-tune ask-tell` as other programs meet it: real processes, killed and started again.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot talk to the program has failed")]
+#![expect(clippy::disallowed_methods, reason = "tests start processes; the list is for the pure modules")]
+
+use std::{
+    fs::{self, OpenOptions},
+    io::{BufRead, BufReader, Read, Write},
+    path::{Path, PathBuf},
+    process::{Child, ChildStdin, ChildStdout, Command, Stdio},
+};
+
+use serde_json::{Value, json};
+
+const STUDY: &str = "
+space:
+  lr: {log: [1e-5, 1]}
+  optimizer:
+    choice:
+      sgd: {momentum: {float: [0, 0.99]}}
+      adam:
+objective: {maximize: accuracy}
+search: {trials: 40, seed: 7, early_stopping: {rule: asha, grace: 1, reduction: 3}}
+trial: {epochs: 9}
+";
+
+struct Search {
+    process: Child,
+    input: Option<ChildStdin>,
+    output: BufReader<ChildStdout>,
+}
+
+impl Search {
+    fn start(arguments: &[&Path]) -> Self {
+        let mut process = Command::new(env!("CARGO_BIN_EXE_pollux-tune"))
+            .arg("ask-tell")
+            .args(arguments)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let input = process.stdin.take();
+        let output = BufReader::new(process.stdout.take().unwrap());
+        Self { process, input, output }
+    }
+
+    fn send(&mut self, line: &str) -> Value {
+        writeln!(self.input.as_mut().unwrap(), "{line}").unwrap();
+        self.next()
+    }
+
+    fn next(&mut self) -> Value {
+        let mut reply = String::new();
+        self.output.read_line(&mut reply).unwrap();
+        serde_json::from_str(&reply).unwrap()
+    }
+
+    /// Ends it without a warning.
+    fn kill(mut self) {
+        self.process.kill().unwrap();
+        self.process.wait().unwrap();
+    }
+
+    /// Closes the input; returns the exit code and what it said besides.
+    fn end(mut self) -> (Option<i32>, String) {
+        drop(self.input.take());
+        let mut notes = String::new();
+        self.process.stderr.take().unwrap().read_to_string(&mut notes).unwrap();
+        (self.process.wait().unwrap().code(), notes)
+    }
+}
+
+/// An empty folder with a study file.
+fn folder(name: &str) -> (PathBuf, PathBuf) {
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("ask-tell").join(name);
+    let _ = fs::remove_dir_all(&path);
+    fs::create_dir_all(&path).unwrap();
+    let study = path.join("study.yaml");
+    fs::write(&study, STUDY).unwrap();
+    (path, study)
+}
+
+fn accuracy(trial: &Value, epochs: f64) -> f64 {
+    let lr = trial["params"]["lr"].as_f64().unwrap().log10();
+    let bonus = trial["params"]["momentum"].as_f64().map_or(0.0, |momentum| 0.1 * momentum);
+    (0.9 - 0.1 * (lr + 2.0).abs() + bonus) * (1.0 - 0.5 / (1.0 + epochs))
+}
+
+/// Works on one trial until it ends; returns all that was said.
+fn one_trial(search: &mut Search) -> Vec<Value> {
+    let trial = search.send(r#"{"ask": 1}"#);
+    let mut said = vec![trial.clone()];
+    if trial.get("finished").is_some() {
+        return said;
+    }
+    for epochs in [1.0, 3.0, 9.0] {
+        let report =
+            json!({"report": {"id": trial["id"], "epochs": epochs, "value": accuracy(&trial, epochs)}});
+        said.push(search.send(&report.to_string()));
+        if said.last().unwrap()["stop"] == true {
+            return said;
+        }
+    }
+    let tell = json!({"tell": {"id": trial["id"], "value": accuracy(&trial, 9.0)}});
+    said.push(search.send(&tell.to_string()));
+    said
+}
+
+#[test]
+fn a_study_that_is_killed_after_every_trial_goes_on_as_if_it_were_not() {
+    let (path, study) = folder("killed");
+    let mut undisturbed = Search::start(&[&study]);
+    let whole: Vec<Vec<Value>> = (0..41).map(|_| one_trial(&mut undisturbed)).collect();
+    assert_eq!(undisturbed.end(), (Some(0), String::new()));
+    assert!(whole[40][0]["finished"].as_str().unwrap().contains("all 40 trials"), "{:?}", whole[40]);
+    let stopped = whole.iter().filter(|said| said.last().unwrap()["stop"] == true).count();
+    assert!((5..35).contains(&stopped), "{stopped} of 40 were stopped");
+
+    let journal = path.join("study.jsonl");
+    let arguments = [&study, Path::new("--journal"), &journal];
+    for said in &whole {
+        let mut search = Search::start(&arguments);
+        assert_eq!(&one_trial(&mut search), said);
+        search.kill();
+    }
+
+    let shown = |command: &str| {
+        let run =
+            Command::new(env!("CARGO_BIN_EXE_pollux-tune")).arg(command).arg(&journal).arg("--json").output();
+        serde_json::from_slice::<Value>(&run.unwrap().stdout).unwrap()
+    };
+    let best = shown("best")["best"][0].clone();
+    let most = whole.iter().filter(|said| said.len() == 5).map(|said| accuracy(&said[0], 9.0));
+    assert_eq!(best["values"][0].as_f64(), most.reduce(f64::max));
+    let importance = shown("importance");
+    assert_eq!(importance["importance"][0]["name"], "lr", "{importance}");
+}
+
+#[test]
+fn a_line_that_was_cut_off_is_dropped_and_its_trial_asked_for_again() {
+    let (path, study) = folder("torn");
+    let journal = path.join("study.jsonl");
+    let arguments = [&study, Path::new("--journal"), &journal];
+    let mut search = Search::start(&arguments);
+    let said = one_trial(&mut search);
+    let second = search.send(r#"{"ask": 1}"#);
+    search.kill();
+    let text = fs::read_to_string(&journal).unwrap();
+    let last = text.trim_end().rfind('\n').unwrap() + 1;
+    for cut in [last + 1, last + 20, text.len() - 1] {
+        fs::write(&journal, &text[..cut]).unwrap();
+        let mut search = Search::start(&arguments);
+        assert_eq!(search.send(r#"{"ask": 1}"#), second, "after {said:?}");
+        assert_eq!(search.end().0, Some(0));
+        assert_eq!(fs::read_to_string(&journal).unwrap(), text);
+    }
+    // Cut off in its first line, it begins anew.
+    fs::write(&journal, &text[..30]).unwrap();
+    let mut search = Search::start(&arguments);
+    assert_eq!(search.send(r#"{"ask": 1}"#), said[0]);
+}
+
+#[test]
+fn mistakes_are_answered_and_change_nothing() {
+    let (path, study) = folder("mistakes");
+    let journal = path.join("study.jsonl");
+    let mut search = Search::start(&[&study, Path::new("--journal"), &journal]);
+    search.send(r#"{"ask": 1}"#);
+    let before = fs::read_to_string(&journal).unwrap();
+    for (line, words) in [
+        ("hello", "expected value"),
+        (r#"{"aks": 1}"#, "unknown variant `aks`, expected one of `ask`, `report`, `tell`"),
+        (r#"{"ask": -1}"#, "invalid value"),
+        (r#"{"tell": {"id": 5, "value": 1}}"#, "there is no trial 5, one was asked for"),
+        (r#"{"tell": {"id": 0, "values": [1, 2]}}"#, "2 values were given, the study has one objective"),
+        (r#"{"tell": {"id": 0}}"#, "`tell` needs an `id` and one of"),
+        (r#"{"tell": {"id": 0, "value": 1, "sate": "done"}}"#, "unknown field `sate`"),
+        (r#"{"report": {"id": 0, "epochs": -1, "value": 1}}"#, "its progress is -1"),
+        (r#"{"enqueue": {"lr": 2, "optimizer": "adam"}}"#, "`lr`"),
+        (r#"{"enqueue": {"lr": 0.1, "optimiser": "adam"}}"#, "did you mean `optimizer`?"),
+        (r#"{"importance": {}}"#, "trials"),
+    ] {
+        let reply = search.send(line);
+        assert!(reply["error"].as_str().is_some_and(|error| error.contains(words)), "{line}: {reply}");
+        assert!(reply["line"].as_u64() > Some(1), "{reply}");
+    }
+    assert_eq!(fs::read_to_string(&journal).unwrap(), before);
+    let told = search.send(r#"{"tell": {"id": 0, "value": NaN}}"#);
+    assert_eq!(told, json!({"id": 0, "state": "failed"}));
+    let again = search.send(r#"{"tell": {"id": 0, "value": 1}}"#);
+    assert!(again["error"].as_str().unwrap().contains("trial 0"), "{again}");
+    let status = search.send(r#"{"status": {}}"#);
+    assert_eq!((&status["status"]["failed"], &status["status"]["running"]), (&json!(1), &json!([])));
+    assert_eq!(search.end(), (Some(0), String::new()));
+}
+
+#[test]
+fn known_parameters_come_first_and_survive_a_crash() {
+    let (path, study) = folder("queue");
+    let arguments = [&study, Path::new("--journal"), &path.join("study.jsonl")];
+    let mut search = Search::start(&arguments);
+    let queued =
+        [json!({"lr": 0.1, "optimizer": "adam"}), json!({"lr": 0.01, "optimizer": "sgd", "momentum": 0.5})];
+    assert_eq!(search.send(&json!({"enqueue": queued[0]}).to_string()), json!({"enqueued": 1}));
+    assert_eq!(search.send(&json!({"enqueue": queued[1]}).to_string()), json!({"enqueued": 2}));
+    search.kill();
+    let mut search = Search::start(&arguments);
+    assert_eq!(search.send(r#"{"ask": 3}"#)["params"], queued[0]);
+    assert_eq!(search.next()["params"], queued[1]);
+    let third = search.next();
+    search.kill();
+    let mut search = Search::start(&arguments);
+    let status = search.send(r#"{"status": {}}"#);
+    assert_eq!(status["status"]["running"], json!([0, 1, 2]));
+    assert_ne!(search.send(r#"{"ask": 1}"#)["params"], third["params"]);
+}
+
+#[test]
+fn an_earlier_study_guides_a_new_one() {
+    let (path, study) = folder("warm");
+    let (first, second) = (path.join("first.jsonl"), path.join("second.jsonl"));
+    let mut search = Search::start(&[&study, Path::new("--journal"), &first]);
+    for _ in 0..40 {
+        one_trial(&mut search);
+    }
+    assert_eq!(search.end().0, Some(0));
+    let best = |trial: Value| (trial["params"]["lr"].as_f64().unwrap().log10() + 2.0).abs();
+    let warm = [&study, Path::new("--journal"), &second, Path::new("--warm-start"), &first];
+    let mut search = Search::start(&warm);
+    let mut away: Vec<f64> = vec![best(search.send(r#"{"ask": 9}"#))];
+    away.extend((1..9).map(|_| best(search.next())));
+    let (code, notes) = search.end();
+    assert_eq!(
+        (code, notes.trim()),
+        (Some(0), format!("{}: learned from 40 of 40 trials", first.display()).as_str())
+    );
+    away.sort_by(f64::total_cmp);
+    assert!(away[4] < 0.75, "half of nine trials at random are further off than 1.25: {away:?}");
+    // The second time it knows already.
+    let (code, notes) = Search::start(&warm).end();
+    assert_eq!(code, Some(0));
+    assert!(
+        notes.contains("going on after 9 trials, 9 of them running") && !notes.contains("learned"),
+        "{notes}"
+    );
+}
+
+#[test]
+fn a_journal_is_not_shared_mixed_up_or_overwritten() {
+    let (path, study) = folder("journal");
+    let journal = path.join("study.jsonl");
+    let arguments = [&study, Path::new("--journal"), &journal];
+    let mut search = Search::start(&arguments);
+    search.send(r#"{"ask": 1}"#);
+    let text = fs::read_to_string(&journal).unwrap();
+    let refused = |words: &str| {
+        let (code, notes) = Search::start(&arguments).end();
+        assert_eq!(code, Some(2), "{notes}");
+        assert!(notes.contains(words), "{notes}");
+    };
+    refused("in use by another process");
+    search.kill();
+    fs::write(&study, STUDY.replace("1e-5", "1e-4")).unwrap();
+    refused("belongs to another study: its search spaces differ");
+    fs::write(&study, STUDY.replace("maximize", "minimize")).unwrap();
+    refused("its objectives differ");
+    assert_eq!(fs::read_to_string(&journal).unwrap(), text);
+    fs::write(&study, STUDY.replace("trials: 40", "trials: 1")).unwrap();
+    let mut search = Search::start(&arguments);
+    assert!(search.send(r#"{"ask": 1}"#)["finished"].as_str().unwrap().contains("raise `search.trials`"));
+    assert_eq!(search.end().0, Some(0));
+    OpenOptions::new().append(true).open(&journal).unwrap().write_all(b"{\"asked\": 1}\n").unwrap();
+    refused("study.jsonl:3:");
+    fs::write(&journal, "lr,accuracy\n0.1,0.9\n").unwrap();
+    refused("does not begin with a study");
+    assert_eq!(fs::read_to_string(&journal).unwrap(), "lr,accuracy\n0.1,0.9\n");
+    fs::write(&journal, text.replacen("\"version\":1", "\"version\":2", 1)).unwrap();
+    refused("use a newer one");
+}
