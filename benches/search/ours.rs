@@ -2,7 +2,7 @@
 
 use pollux_tune::{
     space::{Dims, Point},
-    tpe::{Auto, Budget, Gp, Halton, Outcome, Random, Suggester, Tpe, TrialId},
+    tpe::{Auto, Gp, Halton, Outcome, Random, Suggester, Tpe, TrialId},
 };
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
@@ -21,11 +21,7 @@ pub(crate) struct Ours {
 pub(crate) const OURS: [Ours; 5] = [
     Ours { name: "our tpe", make: |dims, _| Box::new(Tpe::new(dims)), marks: &MARKS },
     Ours { name: "our gp", make: |dims, _| Box::new(Gp::new(dims)), marks: &[MARKS[0]] },
-    Ours {
-        name: "our auto",
-        make: |dims, _| Box::new(Auto::new(dims, Budget { parallel: 4 })),
-        marks: &MARKS,
-    },
+    Ours { name: "our auto", make: |dims, _| Box::new(Auto::new(dims, 4)), marks: &MARKS },
     Ours { name: "our halton", make: |dims, seed| Box::new(Halton::new(dims, seed)), marks: &MARKS },
     Ours { name: "our random", make: |dims, _| Box::new(Random::new(dims)), marks: &MARKS },
 ];

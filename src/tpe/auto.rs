@@ -3,31 +3,24 @@ use rand_chacha::ChaCha8Rng;
 use super::{Error, Gp, Outcome, Suggester, Tpe, TrialId};
 use crate::space::{Dims, Point};
 
-/// So many trials are chosen by a model of the whole function; later ones follow the best.
-const MODELLED: usize = 250;
+/// So many trials are chosen by a model of the results.
+const MODELLED: usize = 600;
 /// With more parameters than that, there is no such model.
-const MOST_PARAMETERS: usize = 40;
-/// With more trials than that at a time, most of the model would be made of its own guesses.
+const MOST_PARAMETERS: usize = 30;
+/// Nor with more trials at a time.
 const MOST_PARALLEL: u32 = 64;
 
-/// What a study may spend.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Budget {
-    /// How many trials run at a time.
-    pub parallel: u32,
-}
-
-/// The suggester that does best in most studies: [`Gp`] for the first 250 trials, [`Tpe`] after them, and [`Tpe`] alone
-/// where there are more than 40 parameters or more than 64 trials at a time. `docs/search.md` says why.
+/// The suggester that does best in most studies: [`Gp`] for the first 600 trials, [`Tpe`] after them, and [`Tpe`]
+/// alone where there are more than 30 parameters or more than 64 trials at a time. `docs/search.md` says why.
 ///
 /// ```
 /// use pollux_tune::space::{Dim, Dims};
-/// use pollux_tune::tpe::{Auto, Budget, Suggester, TrialId};
+/// use pollux_tune::tpe::{Auto, Suggester, TrialId};
 /// use rand::SeedableRng;
 /// use rand_chacha::ChaCha8Rng;
 ///
 /// let dims = Dims::flat(vec![Dim::Continuous; 3])?;
-/// let mut auto = Auto::new(dims, Budget { parallel: 4 });
+/// let mut auto = Auto::new(dims, 4);
 /// let point = auto.ask(TrialId(0), &mut ChaCha8Rng::seed_from_u64(0))?;
 /// assert_eq!(point.len(), 3);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -43,10 +36,10 @@ pub struct Auto {
 }
 
 impl Auto {
-    /// A search of a space.
+    /// A search of a space with so many trials at a time.
     #[must_use]
-    pub fn new(dims: Dims, budget: Budget) -> Self {
-        let modelled = dims.len() <= MOST_PARAMETERS && budget.parallel <= MOST_PARALLEL;
+    pub fn new(dims: Dims, parallel: u32) -> Self {
+        let modelled = dims.len() <= MOST_PARAMETERS && parallel <= MOST_PARALLEL;
         let first = modelled.then(|| Gp::new(dims.clone()));
         Self { first, then: Tpe::new(dims), left: MODELLED }
     }
@@ -104,13 +97,13 @@ mod tests {
 
     fn search(parameters: usize, parallel: u32) -> (Auto, Dims) {
         let dims = Dims::flat(vec![Dim::Continuous; parameters]).expect("it is a space");
-        (Auto::new(dims.clone(), Budget { parallel }), dims)
+        (Auto::new(dims.clone(), parallel), dims)
     }
 
     #[test]
     fn large_spaces_and_many_workers_have_no_model() {
-        assert!(search(40, 64).0.first.is_some());
-        assert!(search(41, 1).0.first.is_none());
+        assert!(search(30, 64).0.first.is_some());
+        assert!(search(31, 1).0.first.is_none());
         assert!(search(2, 65).0.first.is_none());
     }
 
@@ -122,7 +115,7 @@ mod tests {
         for id in (0..MODELLED as u32 + 5).map(TrialId) {
             let rng = || ChaCha8Rng::seed_from_u64(id.0.into());
             // Trials that were asked for elsewhere count too.
-            if id.0 >= 15 && id.0 < MODELLED as u32 - 2 {
+            if id.0 >= 13 && id.0 < MODELLED as u32 - 2 {
                 let point = vec![Some(f64::from(id.0) / 1000.0)];
                 auto.insert(id, point.clone()).expect("it is new");
                 gp.insert(id, point.clone()).expect("it is new");

@@ -37,7 +37,7 @@ mod sampler;
 mod split;
 mod suggester;
 
-pub use auto::{Auto, Budget};
+pub use auto::Auto;
 pub use enqueue::Enqueue;
 pub use error::Error;
 pub use gp::Gp;

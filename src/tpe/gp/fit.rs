@@ -15,8 +15,8 @@ struct Prior {
 }
 
 /// Length scales are about half of the range. A prior that grows with the number of parameters (Hvarfner et al.
-/// 2024) did worse where it was tried: at six and ten parameters, with noise.
-const LENGTH: Prior = Prior { mean: -std::f64::consts::LN_2, sd: 1.7 };
+/// 2024) did worse with six and with ten parameters.
+const LENGTH: Prior = Prior { mean: -std::f64::consts::LN_2, sd: 1.0 };
 /// Noise is a small share of the variance, if there is any.
 const NOISE: Prior = Prior { mean: -6.0, sd: 2.0 };
 /// What ln of the noise can be.

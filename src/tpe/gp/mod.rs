@@ -26,8 +26,10 @@ use super::{
 };
 use crate::space::{Dims, Point};
 
-/// The first trials are random until so many have ended without failure.
+/// The first trials are random until so many have ended without failure, and one more for each parameter,
 const STARTUP: usize = 10;
+/// but no more than that. With fewer, more searches stay at the second best minimum.
+const MOST_STARTUP: usize = 20;
 /// So many random points may be drawn for one that is feasible and new.
 const DRAWS: usize = 1000;
 /// The model looks at no more trials that ended than that: the best and the newest.
@@ -93,7 +95,8 @@ impl Gp {
     }
 
     fn choose(&mut self, rng: &mut ChaCha8Rng) -> Result<Point, Error> {
-        let found = if self.history.informative() < STARTUP {
+        let startup = (STARTUP + self.axes.len()).min(MOST_STARTUP);
+        let found = if self.history.informative() < startup {
             let dims = self.history.dims();
             (0..DRAWS).map(|_| uniform(dims, rng)).find(|point| self.history.is_worth_it(point))
         } else {

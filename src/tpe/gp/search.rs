@@ -27,6 +27,12 @@ const CLIMB: Effort = Effort { steps: 40, gain: 1e-6 };
 /// Standard deviations of points near a trial are between the second and the first, on a logarithmic scale.
 const WIDTHS: (f64, f64) = (0.3, 0.002);
 
+/// Every so many trials the search is bold:
+const BOLD: usize = 4;
+/// it asks for an improvement by more than so many standard deviations of the targets (Lizotte 2008, "Practical
+/// Bayesian Optimization"), which leads away from a minimum that is known well.
+const MARGIN: f64 = 0.1;
+
 /// A point and ln of the improvement to expect there.
 #[derive(Debug, Clone)]
 struct Candidate {
@@ -38,11 +44,14 @@ struct Candidate {
 pub(super) struct Search<'a> {
     history: &'a History,
     posterior: &'a Posterior,
+    /// What is to be improved.
+    goal: f64,
 }
 
 impl<'a> Search<'a> {
     pub(super) fn new(history: &'a History, posterior: &'a Posterior) -> Self {
-        Self { history, posterior }
+        let margin = if history.len() % BOLD == 1 { MARGIN } else { 0.0 };
+        Self { history, posterior, goal: posterior.best() - margin }
     }
 
     /// The best point that was found, if there is any that is feasible and, in finite spaces, new.
@@ -70,8 +79,7 @@ impl<'a> Search<'a> {
     fn judge(&self, points: Vec<Point>) -> Vec<Candidate> {
         let spots: Vec<Vec<Spot>> = points.iter().map(|point| self.spots(point)).collect();
         let beliefs = self.posterior.beliefs(&spots);
-        let best = self.posterior.best();
-        let judge = |(point, belief)| Candidate { point, promise: log_improvement(belief, best).0 };
+        let judge = |(point, belief)| Candidate { point, promise: log_improvement(belief, self.goal).0 };
         points.into_iter().zip(beliefs).map(judge).collect()
     }
 
@@ -130,7 +138,7 @@ impl<'a> Search<'a> {
                 return f64::INFINITY;
             }
             let (belief, slopes) = self.posterior.slopes(&spots, &along);
-            let (promise, [by_mean, by_sd]) = log_improvement(belief, self.posterior.best());
+            let (promise, [by_mean, by_sd]) = log_improvement(belief, self.goal);
             for (gradient, [mean, sd]) in gradient.iter_mut().zip(slopes) {
                 *gradient = -(by_mean * mean + by_sd * sd);
             }

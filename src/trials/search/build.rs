@@ -6,7 +6,7 @@ use super::{
 };
 use crate::{
     space::{Algorithm, Dims, Study},
-    tpe::{Auto, Budget, Gp, Grid, Halton, Random, Suggester, Tpe},
+    tpe::{Auto, Gp, Grid, Halton, Random, Suggester, Tpe},
 };
 
 /// A grid has so many levels of a continuous parameter at most.
@@ -15,7 +15,7 @@ const MOST_LEVELS: u32 = 64;
 pub(super) fn suggester(study: &Study, dims: &Dims) -> Result<Box<dyn Suggester>, Error> {
     let (search, objectives, dims) = (&study.search, study.objectives.len(), dims.clone());
     Ok(match search.algorithm {
-        Algorithm::Auto if objectives == 1 => Box::new(Auto::new(dims, Budget { parallel: search.parallel })),
+        Algorithm::Auto if objectives == 1 => Box::new(Auto::new(dims, search.parallel)),
         Algorithm::Tpe | Algorithm::Auto => Box::new(Tpe::with_objectives(dims, objectives)?),
         Algorithm::Gp => Box::new(Gp::new(dims)),
         Algorithm::Random => Box::new(Random::with_objectives(dims, objectives)?),
