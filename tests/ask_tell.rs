@@ -172,6 +172,7 @@ fn mistakes_are_answered_and_change_nothing() {
         ("hello", "expected value"),
         (r#"{"aks": 1}"#, "unknown variant `aks`, expected one of `ask`, `report`, `tell`"),
         (r#"{"ask": -1}"#, "invalid value"),
+        (r#"{"ask": 0}"#, "allowed is 1 or more"),
         (r#"{"tell": {"id": 5, "value": 1}}"#, "there is no trial 5, one was asked for"),
         (r#"{"tell": {"id": 0, "values": [1, 2]}}"#, "2 values were given, the study has one objective"),
         (r#"{"tell": {"id": 0}}"#, "`tell` needs an `id` and one of"),
@@ -212,7 +213,8 @@ fn known_parameters_come_first_and_survive_a_crash() {
     search.kill();
     let mut search = Search::start(&arguments);
     let status = search.send(r#"{"status": {}}"#);
-    assert_eq!(status["status"]["running"], json!([0, 1, 2]));
+    let running: Vec<&Value> = (0..3).map(|at| &status["status"]["running"][at]["params"]).collect();
+    assert_eq!(running, [&queued[0], &queued[1], &third["params"]], "a client that was killed too can go on");
     assert_ne!(search.send(r#"{"ask": 1}"#)["params"], third["params"]);
 }
 
@@ -244,6 +246,66 @@ fn an_earlier_study_guides_a_new_one() {
         notes.contains("going on after 9 trials, 9 of them running") && !notes.contains("learned"),
         "{notes}"
     );
+}
+
+#[test]
+fn a_warm_start_that_was_cut_off_is_done_again() {
+    let (path, study) = folder("half-warm");
+    let (first, second) = (path.join("first.jsonl"), path.join("second.jsonl"));
+    let mut search = Search::start(&[&study, Path::new("--journal"), &first]);
+    for _ in 0..20 {
+        one_trial(&mut search);
+    }
+    search.kill();
+    let warm = [&study, Path::new("--journal"), &second, Path::new("--warm-start"), &first];
+    let mut search = Search::start(&warm);
+    let undisturbed = search.send(r#"{"ask": 1}"#);
+    search.kill();
+    let text = fs::read_to_string(&second).unwrap();
+    for lines in [1, 5, 20] {
+        let half: String = text.split_inclusive('\n').take(lines).collect();
+        fs::write(&second, half).unwrap();
+        let mut search = Search::start(&warm);
+        assert_eq!(search.send(r#"{"ask": 1}"#), undisturbed, "after {lines} lines");
+        search.kill();
+        assert_eq!(fs::read_to_string(&second).unwrap(), text);
+    }
+    fs::write(&study, STUDY.replace("maximize: accuracy", "minimize: loss")).unwrap();
+    let (code, notes) = Search::start(&[&study, Path::new("--warm-start"), &first]).end();
+    assert_eq!(code, Some(2));
+    assert!(notes.contains("(maximize accuracy) than this study (minimize loss)"), "{notes}");
+}
+
+#[test]
+fn a_trial_that_diverges_has_failed_and_hears_so_again() {
+    let (path, study) = folder("diverged");
+    let mut search = Search::start(&[&study, Path::new("--journal"), &path.join("study.jsonl")]);
+    search.send(r#"{"ask": 1}"#);
+    let report = r#"{"report": {"id": 0, "epochs": 2, "value": NaN}}"#;
+    let stop = search.send(report);
+    assert_eq!(stop["stop"], true, "{stop}");
+    assert_eq!(search.send(report), stop, "for clients that did not hear it");
+    assert_eq!(search.send(r#"{"status": {}}"#)["status"]["failed"], 1);
+    // Bytes that are no text are a mistake like others.
+    search.input.as_mut().unwrap().write_all(b"{\"ask\": \xff}\n").unwrap();
+    assert!(search.next()["error"].as_str().unwrap().contains("UTF-8"));
+    assert_eq!(search.end().0, Some(0));
+}
+
+#[test]
+fn a_study_that_cannot_be_searched_leaves_no_journal() {
+    let (path, study) = folder("refused");
+    let journal = path.join("study.jsonl");
+    let large = STUDY
+        .replace("lr: {log: [1e-5, 1]}", "lr: {int: [1, 2000000]}")
+        .replace("seed: 7", "algorithm: grid");
+    fs::write(&study, large).unwrap();
+    let (code, notes) = Search::start(&[&study, Path::new("--journal"), &journal]).end();
+    assert_eq!(code, Some(2));
+    assert!(notes.contains("study.yaml: a grid of more than 1000000 points"), "{notes}");
+    assert!(!journal.exists());
+    let (code, notes) = Search::start(&[&study, Path::new("--journal"), Path::new("/dev/full")]).end();
+    assert_eq!(code, Some(2), "{notes}");
 }
 
 #[test]

@@ -99,6 +99,7 @@ fn events(objectives: usize) -> impl Strategy<Value = Vec<Event>> {
         4 => prop::collection::vec(number.clone(), objectives).prop_map(Outcome::Done),
         1 => (prop::option::of(number), 0_u64..9).prop_map(|(value, step)| Outcome::Stopped { value, step }),
         1 => Just(Outcome::Failed),
+        1 => Just(Outcome::Cancelled),
     ];
     let event = prop_oneof![
         3 => Just(Event::Ask),
@@ -345,6 +346,28 @@ fn suggestions_are_the_same_everywhere() {
     assert_eq!(last(ALL[0].1, 3, 40), GOLDEN_TPE_OF_THREE);
     assert_eq!(last(ALL[3].1, 1, 40), GOLDEN_HALTON);
     assert_eq!(last(ALL[6].1, 1, 24), GOLDEN_GP);
+}
+
+/// The next points with and without trials that were cancelled, whatever they tried.
+#[test]
+fn cancelled_trials_say_nothing() {
+    for name in ["tpe", "gp"] {
+        let (_, make) = ALL.into_iter().find(|(other, _)| *other == name).expect("it is one of them");
+        let next = |cancelled: u32| {
+            let mut suggester = make(&flat(&[Dim::Continuous]), 1);
+            for number in 0..30 {
+                let x = f64::from(number) / 29.0;
+                suggester.insert(TrialId(number), vec![Some(x)]).expect("it is new");
+                suggester.tell(TrialId(number), Outcome::Done(vec![(x - 0.7).abs()])).expect("it is running");
+            }
+            for id in (100..100 + cancelled).map(TrialId) {
+                suggester.insert(id, vec![Some(0.7)]).expect("it is new");
+                suggester.tell(id, Outcome::Cancelled).expect("it is running");
+            }
+            suggester.ask(TrialId(40), &mut rng(TrialId(40)))
+        };
+        assert_eq!(next(20), next(0), "{name}");
+    }
 }
 
 #[test]

@@ -207,7 +207,7 @@ pub(crate) fn is_broken_pipe(error: &anyhow::Error) -> bool {
 pub(crate) fn exit_code(error: &anyhow::Error) -> ExitCode {
     let of_input = error.is::<profile::Error>()
         || error.is::<study::Error>()
-        || error.is::<ask_tell::JournalError>()
+        || error.downcast_ref::<ask_tell::JournalError>().is_some_and(|error| !error.is_failure())
         || error.is::<results::Error>()
         || error.is::<pollux_tune::trials::Error>();
     ExitCode::from(if of_input { 2 } else { 1 })

@@ -6,7 +6,7 @@ use std::{
 };
 
 use pollux_tune::{
-    space::Objective,
+    space::{Objective, Value},
     trials::{Search, Trial},
 };
 use serde_json::json;
@@ -66,7 +66,7 @@ fn best_table(search: &Search, trials: &[&Trial], several: bool) -> String {
     rows[0].extend(search.study().objectives.iter().map(|objective| objective.metric.clone()));
     for trial in trials {
         let mut row = vec![trial.id.to_string()];
-        row.extend(trial.values().unwrap_or_default().iter().map(|value| short(*value)));
+        row.extend(trial.values().unwrap_or_default().iter().map(|value| Value::from(*value).short()));
         rows.push(row);
     }
     let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
@@ -80,12 +80,6 @@ fn best_table(search: &Search, trials: &[&Trial], several: bool) -> String {
         lines.push(format!("  {}  {params}", cells.collect::<Vec<_>>().join("  ")));
     }
     lines.join("\n")
-}
-
-/// A number with six decimals at most.
-fn short(number: f64) -> String {
-    let fixed = format!("{number:.6}");
-    fixed.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
 /// How much each parameter matters for an objective, the first one unless another is named.

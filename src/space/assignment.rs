@@ -111,7 +111,7 @@ impl fmt::Display for Assignment {
 }
 
 /// A number with six significant digits at most.
-fn short(number: f64) -> String {
+pub(super) fn short(number: f64) -> String {
     let rounded: f64 = format!("{number:.5e}").parse().unwrap_or(number);
     format!("{rounded:?}").trim_end_matches(".0").to_owned()
 }

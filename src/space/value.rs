@@ -1,5 +1,7 @@
 use std::fmt::{self, Write};
 
+use super::assignment::short;
+
 /// A value of a parameter.
 ///
 /// ```
@@ -58,6 +60,20 @@ impl Value {
         match self {
             Self::Text(text) => Some(text),
             Self::Bool(_) | Self::Int(_) | Self::Float(_) => None,
+        }
+    }
+
+    /// For people: numbers with six significant digits at most.
+    ///
+    /// ```
+    /// use pollux_tune::space::Value;
+    /// assert_eq!([1.0 / 3.0, 46.0, 3e-8].map(|number| Value::from(number).short()), ["0.333333", "46", "3e-8"]);
+    /// ```
+    #[must_use]
+    pub fn short(&self) -> String {
+        match self {
+            Self::Float(number) => short(*number),
+            _ => self.to_string(),
         }
     }
 

@@ -21,6 +21,8 @@ pub(super) enum Merit {
     Stopped { step: u64, value: f64 },
     /// It did not give a number.
     Failed,
+    /// It says nothing.
+    Cancelled,
 }
 
 impl Merit {
@@ -39,6 +41,7 @@ impl Merit {
                 Self::Stopped { step: *step, value }
             }
             Outcome::Failed => Self::Failed,
+            Outcome::Cancelled => Self::Cancelled,
         })
     }
 
@@ -57,6 +60,7 @@ impl Merit {
             Self::Done(_) | Self::Several => 0,
             Self::Stopped { .. } => 1,
             Self::Failed => 2,
+            Self::Cancelled => 3,
         }
     }
 }
@@ -76,6 +80,8 @@ pub(super) struct History {
     /// Rows with a result, in the order of the results.
     told: Vec<u32>,
     failed: usize,
+    /// Rows that say nothing, in the order of their ends.
+    cancelled: Vec<usize>,
     /// In finite spaces, all points that were asked for.
     tried: Option<BTreeSet<Vec<u64>>>,
 }
@@ -106,6 +112,7 @@ impl History {
             fronts: Fronts::new(objectives),
             told: Vec::new(),
             failed: 0,
+            cancelled: Vec::new(),
             tried: finite.then(BTreeSet::new),
         }
     }
@@ -161,6 +168,11 @@ impl History {
         }
     }
 
+    /// Trials that say nothing.
+    pub(super) fn cancelled(&self) -> &[usize] {
+        &self.cancelled
+    }
+
     /// How good a trial is; none while it runs.
     pub(super) fn merit(&self, row: usize) -> Option<Merit> {
         self.merits[row]
@@ -209,6 +221,10 @@ impl History {
         let merit = Merit::of(id, outcome, self.objectives())?;
         self.failed += usize::from(merit == Merit::Failed);
         self.merits[row] = Some(merit);
+        if merit == Merit::Cancelled {
+            self.cancelled.push(row);
+            return Ok(());
+        }
         self.told.push(row as u32);
         if let (Merit::Several, Outcome::Done(values)) = (merit, outcome) {
             self.fronts.insert(row as u32, values);

@@ -43,12 +43,12 @@ pub(super) fn better(history: &History, share: f64, most: usize) -> Set {
 }
 
 /// All other trials in the order they were asked for: finished, stopped, failed, and those that still run, which
-/// keeps parallel trials apart (a constant liar, as bad as any).
+/// keeps parallel trials apart (a constant liar, as bad as any). Cancelled ones say nothing.
 pub(super) fn worse(history: &History, better: &Set) -> Set {
-    let mut good = better.rows.clone();
-    good.sort_unstable();
-    let others = history.len() - good.len();
-    let others_at = |place: usize| nth_other(&good, place);
+    let mut left_out = [better.rows.as_slice(), history.cancelled()].concat();
+    left_out.sort_unstable();
+    let others = history.len() - left_out.len();
+    let others_at = |place: usize| nth_other(&left_out, place);
     let newest = others.min(MOST_WORSE).div_ceil(2);
     let old = others - newest;
     let kept = old.min(MOST_WORSE - newest);

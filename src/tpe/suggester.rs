@@ -30,6 +30,8 @@ pub enum Outcome {
     },
     /// It crashed or diverged.
     Failed,
+    /// It ended for a reason that says nothing about its point.
+    Cancelled,
 }
 
 /// Chooses what to try next.

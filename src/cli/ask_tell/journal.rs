@@ -32,12 +32,22 @@ pub(crate) enum Error {
     NoStudy(PathBuf),
     #[error("{} has form {found}, this program knows {VERSION}: use a newer one", .file.display())]
     Newer { file: PathBuf, found: u32 },
-    #[error(
-        "{} belongs to another study: its {what} differ. Give another file, or pass this one to --warm-start",
-        .file.display()
-    )]
-    OtherStudy { file: PathBuf, what: &'static str },
+    #[error("{} belongs to another study: its {what} differ; give another file{remedy}", .file.display())]
+    OtherStudy { file: PathBuf, what: &'static str, remedy: &'static str },
+    #[error("{} has other objectives ({theirs}) than this study ({ours}): nothing can be learned from it", .file.display())]
+    OtherObjectives { file: PathBuf, theirs: String, ours: String },
+    #[error("{} is not a file: give the name of a file that can be read again", .0.display())]
+    NotAFile(PathBuf),
 }
+
+impl Error {
+    /// Whether the disk is to blame, and not the journal.
+    pub(crate) fn is_failure(&self) -> bool {
+        matches!(self, Self::Io { doing: WRITE, .. })
+    }
+}
+
+const WRITE: &str = "write";
 
 /// A line of a journal.
 #[derive(Debug, Serialize, Deserialize)]
@@ -51,7 +61,10 @@ enum Line {
     Learned {
         params: Params,
         end: Ended,
+        last: Option<(f64, f64)>,
     },
+    /// All that was to be learned was.
+    Warm {},
     Enqueued {
         params: Params,
     },
@@ -112,8 +125,8 @@ impl From<Ended> for End {
 impl From<&Fact> for Line {
     fn from(fact: &Fact) -> Self {
         match fact {
-            Fact::Learned { params, end } => {
-                Self::Learned { params: Params(params.clone()), end: end.into() }
+            Fact::Learned { params, end, last } => {
+                Self::Learned { params: Params(params.clone()), end: end.into(), last: *last }
             }
             Fact::Enqueued { params } => Self::Enqueued { params: Params(params.clone()) },
             Fact::Asked { id, params, point } => {
@@ -128,11 +141,11 @@ impl From<&Fact> for Line {
 }
 
 impl Line {
-    /// Everything but the first line is a fact.
+    /// The study and the end of a warm start are none.
     fn fact(self) -> Option<Fact> {
         Some(match self {
-            Self::Study { .. } => return None,
-            Self::Learned { params, end } => Fact::Learned { params: params.0, end: end.into() },
+            Self::Study { .. } | Self::Warm {} => return None,
+            Self::Learned { params, end, last } => Fact::Learned { params: params.0, end: end.into(), last },
             Self::Enqueued { params } => Fact::Enqueued { params: params.0 },
             Self::Asked { id, params, point } => Fact::Asked { id: TrialId(id), params: params.0, point },
             Self::Reported { id, epochs, value } => {
@@ -179,8 +192,11 @@ pub(crate) fn read(file: &Path) -> anyhow::Result<Contents> {
 fn parse(file: &Path, text: &[u8]) -> Result<Contents, Error> {
     let wrong = |line: usize, problem: String| Error::Line { file: file.to_owned(), line, problem };
     let whole = text.iter().rposition(|&byte| byte == b'\n').map_or(0, |at| at + 1);
-    let (mut study, mut facts) = (None, Vec::new());
+    let (mut study, mut facts, mut is_warm, mut first) = (None, Vec::new(), false, 0);
     for (number, line) in (1..).zip(text[..whole].split_inclusive(|&byte| byte == b'\n')) {
+        if number == 1 {
+            first = line.len();
+        }
         let line: Line = serde_json::from_slice(line).map_err(|error| match number {
             1 => Error::NoStudy(file.to_owned()),
             _ => wrong(number, error.to_string()),
@@ -193,6 +209,7 @@ fn parse(file: &Path, text: &[u8]) -> Result<Contents, Error> {
                 let read = Study::from_yaml(&file.display().to_string(), &yaml);
                 study = Some(read.map_err(|problems: Problems| wrong(number, problems.to_string()))?);
             }
+            (Line::Warm {}, Some(_)) => is_warm = true,
             (line, Some(_)) => match line.fact() {
                 Some(fact) => facts.push((number, fact)),
                 None => return Err(wrong(number, "a second study".to_owned())),
@@ -201,6 +218,10 @@ fn parse(file: &Path, text: &[u8]) -> Result<Contents, Error> {
         }
     }
     let study = study.ok_or_else(|| Error::NoStudy(file.to_owned()))?;
+    // A warm start that was cut off begins anew.
+    if !is_warm && facts.iter().all(|(_, fact)| matches!(fact, Fact::Learned { .. })) {
+        return Ok(Contents { study, facts: Vec::new(), whole: first as u64 });
+    }
     Ok(Contents { study, facts, whole: whole as u64 })
 }
 
@@ -224,27 +245,43 @@ impl Journal {
             Err(TryLockError::WouldBlock) => return Err(Error::InUse(path.to_owned()).into()),
             Err(TryLockError::Error(source)) => return Err(io("lock")(source).into()),
         }
+        if !file.metadata().map_err(io("read"))?.is_file() {
+            return Err(Error::NotAFile(path.to_owned()).into());
+        }
         let mut text = Vec::new();
         file.read_to_end(&mut text).map_err(io("read"))?;
         let mut journal = Self { path: path.to_owned(), file };
         // A file without a whole line is one whose first line was not finished.
-        if !text.contains(&b'\n') && (text.is_empty() || text.starts_with(br#"{"study":"#)) {
-            journal.cut(0)?;
-            journal.write(&Line::Study { version: VERSION, yaml: yaml.to_owned() })?;
-            return Ok((journal, Search::new(study)?));
+        let begun = br#"{"study":"#;
+        if !text.contains(&b'\n') && (begun.starts_with(&text) || text.starts_with(begun)) {
+            return journal.begin(yaml, study);
         }
         let contents = parse(path, &text)?;
-        for (what, same) in [
-            ("search spaces", contents.study.space == study.space),
-            ("objectives", contents.study.objectives == study.objectives),
+        for (what, same, remedy) in [
+            ("search spaces", contents.study.space == study.space, ", or pass this one to --warm-start"),
+            ("objectives", contents.study.objectives == study.objectives, ""),
         ] {
+            if !same && contents.facts.is_empty() {
+                return journal.begin(yaml, study);
+            }
             if !same {
-                return Err(Error::OtherStudy { file: path.to_owned(), what }.into());
+                return Err(Error::OtherStudy { file: path.to_owned(), what, remedy }.into());
             }
         }
         journal.cut(contents.whole)?;
         let search = contents.replay(path, study)?;
         Ok((journal, search))
+    }
+
+    /// Begins a journal without facts, in a file that survives a crash of the machine.
+    fn begin(mut self, yaml: &str, study: &Study) -> anyhow::Result<(Self, Search)> {
+        self.cut(0)?;
+        self.write(&[Line::Study { version: VERSION, yaml: yaml.to_owned() }])?;
+        let folder = self.path.parent().filter(|folder| !folder.as_os_str().is_empty());
+        let folder =
+            File::open(folder.unwrap_or_else(|| Path::new("."))).and_then(|folder| folder.sync_all());
+        folder.map_err(self.io(WRITE))?;
+        Ok((self, Search::new(study)?))
     }
 
     fn io(&self, doing: &'static str) -> impl FnOnce(io::Error) -> Error {
@@ -254,18 +291,27 @@ impl Journal {
 
     fn cut(&mut self, length: u64) -> Result<(), Error> {
         let cut = self.file.set_len(length).and_then(|()| self.file.seek(SeekFrom::Start(length)));
-        cut.map(|_| ()).map_err(self.io("write"))
+        cut.map(|_| ()).map_err(self.io(WRITE))
     }
 
     /// Once this returns, the fact survives a crash of the machine.
     pub(super) fn append(&mut self, fact: &Fact) -> Result<(), Error> {
-        self.write(&fact.into())
+        self.write(&[fact.into()])
     }
 
-    fn write(&mut self, line: &Line) -> Result<(), Error> {
-        let mut text = serde_json::to_vec(line).map_err(|error| self.io("write")(error.into()))?;
-        text.push(b'\n');
+    /// All that is learned from earlier studies, as a whole or not at all.
+    pub(super) fn append_learned(&mut self, facts: &[Fact]) -> Result<(), Error> {
+        let lines: Vec<Line> = facts.iter().map(Line::from).chain([Line::Warm {}]).collect();
+        self.write(&lines)
+    }
+
+    fn write(&mut self, lines: &[Line]) -> Result<(), Error> {
+        let mut text = Vec::new();
+        for line in lines {
+            serde_json::to_writer(&mut text, line).map_err(|error| self.io(WRITE)(error.into()))?;
+            text.push(b'\n');
+        }
         let written = self.file.write_all(&text).and_then(|()| self.file.sync_data());
-        written.map_err(self.io("write"))
+        written.map_err(self.io(WRITE))
     }
 }

@@ -8,9 +8,11 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use anyhow::Context;
 use pollux_tune::{
+    space::Study,
     tpe::TrialId,
-    trials::{self, End, Fact, Search, State, Verdict},
+    trials::{self, End, Fact, Search, State},
 };
 
 use self::{
@@ -40,18 +42,22 @@ pub(crate) fn run(
     let (yaml, study) = study::load(&settings.study, notes)?;
     // Read before anything is written.
     let earlier = settings.warm_start.iter().map(|file| earlier(file)).collect::<anyhow::Result<Vec<_>>>()?;
+    for (file, search) in &earlier {
+        check_objectives(file, search.study(), &study)?;
+    }
+    let search = Search::new(&study).with_context(|| settings.study.display().to_string())?;
     let mut session = match &settings.journal {
         Some(path) => {
             let (journal, search) = Journal::open(path, &yaml, &study)?;
             Session { search, journal: Some(journal) }
         }
-        None => Session { search: Search::new(&study)?, journal: None },
+        None => Session { search, journal: None },
     };
     session.greet(settings.journal.as_deref(), notes);
     session.warm_start(&earlier, notes)?;
-    for (number, line) in (1..).zip(input.lines()) {
-        let line = line.map_err(|error| anyhow::Error::new(error).context("cannot read the input"))?;
-        if line.trim().is_empty() {
+    for (number, line) in (1..).zip(input.split(b'\n')) {
+        let line = line.context("cannot read the input")?;
+        if line.trim_ascii().is_empty() {
             continue;
         }
         for reply in session.answer(&line, number)? {
@@ -68,6 +74,18 @@ fn earlier(file: &Path) -> anyhow::Result<(PathBuf, Search)> {
     let contents = read(file)?;
     let study = contents.study.clone();
     Ok((file.to_owned(), contents.replay(file, &study)?))
+}
+
+/// A value of one objective means nothing for another one.
+fn check_objectives(file: &Path, theirs: &Study, ours: &Study) -> Result<(), JournalError> {
+    if theirs.objectives == ours.objectives {
+        return Ok(());
+    }
+    let goals = |study: &Study| {
+        let goals = study.objectives.iter().map(|goal| format!("{} {}", goal.direction, goal.metric));
+        goals.collect::<Vec<_>>().join(" and ")
+    };
+    Err(JournalError::OtherObjectives { file: file.to_owned(), theirs: goals(theirs), ours: goals(ours) })
 }
 
 struct Session {
@@ -113,49 +131,50 @@ impl Session {
         if self.search.trials().len() > 0 || self.search.learned() > 0 {
             return Ok(());
         }
+        let mut facts = Vec::new();
         for (file, search) in earlier {
-            let (mut learned, mut ended) = (0, 0);
+            let (known, mut ended) = (facts.len(), 0);
             for trial in search.trials() {
                 let State::Ended(end) = &trial.state else { continue };
                 ended += 1;
-                let fact = Fact::Learned { params: trial.params.clone(), end: end.clone() };
+                let (params, end) = (trial.params.clone(), end.clone());
+                let fact = Fact::Learned { params, end, last: trial.last };
                 if self.search.apply(fact.clone()).is_ok() {
-                    self.keep(&fact)?;
-                    learned += 1;
+                    facts.push(fact);
                 }
             }
-            let _ = writeln!(
-                notes,
-                "{}: learned from {learned} of {}{}",
-                file.display(),
-                counted(ended, "trial"),
-                if learned < ended { "; the others are not of this space or these objectives" } else { "" }
-            );
+            let learned = facts.len() - known;
+            let others = if learned < ended { "; the others are not of this space" } else { "" };
+            let of = counted(ended, "trial");
+            let _ = writeln!(notes, "{}: learned from {learned} of {of}{others}", file.display());
         }
-        Ok(())
+        match &mut self.journal {
+            Some(journal) if !facts.is_empty() => Ok(journal.append_learned(&facts)?),
+            _ => Ok(()),
+        }
     }
 
     fn keep(&mut self, fact: &Fact) -> Result<(), JournalError> {
         self.journal.as_mut().map_or(Ok(()), |journal| journal.append(fact))
     }
 
-    fn answer(&mut self, line: &str, number: usize) -> anyhow::Result<Vec<Reply>> {
-        let request = serde_json::from_str(&plain_json(line)).map_err(|error| {
-            let text = error.to_string();
+    fn answer(&mut self, line: &[u8], number: usize) -> anyhow::Result<Vec<Reply>> {
+        let text = str::from_utf8(line).map_err(|error| Trouble::Request(format!("no UTF-8: {error}")));
+        let request = text.and_then(|text| {
             // A request is one line, which the reply names itself.
-            let text = text.replace("at line 1 column", "at column");
-            Trouble::Request(text)
+            let wrong = |error: serde_json::Error| error.to_string().replace("at line 1 column", "at column");
+            serde_json::from_str(&plain_json(text)).map_err(|error| Trouble::Request(wrong(error)))
         });
-        match request.and_then(|request| self.handle(request)) {
+        match request.and_then(|request| self.handle(request, number)) {
             Ok(replies) => Ok(replies),
             Err(Trouble::Request(error)) => Ok(vec![Reply::Error { error, line: number }]),
             Err(Trouble::Fatal(error)) => Err(error),
         }
     }
 
-    fn handle(&mut self, request: Request) -> Result<Vec<Reply>, Trouble> {
+    fn handle(&mut self, request: Request, number: usize) -> Result<Vec<Reply>, Trouble> {
         Ok(match request {
-            Request::Ask(count) => return self.ask(count),
+            Request::Ask(count) => return self.ask(count, number),
             Request::Report(report) => vec![self.report(&report)?],
             Request::Tell(tell) => vec![self.tell(tell)?],
             Request::Enqueue(Params(params)) => {
@@ -176,7 +195,10 @@ impl Session {
         })
     }
 
-    fn ask(&mut self, count: u32) -> Result<Vec<Reply>, Trouble> {
+    fn ask(&mut self, count: u32, number: usize) -> Result<Vec<Reply>, Trouble> {
+        if count == 0 {
+            return Err(Trouble::Request("`ask` is 0, allowed is 1 or more".to_owned()));
+        }
         let mut replies = Vec::new();
         for _ in 0..count {
             match self.search.ask() {
@@ -191,8 +213,10 @@ impl Session {
                     break;
                 }
                 // Trials that have begun must be heard of.
-                Err(error) if replies.is_empty() => return Err(error.into()),
-                Err(_) => break,
+                Err(error) => {
+                    replies.push(Reply::Error { error: error.to_string(), line: number });
+                    break;
+                }
             }
         }
         Ok(replies)
@@ -200,17 +224,25 @@ impl Session {
 
     fn report(&mut self, &Report { id, epochs, value }: &Report) -> Result<Reply, Trouble> {
         let trial = TrialId(id);
-        let verdict = self.search.report(trial, epochs, value)?;
-        self.keep(&Fact::Reported { id: trial, epochs, value })?;
-        let reason = match verdict {
-            Verdict::Continue => None,
-            Verdict::Stop(reason) => {
-                let reason = reason.to_string();
-                self.keep(&Fact::Ended { id: trial, end: End::Stopped(reason.clone()) })?;
-                Some(reason)
+        match self.search.report(trial, epochs, value) {
+            Ok(_) => self.keep(&Fact::Reported { id: trial, epochs, value })?,
+            // Its client may not have heard of it.
+            Err(trials::Error::Ended(_, End::Stopped(why) | End::Failed(why) | End::Cancelled(why))) => {
+                return Ok(Reply::Verdict { id, stop: true, reason: Some(why) });
             }
-        };
-        Ok(Reply::Verdict { id, stop: reason.is_some(), reason })
+            Err(error) => return Err(error.into()),
+        }
+        match self.search.trial(trial).map(|trial| trial.state.clone()) {
+            Some(State::Ended(end)) => {
+                let reason = match &end {
+                    End::Stopped(why) | End::Failed(why) | End::Cancelled(why) => Some(why.clone()),
+                    End::Done(_) => None,
+                };
+                self.keep(&Fact::Ended { id: trial, end })?;
+                Ok(Reply::Verdict { id, stop: true, reason })
+            }
+            Some(State::Running) | None => Ok(Reply::Verdict { id, stop: false, reason: None }),
+        }
     }
 
     fn tell(&mut self, tell: Tell) -> Result<Reply, Trouble> {
@@ -228,7 +260,7 @@ impl Session {
         for trial in self.search.trials() {
             status.asked += 1;
             match &trial.state {
-                State::Running => status.running.push(trial.id.0),
+                State::Running => status.running.push(trial.into()),
                 State::Ended(end) => match ending(end) {
                     Ending::Done => status.done += 1,
                     Ending::Stopped => status.stopped += 1,

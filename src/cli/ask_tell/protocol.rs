@@ -69,7 +69,10 @@ impl Tell {
     /// How the trial ended, or what is missing.
     pub(super) fn end(self) -> Result<End, &'static str> {
         let reason = self.reason.unwrap_or_default();
-        match (self.state, self.value, self.values) {
+        // `null` beside a state is no value.
+        let unfinished = !matches!(self.state, None | Some(Ending::Done));
+        let value = self.value.filter(|value| !(unfinished && value.is_nan()));
+        match (self.state, value, self.values) {
             (None | Some(Ending::Done), Some(value), None) => Ok(End::Done(vec![value])),
             (None | Some(Ending::Done), None, Some(values)) => {
                 Ok(End::Done(values.into_iter().map(|Measured(value)| value).collect()))
@@ -224,12 +227,28 @@ impl From<&Trial> for Ranked {
     }
 }
 
+/// A trial that has no result yet.
+#[derive(Debug, Serialize)]
+pub(crate) struct Running {
+    id: u32,
+    params: Params,
+    /// How far it came, as it reported.
+    epochs: f64,
+}
+
+impl From<&Trial> for Running {
+    fn from(trial: &Trial) -> Self {
+        let epochs = trial.last.map_or(0.0, |(epochs, _)| epochs);
+        Self { id: trial.id.0, params: Params(trial.params.clone()), epochs }
+    }
+}
+
 /// How many trials there are of each kind.
-#[derive(Debug, Default, PartialEq, Serialize)]
+#[derive(Debug, Default, Serialize)]
 pub(crate) struct Status {
     pub(super) trials: u32,
     pub(super) asked: usize,
-    pub(super) running: Vec<u32>,
+    pub(super) running: Vec<Running>,
     pub(super) done: usize,
     pub(super) stopped: usize,
     pub(super) cancelled: usize,

@@ -86,7 +86,7 @@ fn numbers(merits: &[Merit]) -> Vec<f64> {
     let number = |merit: &Merit| match *merit {
         Merit::Done(value) => value,
         Merit::Stopped { value, .. } => value.min(worst).max(least_stopped),
-        Merit::Failed | Merit::Several => worst,
+        Merit::Failed | Merit::Several | Merit::Cancelled => worst,
     };
     merits.iter().map(number).collect()
 }

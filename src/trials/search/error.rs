@@ -22,9 +22,14 @@ pub enum Error {
     /// It has ended.
     #[error("trial {0} {1}")]
     Ended(TrialId, End),
-    /// Facts of two trials with the same number, or out of order.
-    #[error("trial {0} was asked for twice, or out of order")]
-    Repeated(TrialId),
+    /// Facts that are missing, or there twice.
+    #[error("trial {found} was asked for, allowed is {expected}: facts are missing, or there twice")]
+    OutOfOrder {
+        /// The number of the trial.
+        found: TrialId,
+        /// What it should be.
+        expected: TrialId,
+    },
     /// A result with too few or too many values.
     #[error("{given} given, the study has {wanted}", given = values(*given), wanted = objectives(*wanted))]
     Values {

@@ -13,6 +13,8 @@ pub enum Fact {
         params: Assignment,
         /// How it ended.
         end: End,
+        /// Its last report: statistical epochs and the value of the first objective.
+        last: Option<(f64, f64)>,
     },
     /// Parameters were put into the queue.
     Enqueued {

@@ -16,7 +16,7 @@ pub use self::{
     fact::Fact,
     trial::{End, State, Trial},
 };
-use super::stopping::{self, Stopper, Verdict};
+use super::stopping::{self, Reason, Stopper, Verdict};
 use crate::{
     space::{Assignment, Dims, Direction, Point, Study},
     tpe::{Outcome, Suggester, TrialId},
@@ -101,7 +101,8 @@ impl Search {
 
     /// The number of the next trial.
     fn next_id(&self) -> TrialId {
-        TrialId(self.trials.last_key_value().map_or(0, |(id, _)| id.0 + 1))
+        // They are consecutive, see `apply`.
+        TrialId(self.trials.len() as u32)
     }
 
     /// Starts a trial with the most promising parameters, those in the queue first.
@@ -138,10 +139,11 @@ impl Search {
         Ok(())
     }
 
-    /// Tells a result of an earlier study, in the terms of this one. It guides the search and counts as no trial.
-    pub fn learn(&mut self, params: &Assignment, end: &End) -> Result<(), Error> {
+    /// Tells how a trial of an earlier study with the same objectives ended, with its last report if it was stopped. It
+    /// guides the search and counts as no trial; a grid leaves it out.
+    pub fn learn(&mut self, params: &Assignment, end: &End, last: Option<(f64, f64)>) -> Result<(), Error> {
         let point = self.study.space.encode(params)?;
-        let outcome = self.outcome(end, None)?;
+        let outcome = self.outcome(end, last)?;
         // From the top, where no trial of the study will ever be.
         let id = TrialId(u32::MAX - self.known);
         self.suggester.insert(id, point)?;
@@ -163,20 +165,26 @@ impl Search {
     }
 
     /// Takes an intermediate value of the first objective, after so many statistical epochs. If the verdict is to
-    /// stop, the trial has ended: nothing more is to be told about it.
+    /// stop, the trial has ended, as failed if it diverged: nothing more is to be told about it.
     pub fn report(&mut self, id: TrialId, epochs: f64, value: f64) -> Result<Verdict, Error> {
         self.running(id)?;
         let loss = self.sign(0) * value;
         let verdict = self.stopper.report(id, epochs, loss)?;
         self.note(id, epochs, value);
-        if let Verdict::Stop(reason) = &verdict {
-            self.end(id, End::Stopped(reason.to_string()))?;
+        match &verdict {
+            Verdict::Continue => {}
+            Verdict::Stop(reason @ Reason::Diverged { .. }) => {
+                self.end(id, End::Failed(reason.to_string()))?;
+            }
+            Verdict::Stop(reason) => self.end(id, End::Stopped(reason.to_string()))?,
         }
         Ok(verdict)
     }
 
+    /// What a trial reports again after a restart from a checkpoint is old.
     fn note(&mut self, id: TrialId, epochs: f64, value: f64) {
-        if let Some(trial) = self.trials.get_mut(&id) {
+        let Some(trial) = self.trials.get_mut(&id) else { return };
+        if value.is_finite() && trial.last.is_none_or(|(latest, _)| epochs >= latest) {
             trial.last = Some((epochs, value));
         }
     }
@@ -237,11 +245,12 @@ impl Search {
                 Outcome::Done(self.losses(values))
             }
             // Whole epochs, so that trials that were stopped at the same rung are compared by value.
-            End::Stopped(_) | End::Cancelled(_) => Outcome::Stopped {
+            End::Stopped(_) => Outcome::Stopped {
                 value: last.map(|(_, value)| self.sign(0) * value),
                 step: last.map_or(0, |(epochs, _)| epochs as u64),
             },
             End::Failed(_) => Outcome::Failed,
+            End::Cancelled(_) => Outcome::Cancelled,
         })
     }
 
@@ -250,16 +259,14 @@ impl Search {
     /// What was decided then stays decided, even if today's rules would decide otherwise.
     pub fn apply(&mut self, fact: Fact) -> Result<(), Error> {
         match fact {
-            Fact::Learned { params, end } => self.learn(&params, &end),
+            Fact::Learned { params, end, last } => self.learn(&params, &end, last),
             Fact::Enqueued { params } => self.enqueue(&params),
             Fact::Asked { id, params, point } => {
-                let point = match point {
-                    Some(point) => point,
-                    None => self.study.space.encode(&params)?,
-                };
-                if id < self.next_id() {
-                    return Err(Error::Repeated(id));
+                if id != self.next_id() {
+                    return Err(Error::OutOfOrder { found: id, expected: self.next_id() });
                 }
+                let nearest = self.study.space.encode(&params)?;
+                let point = point.unwrap_or(nearest);
                 self.suggester.insert(id, point.clone())?;
                 self.add(id, params, point);
                 Ok(())

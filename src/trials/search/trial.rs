@@ -16,7 +16,7 @@ pub struct Trial {
     pub point: Point,
     /// Whether it runs, or how it ended.
     pub state: State,
-    /// The last report: statistical epochs and the value of the first objective.
+    /// The furthest report with a finite value: statistical epochs and the value of the first objective.
     pub last: Option<(f64, f64)>,
 }
 
@@ -68,7 +68,7 @@ impl From<Vec<f64>> for End {
 impl fmt::Display for End {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Done(_) => f.write_str("is done"),
+            Self::Done(_) => f.write_str("has its result"),
             Self::Stopped(why) if why.is_empty() => f.write_str("was stopped"),
             Self::Stopped(why) => write!(f, "was stopped: {why}"),
             Self::Cancelled(why) if why.is_empty() => f.write_str("was cancelled"),
