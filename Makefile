@@ -7,7 +7,7 @@ TORCH := scripts/with-libtorch.sh $(CARGO)
 ALL := --locked --workspace --features torch
 
 .DEFAULT_GOAL := help
-.PHONY: help test verify fix bench bench-search bench-c10d libtorch check-cuda
+.PHONY: help test verify fix bench bench-search bench-c10d libtorch check-cuda cifar10
 
 help: ## List the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
@@ -29,6 +29,9 @@ fix: ## Format the code and apply what clippy suggests
 
 libtorch: ## Get libtorch into the cache folder, for cargo with --features torch
 	@scripts/libtorch.py
+
+cifar10: ## Get CIFAR-10 into the cache folder
+	@scripts/cifar10.py
 
 check-cuda: ## Compile what is for GPUs; needs 1.5 GB of packages, but no GPU
 	LIBTORCH_FLAVOUR=cuda $(TORCH) clippy --locked --workspace --features cuda,tch/doc-only --all-targets -- -D warnings

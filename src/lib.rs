@@ -7,7 +7,8 @@
 //! - [`alloc`]: which trial gets which GPUs;
 //! - [`space`]: what can be searched;
 //! - [`tpe`]: what to try next;
-//! - [`trials`]: a search as a whole, and when a trial is given up.
+//! - [`trials`]: a search as a whole, and when a trial is given up;
+//! - [`worker`]: which example a training sees when, however many workers it has.
 //!
 //! The first two follow *Pollux* (Qiao et al., OSDI'21); `docs/goodput.md` lists every departure and why.
 
@@ -16,6 +17,7 @@ pub mod goodput;
 pub mod space;
 pub mod tpe;
 pub mod trials;
+pub mod worker;
 
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
