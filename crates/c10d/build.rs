@@ -9,13 +9,13 @@ use std::{
 /// The libtorch that tch 0.26 is made for.
 const VERSION: &str = "2.13.0";
 const HEADER: &str = "include/torch/headeronly/version.h";
-const SOURCES: [&str; 4] = ["shim.cpp", "group.inc", "reducer.inc", "store.inc"];
+const SOURCES: [&str; 6] =
+    ["shim.cpp", "status.h", "environment.inc", "store.inc", "group.inc", "reducer.inc"];
 
 fn main() {
     for name in SOURCES {
         println!("cargo::rerun-if-changed=shim/{name}");
     }
-    println!("cargo::rerun-if-changed=shim/status.h");
     println!("cargo::rerun-if-changed=shim/gloo");
     println!("cargo::rerun-if-env-changed=LIBTORCH");
     let cuda = env::var_os("CARGO_FEATURE_CUDA").is_some();

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdlib>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -21,12 +22,12 @@
 
 #ifdef USE_C10D_NCCL
 #include <c10/cuda/CUDAFunctions.h>
-#include <c10/util/env.h>
 #include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
 #endif
 
 #include "status.h"
 
+#include "environment.inc"
 #include "store.inc"
 #include "group.inc"
 #include "reducer.inc"

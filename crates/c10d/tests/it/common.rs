@@ -4,7 +4,7 @@
 //! starts the ranks; in a rank, it runs the body.
 
 use std::{
-    env,
+    env, fs,
     process::{Child, Command, Stdio},
     sync::mpsc,
     thread,
@@ -105,9 +105,26 @@ impl World {
         self.store.wait(&[key], SOON).expect("somebody says so");
     }
 
+    pub(crate) fn say(&self, key: &str) {
+        self.store.set(key, b"").expect("it is our store");
+    }
+
     /// Ends a rank as `kill -9` does.
     pub(crate) fn kill(&mut self, rank: usize) {
         self.children[rank].kill().expect("it was running");
+    }
+
+    /// Stops a rank as `kill -STOP` does, and returns when it stands still.
+    pub(crate) fn stop(&self, rank: usize) {
+        let id = self.children[rank].id().to_string();
+        Command::new("kill").args(["-STOP", &id]).status().expect("there is a kill");
+        let state = || {
+            let stat = fs::read_to_string(format!("/proc/{id}/stat")).expect("it was running");
+            stat.rsplit(") ").next().expect("the last part is there").chars().next()
+        };
+        while state() != Some('T') {
+            thread::yield_now();
+        }
     }
 
     /// All ranks but the killed ones come to a good end.
