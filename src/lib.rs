@@ -17,6 +17,7 @@ pub mod goodput;
 pub mod space;
 pub mod tpe;
 pub mod trials;
+pub mod wire;
 pub mod worker;
 
 #[cfg(doctest)]

@@ -88,6 +88,20 @@ impl Observations {
         Ok(())
     }
 
+    /// Adds steps that were folded elsewhere, such as those in the report of a worker; they count as newer.
+    pub fn add(&mut self, folded: &Observation) -> Result<(), Error> {
+        let Observation { shape, per_gpu, accumulation, iter_time_s, steps } = *folded;
+        Error::check_positive("the step time in seconds", iter_time_s)?;
+        Error::check_positive("the per-GPU batch size", per_gpu)?;
+        Error::check_positive("the number of steps", steps)?;
+        let batch_class = (4.0 * per_gpu.log2()).round() as u32;
+        let key = Key { tier: shape.tier(), gpus: shape.gpus(), batch_class, accumulation };
+        let cell =
+            Cell { steps, log_batch_sum: steps * per_gpu.ln(), log_time_sum: steps * iter_time_s.ln() };
+        self.cells.entry(key).or_default().absorb(cell);
+        Ok(())
+    }
+
     /// Adds everything another record holds, such as the report of a worker; it counts as newer.
     pub fn merge(&mut self, other: &Self) {
         for (key, more) in &other.cells {

@@ -192,6 +192,12 @@ unsafe extern "C" {
         out: *mut *mut RawReducer,
         message: Message,
     ) -> i32;
+    pub(crate) fn c10d_reducer_weigh(
+        reducer: *mut RawReducer,
+        weights: *const TensorPtr,
+        count: usize,
+        message: Message,
+    ) -> i32;
     pub(crate) fn c10d_reducer_backward(reducer: *mut RawReducer, loss: TensorPtr, message: Message) -> i32;
     pub(crate) fn c10d_reducer_accumulate(loss: TensorPtr, message: Message) -> i32;
     pub(crate) fn c10d_reducer_buckets(
