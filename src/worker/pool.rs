@@ -117,7 +117,15 @@ impl Pool {
             .spawn(move || accept(&listener, &tell))
             .map_err(Error::io("starting a thread"))?;
         let arguments = arguments.iter().map(|&argument| argument.to_owned()).collect();
-        let mut pool = Self { slots, socket, arguments, workers: BTreeMap::new(), generation: 0, told, early: Vec::new() };
+        let mut pool = Self {
+            slots,
+            socket,
+            arguments,
+            workers: BTreeMap::new(),
+            generation: 0,
+            told,
+            early: Vec::new(),
+        };
         for slot in 0..pool.slots.len() as u32 {
             pool.launch(slot)?;
         }

@@ -149,7 +149,9 @@ impl Training {
                 Some(Told::Event(slot, event)) => self.hear(slot, event)?,
                 None => {
                     let slots = self.group.slots();
-                    return Err(Error::Protocol(format!("the workers of slots {slots:?} do not let go of the trial")));
+                    return Err(Error::Protocol(format!(
+                        "the workers of slots {slots:?} do not let go of the trial"
+                    )));
                 }
             }
         }

@@ -12,8 +12,8 @@ use pollux_tune::{
     space::Assignment,
     wire::Task,
     worker::{
-        Batching, BoxError, Dataset, Example, Happening, Optimizer, Pool, Registry, Schedule, Slot, Trainable,
-        Training,
+        Batching, BoxError, Dataset, Example, Happening, Optimizer, Pool, Registry, Schedule, Slot,
+        Trainable, Training,
     },
 };
 use rand::RngExt;
@@ -28,15 +28,20 @@ const CLASSES: i64 = 4;
 pub(crate) const EXAMPLES: u32 = 600;
 
 /// A network of two layers that learns to tell four kinds of noisy points apart.
-struct Net {
+pub(crate) struct Net {
     layers: nn::SequentialT,
     lr: f64,
     adam: bool,
     mischief: String,
+    jitter: f32,
 }
 
 impl Net {
-    fn new(root: &nn::Path, params: &Assignment) -> Result<Self, BoxError> {
+    pub(crate) fn new(root: &nn::Path, params: &Assignment) -> Result<Self, BoxError> {
+        // Else the weights follow from the seed of the order.
+        if let Ok(seed) = params.int("init") {
+            tch::manual_seed(seed);
+        }
         let hidden = params.int("hidden").unwrap_or(64);
         let mut layers = nn::seq_t()
             .add(nn::linear(root / "first", INPUTS, hidden, nn::LinearConfig::default()))
@@ -46,7 +51,9 @@ impl Net {
         }
         let layers = layers.add(nn::linear(root / "last", hidden, CLASSES, nn::LinearConfig::default()));
         let mischief = params.text("mischief").unwrap_or("none").to_owned();
-        Ok(Self { layers, lr: params.float("lr")?, adam: params.bool("adam").unwrap_or(false), mischief })
+        let (lr, adam) = (params.float("lr")?, params.bool("adam").unwrap_or(false));
+        let jitter = params.float("jitter").unwrap_or(0.1) as f32;
+        Ok(Self { layers, lr, adam, mischief, jitter })
     }
 }
 
@@ -60,11 +67,11 @@ impl Trainable for Net {
     }
 
     fn training_data(&self) -> Result<Box<dyn Dataset>, BoxError> {
-        Ok(Box::new(Points::new(EXAMPLES)))
+        Ok(Box::new(Points::new(EXAMPLES, self.jitter)))
     }
 
     fn test_data(&self) -> Result<Option<Box<dyn Dataset>>, BoxError> {
-        Ok(Some(Box::new(Points::new(333))))
+        Ok(Some(Box::new(Points::new(333, 0.0))))
     }
 
     fn loss(&self, batch: &[Tensor]) -> Result<Tensor, BoxError> {
@@ -87,10 +94,11 @@ impl Trainable for Net {
 struct Points {
     inputs: Tensor,
     labels: Tensor,
+    jitter: f32,
 }
 
 impl Points {
-    fn new(count: u32) -> Self {
+    fn new(count: u32, jitter: f32) -> Self {
         let options = (Kind::Float, Device::Cpu);
         let count = i64::from(count);
         let labels = Tensor::arange(count, (Kind::Int64, Device::Cpu)).remainder(CLASSES);
@@ -101,7 +109,10 @@ impl Points {
         };
         let corners = (Tensor::arange(CLASSES * INPUTS, options) * 12.9898).sin().view([CLASSES, INPUTS]);
         let inputs = corners.index_select(0, &labels) * 0.5 + wave(78.233) + wave(3.7);
-        Self { inputs, labels }
+        // Every fifth label is wrong: gradients stay noisy to the end.
+        let is_wrong = Tensor::arange(count, (Kind::Int64, Device::Cpu)).remainder(5).eq(0);
+        let labels = (labels + is_wrong.to_kind(Kind::Int64)).remainder(CLASSES);
+        Self { inputs, labels, jitter }
     }
 }
 
@@ -115,7 +126,9 @@ impl Dataset for Points {
         let indices = Tensor::from_slice(&indices);
         let shifts: Vec<f32> = examples
             .iter()
-            .map(|example| example.augment.clone().map_or(0.0, |mut rng| rng.random_range(-0.1..0.1)))
+            .map(|example| {
+                example.augment.clone().map_or(0.0, |mut rng| self.jitter * rng.random_range(-1.0..1.0))
+            })
             .collect();
         let inputs = self.inputs.index_select(0, &indices) + Tensor::from_slice(&shifts).unsqueeze(1);
         Ok(vec![inputs, self.labels.index_select(0, &indices)])
@@ -187,9 +200,20 @@ pub(crate) fn train(
     pool: Pool,
     task: Task,
     slots: &[u32],
+    look: impl FnMut(&mut Training, &Happening),
+) -> (Pool, Vec<Happening>) {
+    train_in_passes(pool, task, slots, 1000, look)
+}
+
+/// As `train`, with passes of at most so many examples on a worker.
+pub(crate) fn train_in_passes(
+    pool: Pool,
+    task: Task,
+    slots: &[u32],
+    per_worker: u32,
     mut look: impl FnMut(&mut Training, &Happening),
 ) -> (Pool, Vec<Happening>) {
-    let batching = Batching::fixed(task.initial_batch, 1000).expect("fine limits");
+    let batching = Batching::fixed(task.initial_batch, per_worker).expect("fine limits");
     let mut training = Training::start(pool, task, batching, slots).expect("it starts");
     let mut all = Vec::new();
     loop {
@@ -232,6 +256,7 @@ pub(crate) fn assert_same(ours: &[(String, Tensor)], theirs: &[(String, Tensor)]
 
 /// Kills a process as an out-of-memory killer would.
 pub(crate) fn kill(pid: u32) {
-    let status = process::Command::new("kill").args(["-9", &pid.to_string()]).status().expect("kill is there");
+    let status =
+        process::Command::new("kill").args(["-9", &pid.to_string()]).status().expect("kill is there");
     assert!(status.success());
 }

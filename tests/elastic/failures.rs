@@ -25,7 +25,10 @@ fn a_killed_rank_loses_nothing() {
                 Happening::Broken { steps, .. } => survived = survived.max(steps.unwrap_or(0)),
                 // Whoever goes on does so from no earlier step than anyone has seen done.
                 Happening::Formed { steps, .. } if killed => {
-                    assert!(*steps >= survived && *steps >= reported, "{steps} after {survived} and {reported}");
+                    assert!(
+                        *steps >= survived && *steps >= reported,
+                        "{steps} after {survived} and {reported}"
+                    );
                 }
                 _ => {}
             }
