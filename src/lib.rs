@@ -13,6 +13,7 @@
 //! The first two follow *Pollux* (Qiao et al., OSDI'21); `docs/goodput.md` lists every departure and why.
 
 pub mod alloc;
+pub mod cli;
 pub mod goodput;
 pub mod space;
 pub mod tpe;

@@ -156,7 +156,7 @@ mod tests {
         assert_eq!((flat.weights.size(), flat.buffers.size()), (vec![64], vec![32]));
         assert_eq!(Vec::<f32>::try_from(flat.weights.narrow(0, 16, 6)).expect("six numbers"), before);
 
-        no_grad(|| flat.weights.fill_(1.0));
+        let _ = no_grad(|| flat.weights.fill_(1.0));
         let x = Tensor::ones([4, 3], (Kind::Float, Device::Cpu));
         assert_eq!(f64::try_from(layer.forward(&x).sum(Kind::Float)).expect("a number"), 32.0);
 

@@ -135,6 +135,12 @@ impl Pool {
         Ok(pool)
     }
 
+    /// How many GPUs this machine has that libtorch can use.
+    #[must_use]
+    pub fn gpus() -> u32 {
+        tch::Cuda::device_count().try_into().unwrap_or(0)
+    }
+
     /// How many slots there are.
     #[must_use]
     pub fn len(&self) -> u32 {

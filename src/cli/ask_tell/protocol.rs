@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use pollux_tune::{
+use crate::{
     space::{Assignment, Value},
     trials::{End, Trial},
 };
