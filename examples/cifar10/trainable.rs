@@ -142,7 +142,7 @@ impl Dataset for Images {
                 *value = (f32::from(byte) / 255.0 - mean) / spread;
             }
         }
-        let images = Tensor::from_slice(&pixels).view([examples.len() as i64, 3, SIDE as i64, SIDE as i64]);
+        let images = Tensor::from_slice(&pixels).view([-1, 3, 32, 32]);
         Ok(vec![images, Tensor::from_slice(&labels)])
     }
 }

@@ -29,14 +29,18 @@ const BUG: i32 = 101;
 
 /// What a program can train; without the feature `torch`, nothing.
 #[cfg(feature = "torch")]
-type Trainables = crate::worker::Registry;
+type Trainables<'a> = &'a crate::worker::Registry;
 #[cfg(not(feature = "torch"))]
-type Trainables = ();
+type Trainables<'a> = std::marker::PhantomData<&'a ()>;
 
 /// The `pollux-tune` program without any trainables.
 #[must_use]
 pub fn main() -> ExitCode {
-    run_program(&Trainables::default())
+    #[cfg(feature = "torch")]
+    let trainables = &crate::worker::Registry::default();
+    #[cfg(not(feature = "torch"))]
+    let trainables = std::marker::PhantomData;
+    run_program(trainables)
 }
 
 /// The `pollux-tune` program with trainables of your own: all there is to the `main` of a program that trains.
@@ -49,7 +53,7 @@ pub fn main_with(trainables: &crate::worker::Registry) -> ExitCode {
     run_program(trainables)
 }
 
-fn run_program(trainables: &Trainables) -> ExitCode {
+fn run_program(trainables: Trainables) -> ExitCode {
     let default_hook = panic::take_hook();
     panic::set_hook(Box::new(move |info| {
         default_hook(info);
@@ -220,13 +224,13 @@ fn svg_path(text: &str) -> Result<PathBuf, String> {
 /// Runs the command that the user asked for.
 fn run(
     cli: Cli,
-    trainables: &Trainables,
+    trainables: Trainables,
     input: &mut impl BufRead,
     out: &mut impl Write,
     notes: &mut impl Write,
 ) -> anyhow::Result<()> {
     #[cfg(not(feature = "torch"))]
-    let () = trainables;
+    let _ = trainables;
     let format = |json| if json { fit::Format::Json } else { fit::Format::Text };
     match cli.command {
         Command::Fit(FitArgs { files, svg, json, title }) => {
@@ -236,7 +240,7 @@ fn run(
             fit::run(&fit::Settings { files, format, drawing }, out, notes)
         }
         #[cfg(feature = "torch")]
-        Command::Train(arguments) => train::run(arguments, trainables, out, notes),
+        Command::Train(arguments) => train::run(&arguments, trainables, out, notes),
         Command::Check(CheckArgs { files }) => study::check(&files, out, notes),
         Command::Schema => study::schema(out),
         Command::AskTell(AskTellArgs { study, journal, warm_start }) => {

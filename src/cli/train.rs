@@ -188,15 +188,15 @@ fn parameter(text: &str) -> Result<(String, serde_json::Value), String> {
 
 /// Trains, and says how it goes.
 pub(super) fn run(
-    arguments: TrainArgs,
+    arguments: &TrainArgs,
     trainables: &Registry,
     out: &mut impl Write,
     notes: &mut impl Write,
 ) -> anyhow::Result<()> {
-    let slots = slots(&arguments);
-    check(&arguments, trainables, slots.len() as u32)?;
+    let slots = slots(arguments);
+    check(arguments, trainables, slots.len() as u32)?;
     let folder = Scratch::new()?;
-    let task = task(&arguments, folder.path());
+    let task = task(arguments, folder.path());
     let per_worker = arguments.max_batch_per_worker;
     let batching = match arguments.max_batch {
         Some(max) => Batching::adaptive(arguments.batch, max, per_worker.min(max)),
@@ -239,11 +239,13 @@ pub(super) fn run(
                 _ => {}
             }
         }
-        let is_due = |next: &mut Rescale| match next.when {
+        let is_due = |next: &Rescale| match next.when {
             When::After(time) => began.elapsed() >= time,
             When::Steps(at) => steps >= at,
         };
-        if let Some(next) = plan.pop_front_if(is_due) {
+        if plan.front().is_some_and(is_due)
+            && let Some(next) = plan.pop_front()
+        {
             shown.say(&format!("going on with {}", next.entry), &json!({"rescale": next.on.list()}), out)?;
             training.reshape(&next.on.list())?;
         }
@@ -254,7 +256,7 @@ fn slots(arguments: &TrainArgs) -> Vec<Slot> {
     let gpus = if arguments.cpu { 0 } else { Pool::gpus() };
     let cores = thread::available_parallelism().map_or(1, |cores| cores.get() as u32);
     let count = arguments.slots.unwrap_or(if gpus > 0 { gpus } else { 2 });
-    let threads = arguments.threads.unwrap_or((cores / count).max(1));
+    let threads = arguments.threads.unwrap_or_else(|| (cores / count).max(1));
     let slot = |number| Slot { threads, cuda: (number < gpus).then_some(number) };
     (0..count).map(slot).collect()
 }
@@ -293,6 +295,7 @@ fn task(arguments: &TrainArgs, scratch: &Path) -> Task {
         checkpoint_every_s: arguments.checkpoint_every.as_secs_f64(),
         report_every_s: arguments.report_every.as_secs_f64(),
         evaluate_every: arguments.evaluate_every,
+        measure_noise: true,
         mixed_precision: arguments.mixed_precision,
     }
 }

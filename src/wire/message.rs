@@ -30,6 +30,8 @@ pub struct Task {
     pub report_every_s: f64,
     /// Statistical epochs from evaluation to evaluation.
     pub evaluate_every: f64,
+    /// Measure the noise of the gradient. Without it only a fixed batch makes sense, and steps are a little faster.
+    pub measure_noise: bool,
     /// Compute in half precision where a GPU gains by it.
     pub mixed_precision: bool,
 }

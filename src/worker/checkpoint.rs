@@ -81,7 +81,7 @@ fn vectors(session: &Session) -> Vec<(String, Tensor)> {
 /// Beside the old one, which it then replaces: at any moment there is a whole one.
 fn write(path: &Path, tensors: &[(String, Tensor)]) -> Result<(), Error> {
     let failed = |what: &str| Error::io(format!("{what} the checkpoint {}", path.display()));
-    let folder = path.parent().unwrap_or(Path::new("."));
+    let folder = path.parent().unwrap_or_else(|| Path::new("."));
     fs::create_dir_all(folder).map_err(failed("making the folder of"))?;
     let mut part = path.as_os_str().to_owned();
     part.push(format!(".{}", std::process::id()));

@@ -97,12 +97,12 @@ impl Meeting<'_> {
         let mut team = if form.members.len() == 1 {
             Team::alone(form.generation)
         } else if form.donors.is_empty() {
-            Team::new(form.generation, nodes, group, &session.flat)?
+            Team::new(form.generation, nodes, group, &session.flat, session.task.measure_noise)?
         } else {
             let size = form.members.len();
             let group = ProcessGroup::form(&store.prefix("members")?, place as usize, size, &self.options)?;
             started(&group);
-            Team::new(form.generation, nodes, group, &session.flat)?
+            Team::new(form.generation, nodes, group, &session.flat, session.task.measure_noise)?
         };
         session.begin(&mut team)?;
         Ok((Some(team), Pause { total_s: session.idle_s(), form_s, hand_over_s }))
@@ -122,7 +122,7 @@ impl Meeting<'_> {
     /// Waits until everybody is there. Connecting to one who never comes would take its whole timeout, this ends as soon as the
     /// head says so.
     fn await_all(&mut self, store: &Store, everybody: usize) -> Result<(), Error> {
-        if store.add("here", 1)? == everybody as i64 {
+        if store.add("here", 1)? == signed(everybody as u64) {
             store.set("everybody", b"")?;
         }
         loop {
@@ -146,7 +146,7 @@ fn catch_up_alone(session: &mut Session) -> Result<(), Error> {
 /// Gives everybody the state of the one who has come furthest. Nothing is sent if all have it already.
 fn hand_over(group: &ProcessGroup, session: &mut Session) -> Result<(), Error> {
     let device = session.device();
-    let mine = if session.is_current { session.steps() as i64 } else { -1 };
+    let mine = if session.is_current { signed(session.steps()) } else { -1 };
     let mine = Tensor::f_from_slice(&[mine])?.f_to_device(device)?;
     let mut steps = Vec::with_capacity(group.size());
     for theirs in group.all_gather(&mine)? {
@@ -168,7 +168,7 @@ fn send(group: &ProcessGroup, source: usize, session: &mut Session) -> Result<()
     let device = session.device();
     let header = serde_json::to_vec(&session.counters())
         .map_err(|error| Error::Protocol(format!("the counters cannot be sent: {error}")))?;
-    let mut length = Tensor::f_from_slice(&[header.len() as i64])?.f_to_device(device)?;
+    let mut length = Tensor::f_from_slice(&[signed(header.len() as u64)])?.f_to_device(device)?;
     group.broadcast(&mut length, source)?;
     let mut bytes = if group.rank() == source {
         Tensor::f_from_slice(&header)?.f_to_device(device)?
@@ -191,4 +191,9 @@ fn send(group: &ProcessGroup, source: usize, session: &mut Session) -> Result<()
         session.restore(counters)?;
     }
     Ok(())
+}
+
+/// Steps, members and lengths are far from where this matters.
+fn signed(count: u64) -> i64 {
+    i64::try_from(count).unwrap_or(i64::MAX)
 }

@@ -83,7 +83,7 @@ pub fn serve_if_worker(registry: &Registry) {
     let place = Place {
         socket: Path::new(&socket),
         slot: number(SLOT).unwrap_or(0),
-        threads: number(THREADS).unwrap_or(1) as i32,
+        threads: number(THREADS).unwrap_or(1).cast_signed(),
         device: number(DEVICE).map_or(Device::Cpu, |device| Device::Cuda(device as usize)),
     };
     let code = match host::serve(&place, registry) {

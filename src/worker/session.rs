@@ -90,7 +90,7 @@ impl Session {
         let store = nn::VarStore::new(device);
         let params = assignment(&task)?;
         // The initial weights are those of the seed, on whichever worker they are made.
-        tch::manual_seed(task.seed as i64);
+        tch::manual_seed(task.seed.cast_signed());
         let model = registry.build(&task.trainable, &store.root(), &params)?;
         let flat = Flat::new(&store)?;
         let descent = Descent::new(model.optimizer(), &flat)?;
@@ -246,7 +246,7 @@ impl Session {
             } else {
                 agreed = Some(team.backward(&loss, &self.word)?);
             }
-            if team.size == 1 && passes > 1 {
+            if team.size == 1 && passes > 1 && self.task.measure_noise {
                 self.gradients.pass(&self.flat, self.descent.weighting(), pass == 0)?;
             }
         }
@@ -292,8 +292,13 @@ impl Session {
             Some(norms) => {
                 self.word.loss = loss;
                 self.word.norms = norms;
-                self.gradients.step_together(agreed.norms, team.size, batch.total)
+                if self.task.measure_noise {
+                    self.gradients.step_together(agreed.norms, team.size, batch.total)
+                } else {
+                    Ok(())
+                }
             }
+            None if !self.task.measure_noise => Ok(()),
             None => {
                 let passes = batch.accumulation + 1;
                 self.gradients.step_alone(&self.flat, self.descent.weighting(), batch.total, passes)

@@ -99,12 +99,20 @@ impl Team {
         Self { generation, rank: 0, size: 1, nodes: 1, together: None }
     }
 
-    pub(super) fn new(generation: u64, nodes: u32, group: ProcessGroup, flat: &Flat) -> Result<Self, Error> {
+    /// With `norms`, every step tells the norms of its gradients.
+    pub(super) fn new(
+        generation: u64,
+        nodes: u32,
+        group: ProcessGroup,
+        flat: &Flat,
+        norms: bool,
+    ) -> Result<Self, Error> {
         let words =
             Tensor::f_zeros([WORDS], (Kind::Float, flat.weights.device()))?.f_set_requires_grad(true)?;
         let mut variables: Vec<Tensor> = flat.variables().iter().map(Tensor::shallow_clone).collect();
         variables.push(words.shallow_clone());
-        let reducer = Reducer::new(&group, &variables, &ReducerOptions::default())?;
+        let reducer =
+            Reducer::new(&group, &variables, &ReducerOptions { norms, ..ReducerOptions::default() })?;
         let (rank, size) = (group.rank() as u32, group.size() as u32);
         Ok(Self { generation, rank, size, nodes, together: Some(Together { reducer, group, words }) })
     }

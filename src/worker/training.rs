@@ -283,7 +283,7 @@ impl Training {
                     self.pool.tell(slot, &Command::Prepare(Box::new(self.task.clone())))?;
                 }
                 GroupOrder::Release { slot, save } => {
-                    self.pool.tell(slot, &Command::Release { trial, save })?
+                    self.pool.tell(slot, &Command::Release { trial, save })?;
                 }
                 GroupOrder::Form { generation, members, donors, told, broken } => {
                     self.batch = self.batching.on(members.len() as u32);

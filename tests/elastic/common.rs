@@ -184,6 +184,7 @@ pub(crate) fn task(folder: &Folder, name: &str, params: serde_json::Value) -> Ta
         checkpoint_every_s: 1000.0,
         report_every_s: 1e-6,
         evaluate_every: 2.0,
+        measure_noise: true,
         mixed_precision: false,
     }
 }

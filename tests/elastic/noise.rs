@@ -28,7 +28,9 @@ fn gradients() -> Tensor {
     let rows: Vec<Tensor> = (0..EXAMPLES)
         .map(|index| {
             let batch = data.load(&[Example { index, augment: None }]).expect("an example");
-            variables.iter_mut().for_each(|(_, variable)| variable.zero_grad());
+            for (_, variable) in &mut variables {
+                variable.zero_grad();
+            }
             model.loss(&batch).expect("a loss").backward();
             Tensor::cat(
                 &variables.iter().map(|(_, variable)| padded(&variable.grad())).collect::<Vec<_>>(),

@@ -189,6 +189,7 @@ unsafe extern "C" {
         first_bucket_bytes: i64,
         bucket_bytes: i64,
         find_unused: bool,
+        norms: bool,
         out: *mut *mut RawReducer,
         message: Message,
     ) -> i32;

@@ -19,12 +19,19 @@ pub struct ReducerOptions {
     pub bucket_bytes: usize,
     /// Whether some parameters may get no gradient in a step. It costs a walk through the graph in each.
     pub find_unused: bool,
+    /// Take the norms of gradients. Without them a backward pass yields no [`BucketNorms`] and is a little faster.
+    pub norms: bool,
 }
 
 impl Default for ReducerOptions {
     /// As PyTorch: 1 MiB, then 25 MiB each.
     fn default() -> ReducerOptions {
-        ReducerOptions { first_bucket_bytes: 1 << 20, bucket_bytes: 25 << 20, find_unused: false }
+        ReducerOptions {
+            first_bucket_bytes: 1 << 20,
+            bucket_bytes: 25 << 20,
+            find_unused: false,
+            norms: true,
+        }
     }
 }
 
@@ -100,6 +107,7 @@ impl Reducer {
                 first,
                 others,
                 options.find_unused,
+                options.norms,
                 &raw mut raw,
                 message,
             )

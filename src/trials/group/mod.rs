@@ -198,7 +198,7 @@ impl Group {
         self.target.clear();
         let first = self.members.iter().chain(&self.donors).copied().find(|slot| self.holders.contains(slot));
         let slots = self.slots();
-        self.leaving = slots.clone();
+        self.leaving.clone_from(&slots);
         slots
             .into_iter()
             .map(|slot| GroupOrder::Release { slot, save: save && Some(slot) == first })

@@ -13,8 +13,12 @@ fn form(generation: u64, members: &[u32], donors: &[u32], told: &[u32], broken: 
 fn training(slots: &[u32]) -> Group {
     let mut group = Group::default();
     group.reshape(slots.iter().copied());
-    slots.iter().for_each(|slot| drop(group.prepared(*slot)));
-    slots.iter().for_each(|slot| drop(group.formed(*slot, 1)));
+    for slot in slots {
+        group.prepared(*slot);
+    }
+    for slot in slots {
+        group.formed(*slot, 1);
+    }
     assert!(group.is_settled());
     group
 }

@@ -7,7 +7,7 @@ use crate::common::{Member, ranks, staged};
 
 /// Small enough for several buckets.
 const BUCKETS: ReducerOptions =
-    ReducerOptions { first_bucket_bytes: 64, bucket_bytes: 600, find_unused: false };
+    ReducerOptions { first_bucket_bytes: 64, bucket_bytes: 600, find_unused: false, norms: true };
 
 /// A network of four layers, and how much it errs.
 struct Model {
@@ -189,7 +189,9 @@ fn norms_are_of_weighted_gradients() {
             assert_near(norms.local_sq(), 100.0 * (weight * factor).powi(2));
             assert_near(norms.reduced_sq(), 100.0 * (weight * 1.5).powi(2));
             assert_near(parameters[0].grad().double_value(&[7]), 1.5);
-            parameters.iter().for_each(|parameter| drop(parameter.grad().zero_()));
+            for parameter in &parameters {
+                drop(parameter.grad().zero_());
+            }
         }
         let error = reducer.weigh(&[Tensor::from_slice(&[1.0; 99])]).expect_err("too short");
         assert!(matches!(error, Error::Invalid { .. }), "{error}");
