@@ -12,7 +12,6 @@ mod plot;
 mod profile;
 mod results;
 mod study;
-#[cfg(feature = "torch")]
 mod train;
 
 use std::{
@@ -93,7 +92,6 @@ enum Command {
     Best(BestArgs),
     Importance(ImportanceArgs),
     Fit(FitArgs),
-    #[cfg(feature = "torch")]
     Train(train::TrainArgs),
 }
 
@@ -241,6 +239,8 @@ fn run(
         }
         #[cfg(feature = "torch")]
         Command::Train(arguments) => train::run(&arguments, trainables, out, notes),
+        #[cfg(not(feature = "torch"))]
+        Command::Train(arguments) => train::run(&arguments),
         Command::Check(CheckArgs { files }) => study::check(&files, out, notes),
         Command::Schema => study::schema(out),
         Command::AskTell(AskTellArgs { study, journal, warm_start }) => {
@@ -270,18 +270,8 @@ fn exit_code(error: &anyhow::Error) -> ExitCode {
         || error.downcast_ref::<ask_tell::JournalError>().is_some_and(|error| !error.is_failure())
         || error.is::<results::Error>()
         || error.is::<crate::trials::Error>()
-        || is_of_training(error);
+        || error.is::<train::Error>();
     ExitCode::from(if of_input { 2 } else { 1 })
-}
-
-#[cfg(feature = "torch")]
-fn is_of_training(error: &anyhow::Error) -> bool {
-    error.is::<train::Error>()
-}
-
-#[cfg(not(feature = "torch"))]
-const fn is_of_training(_: &anyhow::Error) -> bool {
-    false
 }
 
 #[cfg(test)]
