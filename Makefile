@@ -7,7 +7,7 @@ TORCH := scripts/with-libtorch.sh $(CARGO)
 ALL := --locked --workspace --features torch
 
 .DEFAULT_GOAL := help
-.PHONY: help test verify fix bench bench-search bench-c10d libtorch check-cuda cifar10
+.PHONY: help test test-cuda verify fix bench bench-engine bench-elastic bench-search bench-c10d libtorch check-cuda cifar10
 
 help: ## List the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
@@ -36,8 +36,27 @@ cifar10: ## Get CIFAR-10 into the cache folder
 check-cuda: ## Compile what is for GPUs; needs 1.5 GB of packages, but no GPU
 	LIBTORCH_FLAVOUR=cuda $(TORCH) clippy --locked --workspace --features cuda,tch/doc-only --all-targets -- -D warnings
 
-bench: ## Measure the goodput engine and the allocator
+PEER := $(CURDIR)/.cache/peer
+
+# On a machine with GPUs. NCCL wants a GPU for each worker.
+test-cuda: peer ## Run the tests of elastic training on two GPUs; gets PyTorch with CUDA first (3 GB)
+	$(PEER)/bin/pip install --quiet 'nvidia-cuda-crt==13.0.*' 'nvidia-cuda-cccl==13.0.*'
+	LIBTORCH=$$($(PEER)/bin/python -c 'import os, torch; print(os.path.dirname(torch.__file__))') POLLUX_TUNE_TEST_GPUS=1 \
+		$(CARGO) test --locked --workspace --features cuda --test elastic -- --test-threads=1
+
+.PHONY: peer
+peer:
+	python3 -m venv $(PEER)
+	$(PEER)/bin/pip install --quiet torch==2.13.0 numpy
+
+bench: bench-engine bench-elastic ## Measure the engine, and elastic training against PyTorch
+
+bench-engine: ## Measure the goodput engine and the allocator
 	$(CARGO) bench --locked --bench engine
+
+# As tests are built: compiling torch-sys once more would take longer than all of it, and libtorch does the work.
+bench-elastic: peer ## Measure elastic training against PyTorch, which is installed into .cache/ (3 GB)
+	$(TORCH) bench $(ALL) --profile dev --bench elastic -- $(PEER)/bin/python
 
 bench-c10d: ## Measure process groups on this machine
 	$(TORCH) run --locked --package c10d --example measure

@@ -8,7 +8,9 @@
 //! - [`space`]: what can be searched;
 //! - [`tpe`]: what to try next;
 //! - [`trials`]: a search as a whole, and when a trial is given up;
-//! - [`worker`]: which example a training sees when, however many workers it has.
+//! - [`worker`]: training on worker processes that come and go, with the feature `torch`;
+//! - [`wire`]: what a head and its workers tell each other;
+//! - [`cli`]: the program, for those who build their own.
 //!
 //! The first two follow *Pollux* (Qiao et al., OSDI'21); `docs/goodput.md` lists every departure and why.
 
@@ -24,6 +26,10 @@ pub mod worker;
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct ReadmeDoctests;
+
+#[cfg(all(doctest, feature = "torch"))]
+#[doc = include_str!("../docs/training.md")]
+struct TrainingDoctests;
 
 #[cfg(doctest)]
 #[doc = include_str!("../docs/search-spaces.md")]

@@ -29,8 +29,8 @@ use tch::{Device, Kind, Tensor, nn, nn::ModuleT};
 
 const SOON: Duration = Duration::from_secs(300);
 /// Rounds of each comparison; medians are told.
-const ROUNDS: usize = 7;
-const STEPS: u32 = 24;
+const ROUNDS: usize = 5;
+const STEPS: u32 = 16;
 const EXAMPLES: u32 = 4096;
 
 struct Net {

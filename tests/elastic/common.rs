@@ -164,7 +164,9 @@ impl Drop for Folder {
 
 /// As many workers, each with one thread.
 pub(crate) fn pool(workers: usize, folder: &Folder) -> Pool {
-    let slots = vec![Slot { threads: 1, cuda: None }; workers];
+    // `make test-cuda` sets it.
+    let gpus = env::var_os("POLLUX_TUNE_TEST_GPUS").is_some();
+    let slots = (0..workers as u32).map(|slot| Slot { threads: 1, cuda: gpus.then_some(slot) }).collect();
     Pool::new(slots, folder.path(), &["worker", "--exact", "--nocapture"]).expect("workers start")
 }
 
