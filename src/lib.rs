@@ -7,7 +7,8 @@
 //! - [`alloc`]: which trial gets which GPUs;
 //! - [`space`]: what can be searched;
 //! - [`tpe`]: what to try next;
-//! - [`trials`]: a search as a whole, and when a trial is given up;
+//! - [`trials`]: the life of a study, and when a trial is given up;
+//! - [`store`]: studies on disk;
 //! - [`worker`]: which example a training sees when, however many workers it has.
 //!
 //! The first two follow *Pollux* (Qiao et al., OSDI'21); `docs/goodput.md` lists every departure and why.
@@ -15,6 +16,7 @@
 pub mod alloc;
 pub mod goodput;
 pub mod space;
+pub mod store;
 pub mod tpe;
 pub mod trials;
 pub mod worker;
