@@ -1,24 +1,38 @@
 //! Tables that follow from the facts, kept up to date with them in the same transaction.
 
-use rusqlite::{Connection, Params, Result, ToSql, params};
+use rusqlite::{Connection, Params, Result, params};
 
 use crate::trials::engine::{Entry, Fact, SlotId};
 
-/// Brings the tables up to date with a fact.
-pub(super) fn entry(to: &Connection, entry: &Entry) -> Result<()> {
-    let Entry { at_s, fact } = entry;
-    match fact.trial() {
-        Some(trial) => of_trial(to, *at_s, trial.0, fact)?,
-        None => of_study(to, *at_s, fact)?,
+/// Changes trials from a time on, and adds up the time that they have had their slots. `?1` is the time.
+macro_rules! from_now_on {
+    ($change:literal) => {
+        concat!(
+            "UPDATE trials SET slot_s = slot_s + slots * max(0, ?1 - counted_s), counted_s = ?1, ",
+            $change
+        )
+    };
+}
+
+/// Brings the tables up to date with facts.
+pub(super) fn entries(to: &Connection, entries: &[Entry]) -> Result<()> {
+    let mut before_s = None;
+    for Entry { at_s, fact } in entries {
+        match fact.trial() {
+            Some(trial) => of_trial(to, *at_s, trial.0, fact)?,
+            None => of_study(to, before_s, *at_s, fact)?,
+        }
+        before_s = Some(*at_s);
     }
-    run(to, "UPDATE study SET at_s = ?", [at_s])
+    before_s.map_or(Ok(()), |last_s| run(to, "UPDATE study SET at_s = ?", [last_s]))
 }
 
 fn run(to: &Connection, sql: &str, values: impl Params) -> Result<()> {
     to.prepare_cached(sql)?.execute(values).map(|_| ())
 }
 
-fn of_study(to: &Connection, at_s: f64, fact: &Fact) -> Result<()> {
+/// `before_s` is the time of the fact before it, unless that is in another transaction.
+fn of_study(to: &Connection, before_s: Option<f64>, at_s: f64, fact: &Fact) -> Result<()> {
     match fact {
         Fact::StudyCreated { yaml } => {
             run(to, "UPDATE study SET yaml = ?, created_s = ?", params![yaml, at_s])
@@ -26,14 +40,11 @@ fn of_study(to: &Connection, at_s: f64, fact: &Fact) -> Result<()> {
         Fact::StudyChanged { yaml } => run(to, "UPDATE study SET yaml = ?", [yaml]),
         Fact::HeadStarted {} => {
             // What ran, ran until the last word of the head before this one.
-            let before_s: f64 = to.query_row("SELECT at_s FROM study", [], |row| row.get(0))?;
+            let last_s = || to.query_row("SELECT at_s FROM study", [], |row| row.get::<_, f64>(0));
+            let before_s = before_s.map_or_else(last_s, Ok)?;
             run(to, "UPDATE spans SET to_s = ? WHERE to_s IS NULL", [before_s])?;
-            count(to, before_s, "slots > 0", [])?;
-            run(
-                to,
-                "UPDATE trials SET state = 'waiting', slots = 0, batch = NULL WHERE ended_s IS NULL",
-                [],
-            )?;
+            let wait = from_now_on!("state = 'waiting', slots = 0, batch = NULL WHERE ended_s IS NULL");
+            run(to, wait, [before_s])?;
             run(to, "DELETE FROM slots", [])?;
             run(to, "UPDATE study SET stopping = 0, done = 0", [])
         }
@@ -67,17 +78,6 @@ fn set_up(to: &Connection, slot: SlotId, up: bool) -> Result<()> {
     run(to, set, params![up, slot.node.0, slot.index])
 }
 
-/// Adds up the time that trials have had their slots.
-fn count(to: &Connection, at_s: f64, which: &str, value: impl IntoIterator<Item = u32>) -> Result<()> {
-    let sql = format!(
-        "UPDATE trials SET slot_s = slot_s + slots * max(0, ?1 - counted_s), counted_s = ?1 WHERE {which}"
-    );
-    let value: Vec<u32> = value.into_iter().collect();
-    let mut all: Vec<&dyn ToSql> = vec![&at_s];
-    all.extend(value.iter().map(|value| value as &dyn ToSql));
-    run(to, &sql, all.as_slice())
-}
-
 fn of_trial(to: &Connection, at_s: f64, trial: u32, fact: &Fact) -> Result<()> {
     match fact {
         Fact::TrialCreated { params, .. } => {
@@ -88,8 +88,8 @@ fn of_trial(to: &Connection, at_s: f64, trial: u32, fact: &Fact) -> Result<()> {
             leave(to, at_s, trial)?;
             let total = batch.map(|batch| batch.total(slots.len() as u32).cast_signed());
             let set =
-                "UPDATE trials SET state = 'forming', generation = ?, slots = ?, batch = ? WHERE trial = ?";
-            run(to, set, params![generation, slots.len() as u32, total, trial])?;
+                from_now_on!("state = 'forming', generation = ?2, slots = ?3, batch = ?4 WHERE trial = ?5");
+            run(to, set, params![at_s, generation, slots.len() as u32, total, trial])?;
             for slot in slots {
                 let add = "INSERT INTO spans (node, slot, trial, generation, from_s) VALUES (?, ?, ?, ?, ?)";
                 run(to, add, params![slot.node.0, slot.index, trial, generation, at_s])?;
@@ -111,17 +111,13 @@ fn of_trial(to: &Connection, at_s: f64, trial: u32, fact: &Fact) -> Result<()> {
         Fact::TrialPausing { .. } => run(to, "UPDATE trials SET state = 'pausing' WHERE trial = ?", [trial]),
         Fact::TrialPaused { .. } | Fact::TrialInterrupted { .. } => {
             leave(to, at_s, trial)?;
-            let set = "UPDATE trials SET state = 'waiting', slots = 0, batch = NULL WHERE trial = ?";
-            run(to, set, [trial])
+            let set = from_now_on!("state = 'waiting', slots = 0, batch = NULL WHERE trial = ?2");
+            run(to, set, params![at_s, trial])
         }
-        Fact::TrialDone { values, .. } => {
-            end(to, at_s, trial, "done", None)?;
-            let set = "UPDATE trials SET result = ?, value = ? WHERE trial = ?";
-            run(to, set, params![json(values)?, values.first(), trial])
-        }
-        Fact::TrialStopped { reason, .. } => end(to, at_s, trial, "stopped", Some(reason)),
-        Fact::TrialFailed { reason, .. } => end(to, at_s, trial, "failed", Some(reason)),
-        Fact::TrialCancelled { reason, .. } => end(to, at_s, trial, "cancelled", Some(reason)),
+        Fact::TrialDone { values, .. } => end(to, at_s, trial, "done", None, values),
+        Fact::TrialStopped { reason, .. } => end(to, at_s, trial, "stopped", Some(reason), &[]),
+        Fact::TrialFailed { reason, .. } => end(to, at_s, trial, "failed", Some(reason), &[]),
+        Fact::TrialCancelled { reason, .. } => end(to, at_s, trial, "cancelled", Some(reason), &[]),
         _ => Ok(()),
     }
 }
@@ -132,12 +128,21 @@ fn json(value: &impl serde::Serialize) -> Result<String> {
 
 /// The trial has other slots from now on, or none.
 fn leave(to: &Connection, at_s: f64, trial: u32) -> Result<()> {
-    count(to, at_s, "trial = ?2", [trial])?;
     run(to, "UPDATE spans SET to_s = ? WHERE to_s IS NULL AND trial = ?", params![at_s, trial])
 }
 
-fn end(to: &Connection, at_s: f64, trial: u32, state: &str, reason: Option<&String>) -> Result<()> {
+fn end(
+    to: &Connection,
+    at_s: f64,
+    trial: u32,
+    state: &str,
+    reason: Option<&String>,
+    values: &[f64],
+) -> Result<()> {
     leave(to, at_s, trial)?;
-    let set = "UPDATE trials SET state = ?, ended_s = ?, reason = ?, slots = 0, batch = NULL WHERE trial = ?";
-    run(to, set, params![state, at_s, reason, trial])
+    let result = if values.is_empty() { None } else { Some(json(&values)?) };
+    let set = from_now_on!(
+        "state = ?2, ended_s = ?1, reason = ?3, result = ?4, value = ?5, slots = 0, batch = NULL WHERE trial = ?6"
+    );
+    run(to, set, params![at_s, state, reason, result, values.first(), trial])
 }

@@ -13,6 +13,9 @@ const APPLICATION: i32 = 0x506c_7854;
 /// So long somebody else may hold the file up.
 const PATIENCE: Duration = Duration::from_secs(10);
 
+/// So many pages of 4 KiB wait before they are moved to their places, which takes a wait for the disk.
+const WAL_PAGES: u32 = 4000;
+
 const SCHEMA: &str = "
 CREATE TABLE facts (
     seq INTEGER PRIMARY KEY,   -- from 1, without gaps
@@ -22,7 +25,6 @@ CREATE TABLE facts (
     trial INTEGER,
     fact TEXT NOT NULL         -- JSON
 ) STRICT;
-CREATE INDEX facts_by_trial ON facts (trial, seq) WHERE trial IS NOT NULL;
 -- All that follows is made from the facts.
 CREATE TABLE study (
     id INTEGER PRIMARY KEY CHECK (id = 1),
@@ -58,7 +60,6 @@ CREATE TABLE trials (
     slot_s REAL NOT NULL DEFAULT 0,
     counted_s REAL NOT NULL DEFAULT 0
 ) STRICT;
-CREATE INDEX trials_by_value ON trials (value) WHERE value IS NOT NULL;
 CREATE TABLE spans (
     node INTEGER NOT NULL,
     slot INTEGER NOT NULL,
@@ -83,6 +84,7 @@ pub(super) fn open_writer(folder: &Folder) -> Result<Connection, Error> {
         connection.busy_timeout(PATIENCE)?;
         connection.pragma_update(None, "journal_mode", "wal")?;
         connection.pragma_update(None, "synchronous", "normal")?;
+        connection.pragma_update(None, "wal_autocheckpoint", WAL_PAGES)?;
         connection.set_prepared_statement_cache_capacity(64);
         if version == 0 {
             let transaction = connection.transaction()?;

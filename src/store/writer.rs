@@ -81,8 +81,8 @@ impl Store {
                 let (kind, trial) = (entry.fact.kind(), entry.fact.trial().map(|trial| trial.0));
                 let row = params![seq.cast_signed(), Entry::VERSION, entry.at_s, kind, trial, fact];
                 insert.execute(row).map_err(failed)?;
-                project::entry(&transaction, entry).map_err(failed)?;
             }
+            project::entries(&transaction, entries).map_err(failed)?;
         }
         transaction.commit().map_err(failed)?;
         self.next += entries.len() as u64;
