@@ -7,7 +7,7 @@ TORCH := scripts/with-libtorch.sh $(CARGO)
 ALL := --locked --workspace --features torch
 
 .DEFAULT_GOAL := help
-.PHONY: help test verify fix bench bench-search bench-c10d libtorch check-cuda cifar10
+.PHONY: help test verify fix bench bench-study bench-search bench-c10d libtorch check-cuda cifar10
 
 help: ## List the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
@@ -38,6 +38,9 @@ check-cuda: ## Compile what is for GPUs; needs 1.5 GB of packages, but no GPU
 
 bench: ## Measure the goodput engine and the allocator
 	$(CARGO) bench --locked --bench engine
+
+bench-study: ## Measure what it costs to run and journal a study
+	$(CARGO) bench --locked --bench study
 
 bench-c10d: ## Measure process groups on this machine
 	$(TORCH) run --locked --package c10d --example measure

@@ -78,37 +78,27 @@ impl Observations {
         accumulation: u32,
         iter_time_s: f64,
     ) -> Result<(), Error> {
-        self.record_steps(shape, per_gpu, accumulation, iter_time_s, 1)
-    }
-
-    /// Adds `steps` optimizer steps of one configuration, whose times have the geometric mean `iter_time_s`.
-    ///
-    /// ```
-    /// use pollux_tune::goodput::{Observations, Shape};
-    /// let (mut one_by_one, mut at_once) = (Observations::default(), Observations::default());
-    /// one_by_one.record(Shape::single(), 64, 0, 0.1)?;
-    /// one_by_one.record(Shape::single(), 64, 0, 0.4)?;
-    /// at_once.record_steps(Shape::single(), 64, 0, 0.2, 2)?;
-    /// let seen = [one_by_one, at_once].map(|seen| seen.iter().next().expect("there is one"));
-    /// assert!((seen[0].iter_time_s / seen[1].iter_time_s - 1.0).abs() < 1e-12);
-    /// # Ok::<(), pollux_tune::goodput::Error>(())
-    /// ```
-    pub fn record_steps(
-        &mut self,
-        shape: Shape,
-        per_gpu: u32,
-        accumulation: u32,
-        iter_time_s: f64,
-        steps: u32,
-    ) -> Result<(), Error> {
         Error::check_positive("the step time in seconds", iter_time_s)?;
         Error::check_positive("the per-GPU batch size", f64::from(per_gpu))?;
-        Error::check_positive("the number of steps", f64::from(steps))?;
-        let (steps, log_batch) = (f64::from(steps).min(WINDOW), f64::from(per_gpu).ln());
+        let log_batch = f64::from(per_gpu).ln();
         let batch_class = (4.0 * f64::from(per_gpu).log2()).round() as u32;
         let key = Key { tier: shape.tier(), gpus: shape.gpus(), batch_class, accumulation };
-        let (log_batch_sum, log_time_sum) = (steps * log_batch, steps * iter_time_s.ln());
-        self.cells.entry(key).or_default().absorb(Cell { steps, log_batch_sum, log_time_sum });
+        let step = Cell { steps: 1.0, log_batch_sum: log_batch, log_time_sum: iter_time_s.ln() };
+        self.cells.entry(key).or_default().absorb(step);
+        Ok(())
+    }
+
+    /// Adds steps that were folded elsewhere, such as those in the report of a worker; they count as newer.
+    pub fn add(&mut self, folded: &Observation) -> Result<(), Error> {
+        let Observation { shape, per_gpu, accumulation, iter_time_s, steps } = *folded;
+        Error::check_positive("the step time in seconds", iter_time_s)?;
+        Error::check_positive("the per-GPU batch size", per_gpu)?;
+        Error::check_positive("the number of steps", steps)?;
+        let batch_class = (4.0 * per_gpu.log2()).round() as u32;
+        let key = Key { tier: shape.tier(), gpus: shape.gpus(), batch_class, accumulation };
+        let cell =
+            Cell { steps, log_batch_sum: steps * per_gpu.ln(), log_time_sum: steps * iter_time_s.ln() };
+        self.cells.entry(key).or_default().absorb(cell);
         Ok(())
     }
 

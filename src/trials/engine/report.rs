@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::goodput::{NoiseScale, Observations, Shape};
+use crate::goodput::{NoiseScale, Observation, Observations, Shape};
 
 /// What a trial has measured since its last report.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -80,9 +80,11 @@ pub struct StepTimes {
 impl StepTimes {
     /// Adds the steps to what was seen before; those that cannot be are left out.
     pub(super) fn record(&self, seen: &mut Observations) {
-        if let Ok(shape) = Shape::new(self.gpus, self.nodes) {
+        let Self { gpus, nodes, per_gpu, accumulation, seconds, steps } = *self;
+        if let Ok(shape) = Shape::new(gpus, nodes) {
+            let (per_gpu, steps) = (f64::from(per_gpu), f64::from(steps));
             // An error leaves everything as it was: a worker with a broken clock is not the end of a study.
-            let _ = seen.record_steps(shape, self.per_gpu, self.accumulation, self.seconds, self.steps);
+            let _ = seen.add(&Observation { shape, per_gpu, accumulation, iter_time_s: seconds, steps });
         }
     }
 }
