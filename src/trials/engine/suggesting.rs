@@ -36,6 +36,12 @@ impl Suggesting {
         self.told
     }
 
+    /// The search with all trials that it knows, to ask for the best of them and what they have in common.
+    #[must_use]
+    pub fn into_search(self) -> Search {
+        self.search
+    }
+
     /// Takes note of a fact.
     pub fn apply(&mut self, entry: &Entry) -> Result<(), Error> {
         let fact = match &entry.fact {
