@@ -45,7 +45,7 @@ fn finish(world: &mut World, seed: u64) {
     let ends = world.ends();
     assert_eq!(ends.len(), 12, "seed {seed}: {ends:?}");
     assert!(ends.values().all(|&times| times == 1), "seed {seed}: {ends:?}");
-    assert_eq!(world.suggesting.told(), 12, "seed {seed}");
+    assert_eq!(world.answers.suggesting.told(), 12, "seed {seed}");
 }
 
 const MILD: Faults = Faults { worker: 10, node: 2, group: 10, head: 1, messages: 100 };
@@ -81,6 +81,7 @@ fn rigid_studies_end_well_whatever_happens() {
 
 #[test]
 fn studies_that_are_stopped_go_on_later() {
+    let mut paused = 0;
     for seed in 0..20 {
         let mut world = World::new(&study("goodput"), TrialKind::Elastic, &NODES, seed);
         for _ in 0..20 * seed {
@@ -98,10 +99,14 @@ fn studies_that_are_stopped_go_on_later() {
         }
         if world.outcome == Some(Outcome::Stopped) {
             assert!(world.engine.state().active.values().all(|active| active.slots.is_empty()));
+            let facts = world.journal.iter().rev().map(|entry| entry.fact.kind());
+            let since = facts.take_while(|kind| *kind != "stop_requested");
+            paused += since.filter(|kind| *kind == "trial_paused").count();
             world.resume();
         }
         finish(&mut world, seed);
     }
+    assert!(paused > 10, "only {paused} trials were kept on disk");
 }
 
 /// The same seed gives the same journal: nothing depends on anything else.

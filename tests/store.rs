@@ -166,6 +166,10 @@ fn what_is_no_study_is_left_alone() {
         assert!(matches!(error, Some(Error::NotAJournal(_))), "{error:?}");
     }
     assert_eq!(fs::read_to_string(&journal).expect("it is there"), text.repeat(9));
+    // A writer that was killed before its first word leaves an empty file.
+    fs::write(&journal, "").expect("it can be written");
+    assert!(matches!(Reader::open(&root), Err(Error::NoStudy(_))));
+    Store::open(&root).expect("it begins anew");
     let below = journal.join("deeper");
     assert!(matches!(Store::open(&below), Err(Error::Failed { .. })));
 }

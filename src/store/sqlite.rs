@@ -105,17 +105,51 @@ pub(super) fn open_reader(folder: &Folder) -> Result<Connection, Error> {
     if !path.exists() {
         return Err(Error::NoStudy(folder.root().to_owned()));
     }
-    let failed = |source| Error::sqlite("read", &path, source);
-    let connection = Connection::open_with_flags(
-        &path,
-        OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX,
-    )
-    .map_err(failed)?;
-    connection.busy_timeout(PATIENCE).map_err(failed)?;
+    let connection = match open_shared(&path) {
+        // Whoever may not write to the folder cannot take part in WAL. Where nobody writes, that is not needed.
+        Err(Error::Failed { .. } | Error::NotWritable { .. }) if !has_wal(&path) => open_finished(&path)?,
+        opened => opened?,
+    };
     match check(&connection, &path)? {
         0 => Err(Error::NoStudy(folder.root().to_owned())),
         _ => Ok(connection),
     }
+}
+
+fn has_wal(path: &Path) -> bool {
+    path.with_extension("sqlite-wal").exists()
+}
+
+/// Opens a journal that somebody may write to.
+fn open_shared(path: &Path) -> Result<Connection, Error> {
+    let failed = |source| Error::sqlite("read", path, source);
+    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let connection = Connection::open_with_flags(path, flags).map_err(failed)?;
+    connection.busy_timeout(PATIENCE).map_err(failed)?;
+    check(&connection, path)?;
+    Ok(connection)
+}
+
+/// Half a byte as one digit.
+fn hex(half: u8) -> char {
+    char::from_digit(u32::from(half), 16).unwrap_or('0')
+}
+
+/// Opens a journal that nobody writes to.
+fn open_finished(path: &Path) -> Result<Connection, Error> {
+    let mut uri = String::from("file:");
+    for byte in path.as_os_str().as_encoded_bytes() {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'/' | b'.' | b'-' | b'_' => {
+                uri.push(char::from(*byte));
+            }
+            _ => uri.extend(['%', hex(byte >> 4), hex(byte & 15)]),
+        }
+    }
+    uri.push_str("?immutable=1");
+    let flags =
+        OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX | OpenFlags::SQLITE_OPEN_URI;
+    Connection::open_with_flags(uri, flags).map_err(|source| Error::sqlite("read", path, source))
 }
 
 /// The form of a journal; 0 if nothing was written yet.
@@ -140,4 +174,27 @@ fn check(connection: &Connection, path: &Path) -> Result<u32, Error> {
 
 pub(super) fn newer(path: &Path, found: u32) -> Error {
     Error::Newer { path: path.to_owned(), found, known: VERSION }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{env, fs, process};
+
+    use super::*;
+
+    #[test]
+    fn a_finished_study_can_be_read_without_taking_part() {
+        let root = env::temp_dir().join(format!("pollux-tune 100% finished? {}", process::id()));
+        let folder = Folder::new(&root);
+        folder.create().unwrap();
+        drop(open_writer(&folder).unwrap());
+        assert!(!has_wal(&folder.journal()));
+        let connection = open_finished(&folder.journal()).unwrap();
+        assert_eq!(check(&connection, &folder.journal()).unwrap(), VERSION);
+        let writer = open_writer(&folder).unwrap();
+        writer.execute_batch("UPDATE study SET done = 1").unwrap();
+        assert!(has_wal(&folder.journal()), "as long as somebody writes");
+        drop((connection, writer));
+        fs::remove_dir_all(&root).unwrap();
+    }
 }

@@ -9,8 +9,8 @@ use pollux_tune::{
     space::Study,
     tpe::TrialId,
     trials::engine::{
-        Checkpoint, Command, Engine, Entry, Fact, Fitting, Input, Outcome, Report, SlotId, Solving,
-        StepTimes, Suggesting, TrialKind,
+        Answers, Checkpoint, Command, Engine, Entry, Fact, Input, Outcome, Report, SlotId, StepTimes,
+        TrialKind,
     },
 };
 use rand::{RngExt, SeedableRng};
@@ -48,9 +48,7 @@ pub(crate) struct World {
     pub(crate) engine: Engine,
     /// Shown every fact, after a way through JSON.
     twin: Engine,
-    pub(crate) suggesting: Suggesting,
-    fitting: Fitting,
-    solving: Solving,
+    pub(crate) answers: Answers,
     study: Study,
     kind: TrialKind,
     pub(crate) journal: Vec<Entry>,
@@ -79,9 +77,7 @@ impl World {
         let mut world = Self {
             engine: engine(),
             twin: engine(),
-            suggesting: Suggesting::new(study).expect("it can be searched"),
-            fitting: Fitting::new(study),
-            solving: Solving::new(study).expect("it has a policy"),
+            answers: Answers::new(study).expect("it can be searched"),
             study: study.clone(),
             kind,
             journal: Vec::new(),
@@ -123,13 +119,10 @@ impl World {
     fn restart(&mut self) {
         self.restarts += 1;
         self.engine = Engine::new(&self.study, self.kind).expect("as before");
-        self.suggesting = Suggesting::new(&self.study).expect("as before");
-        self.fitting = Fitting::new(&self.study);
-        self.solving = Solving::new(&self.study).expect("as before");
+        self.answers = Answers::new(&self.study).expect("as before");
         for entry in &self.journal {
             self.engine.apply(entry).expect("the journal can be replayed");
-            self.suggesting.apply(entry).expect("the journal can be replayed");
-            self.fitting.apply(entry).expect("the journal can be replayed");
+            self.answers.apply(entry).expect("the journal can be replayed");
         }
         assert_eq!(self.engine.state(), self.twin.state(), "the journal is the study");
         (self.groups, self.inbox, self.nodes, self.wake_s) = Default::default();
@@ -191,8 +184,7 @@ impl World {
             let text = serde_json::to_string(entry).expect("facts are JSON");
             let again: Entry = serde_json::from_str(&text).expect("they are read as they were written");
             self.twin.apply(&again).expect("facts can be replayed");
-            self.suggesting.apply(entry).expect("the suggester understands");
-            self.fitting.apply(entry).expect("the fits understand");
+            self.answers.apply(entry).expect("everybody understands");
         }
         assert_eq!(self.twin.state(), self.engine.state(), "only facts change the state");
         for trial in self.engine.state().active.keys() {
@@ -211,17 +203,8 @@ impl World {
 
     fn carry_out(&mut self, command: Command) {
         match command {
-            Command::Ask { revision, trial } => {
-                let answer = self.suggesting.ask(trial);
-                self.inbox.push(Input::Suggested { revision, answer });
-            }
-            Command::Fit { revision, trial } => {
-                let answer = self.fitting.fit(trial);
-                self.inbox.push(Input::FitDone { revision, trial, answer });
-            }
-            Command::Solve { revision, question } => {
-                let answer = self.solving.solve(revision, &question).map_err(|error| error.to_string());
-                self.inbox.push(Input::PlanSolved { revision, answer });
+            Command::Ask { .. } | Command::Fit { .. } | Command::Solve { .. } => {
+                self.inbox.extend(self.answers.answer(&command));
             }
             Command::Launch { trial, generation, slots, checkpoint, .. } => {
                 let epochs = checkpoint.map_or(0.0, |checkpoint| checkpoint.epochs);
@@ -245,12 +228,12 @@ impl World {
                 if group.finished {
                     // It has said so, and that is on its way.
                     self.groups.insert(trial, group);
-                } else if keep && !group.broken {
+                } else if keep && group.broken {
+                    let reason = "it was broken before it could write its state".to_owned();
+                    self.inbox.push(Input::GroupFailed { trial, generation, reason, retry: true });
+                } else if keep {
                     let checkpoint = Checkpoint { name: format!("{trial}"), epochs: group.epochs };
                     self.inbox.push(Input::Paused { trial, generation, checkpoint });
-                } else if keep {
-                    // It will hear of its loss, and be told to form again or to begin anew.
-                    self.groups.insert(trial, group);
                 }
             }
             Command::WakeAt { at_s } => self.wake_s = Some(at_s),

@@ -151,9 +151,12 @@ impl State {
         for active in self.active.values_mut() {
             active.count(at_s);
             if active.lose(&lost) {
-                active.phase = Phase::Broken;
                 active.failures += 1;
                 reason.clone_into(&mut active.trouble);
+                // Those that are on their way out go on without it, as long as there are any.
+                if active.phase != Phase::Pausing || active.slots.is_empty() {
+                    active.phase = Phase::Broken;
+                }
             }
         }
     }

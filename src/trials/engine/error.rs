@@ -1,7 +1,7 @@
 use thiserror::Error;
 
 use crate::{
-    goodput, space,
+    alloc, goodput, space,
     tpe::{self, TrialId},
     trials::{search, stopping},
 };
@@ -40,6 +40,9 @@ pub enum Error {
     /// What the goodput model says.
     #[error(transparent)]
     Goodput(#[from] goodput::Error),
+    /// What the allocator says.
+    #[error(transparent)]
+    Alloc(#[from] alloc::Error),
     /// A space that cannot be searched.
     #[error(transparent)]
     Space(#[from] space::BadDims),

@@ -95,7 +95,8 @@ pub enum Input {
         /// Where, and how far.
         checkpoint: Checkpoint,
     },
-    /// A trial that was told to leave has written its state and left.
+    /// A trial that was told to leave has written its state and left. If it could not, that is
+    /// [`GroupFailed`](Self::GroupFailed).
     Paused {
         /// The trial.
         trial: TrialId,

@@ -3,7 +3,7 @@
 //! [`Engine::handle`] decides. It changes the state through [`Engine::apply`] alone, so that the facts in their order say
 //! everything, and a journal of them is the study. Whoever runs the engine writes the facts down first, then carries out the
 //! commands, and shows the facts to [`Suggesting`] and [`Fitting`], which with [`Solving`] answer the questions among the
-//! commands, be it on other threads.
+//! commands, be it on other threads; [`Answers`] has all three in one place.
 //!
 //! A trial's workers form a group for each generation. The engine says which slots a generation has and where its state
 //! comes from; how the workers come together is not its business. Slots change hands in an order in which nobody waits for
@@ -12,6 +12,7 @@
 //! *Architecture invariant:* after every input, no slot belongs to two trials, every slot in use has a worker, and a trial
 //! that has ended stays as it is. `check` looks after each input in debug builds.
 
+mod answers;
 mod apply;
 mod arrange;
 mod check;
@@ -34,6 +35,7 @@ mod tests;
 use std::collections::BTreeMap;
 
 pub use self::{
+    answers::Answers,
     command::{Command, Outcome},
     error::Error,
     fact::{Entry, Fact, Target},
@@ -169,8 +171,9 @@ impl Engine {
         self.stopper.promise(trial)
     }
 
-    /// Says what follows from an input at a time in seconds. The clock is the caller's; it may stand still, and where it
-    /// goes back it counts as standing still. The first input is [`Input::Started`], after a replay too.
+    /// Says what follows from an input at a time in seconds. The clock is the caller's, and goes on after a restart: Unix
+    /// time will do. It may stand still, and where it goes back it counts as standing still. The first input is
+    /// [`Input::Started`], after a replay too.
     ///
     /// # Panics
     ///

@@ -112,6 +112,21 @@ fn a_joiner_that_dies_costs_nothing_and_a_holder_costs_a_checkpoint() {
     assert_eq!(to, &slots(&[(1, 0), (1, 1)]));
 }
 
+/// Who is about to leave writes the state all the same; only if nobody is left, there is nothing to wait for.
+#[test]
+fn a_loss_on_the_way_out_changes_nothing_for_the_others() {
+    let mut scene = Scene::two_running(2);
+    scene.hear(Input::StopRequested);
+    assert_eq!(kinds(&scene.lose(0, 0).0), ["slot_lost"]);
+    let checkpoint = Checkpoint { name: "0/1".to_owned(), epochs: 2.5 };
+    let paused = Input::Paused { trial: TrialId(0), generation: 1, checkpoint };
+    assert_eq!(kinds(&scene.hear(paused).0), ["trial_paused"]);
+    scene.lose(1, 0);
+    let (facts, commands) = scene.lose(1, 1);
+    assert_eq!(kinds(&facts), ["slot_lost", "trial_interrupted"]);
+    assert_eq!(commands[1..], [Command::Finished(Outcome::Stopped)]);
+}
+
 #[test]
 fn a_trial_that_fails_without_progress_is_given_up() {
     let mut scene = Scene::two_running(1);
