@@ -14,11 +14,13 @@
 //! The first two follow *Pollux* (Qiao et al., OSDI'21); `docs/goodput.md` lists every departure and why.
 
 pub mod alloc;
+pub mod cli;
 pub mod goodput;
 pub mod space;
 pub mod store;
 pub mod tpe;
 pub mod trials;
+pub mod wire;
 pub mod worker;
 
 #[cfg(doctest)]

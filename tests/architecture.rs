@@ -24,7 +24,7 @@ const MAP: [(&str, &[&str]); 12] = [
     ("sim", &["space", "tpe", "goodput", "alloc", "trials"]),
     ("store", &["trials", "space", "tpe", "alloc"]),
     ("wire", &["space", "goodput", "alloc", "trials"]),
-    ("worker", &["wire", "space", "goodput"]),
+    ("worker", &["wire", "space", "goodput", "trials"]),
     ("actors", &["trials", "alloc", "goodput", "tpe", "store", "wire"]),
     ("dashboard", &["trials", "store"]),
     ("cli", &["*"]),

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use pollux_tune::goodput::{Shape, ThroughputParams, Tier};
+use crate::goodput::{Shape, ThroughputParams, Tier};
 
 use super::{
     fit::{counted, place},

@@ -7,8 +7,8 @@ use std::{
     process,
 };
 
+use crate::goodput::{self, Observations, ThroughputParams, Tier};
 use anyhow::Context;
-use pollux_tune::goodput::{self, Observations, ThroughputParams, Tier};
 use serde_json::json;
 
 use super::{

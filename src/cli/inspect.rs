@@ -2,7 +2,7 @@
 
 use std::{io::Write, path::Path};
 
-use pollux_tune::{
+use crate::{
     space::{Objective, Study, Value},
     store::{self, Reader, Status, TrialRow, TrialState},
     tpe::TrialId,

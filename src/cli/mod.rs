@@ -14,21 +14,74 @@ mod profile;
 mod results;
 mod study;
 mod table;
+#[cfg(feature = "torch")]
+mod train;
 
 use std::{
     io::{self, BufRead, Write},
+    panic,
     path::PathBuf,
-    process::ExitCode,
+    process::{self, ExitCode},
 };
 
 use clap::{Args, Parser, Subcommand};
+
+/// The exit code of a panic, also where panics abort.
+const BUG: i32 = 101;
+
+/// What a program can train; without the feature `torch`, nothing.
+#[cfg(feature = "torch")]
+type Trainables<'a> = &'a crate::worker::Registry;
+#[cfg(not(feature = "torch"))]
+type Trainables<'a> = std::marker::PhantomData<&'a ()>;
+
+/// The `pollux-tune` program without any trainables.
+#[must_use]
+pub fn main() -> ExitCode {
+    #[cfg(feature = "torch")]
+    let trainables = &crate::worker::Registry::default();
+    #[cfg(not(feature = "torch"))]
+    let trainables = std::marker::PhantomData;
+    run_program(trainables)
+}
+
+/// The `pollux-tune` program with trainables of your own: all there is to the `main` of a program that trains.
+///
+/// Started again as a worker, it works. See the example `cifar10`.
+#[cfg(feature = "torch")]
+#[must_use]
+pub fn main_with(trainables: &crate::worker::Registry) -> ExitCode {
+    crate::worker::serve_if_worker(trainables);
+    run_program(trainables)
+}
+
+fn run_program(trainables: Trainables) -> ExitCode {
+    let default_hook = panic::take_hook();
+    panic::set_hook(Box::new(move |info| {
+        default_hook(info);
+        process::exit(BUG);
+    }));
+    let arguments = Cli::parse();
+    let mut stdout = io::BufWriter::new(io::stdout().lock());
+    let outcome = run(arguments, trainables, &mut io::stdin().lock(), &mut stdout, &mut io::stderr())
+        .and_then(|()| stdout.flush().map_err(output_error));
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) => {
+            // Nobody is left to hear that stderr is gone.
+            let _ = writeln!(io::stderr(), "error: {error:#}");
+            exit_code(&error)
+        }
+    }
+}
 
 const ABOUT: &str = "Hyper-parameter optimization that schedules GPUs by goodput";
 
 /// What the user typed.
 #[derive(Debug, Parser)]
 #[command(name = "pollux-tune", version, about = ABOUT, arg_required_else_help = true)]
-pub(crate) struct Cli {
+struct Cli {
     #[command(subcommand)]
     command: Command,
 }
@@ -45,6 +98,8 @@ enum Command {
     Best(BestArgs),
     Importance(ImportanceArgs),
     Fit(FitArgs),
+    #[cfg(feature = "torch")]
+    Train(train::TrainArgs),
 }
 
 /// Fit the throughput model to measured step times
@@ -211,12 +266,15 @@ fn svg_path(text: &str) -> Result<PathBuf, String> {
 }
 
 /// Runs the command that the user asked for.
-pub(crate) fn run(
+fn run(
     cli: Cli,
+    trainables: Trainables,
     input: &mut impl BufRead,
     out: &mut impl Write,
     notes: &mut impl Write,
 ) -> anyhow::Result<()> {
+    #[cfg(not(feature = "torch"))]
+    let _ = trainables;
     let format = |json| if json { fit::Format::Json } else { fit::Format::Text };
     match cli.command {
         Command::Fit(FitArgs { files, svg, json, title }) => {
@@ -225,6 +283,8 @@ pub(crate) fn run(
             let drawing = svg.map(|path| fit::Drawing { path, title });
             fit::run(&fit::Settings { files, format, drawing }, out, notes)
         }
+        #[cfg(feature = "torch")]
+        Command::Train(arguments) => train::run(&arguments, trainables, out, notes),
         Command::Check(CheckArgs { files }) => study::check(&files, out, notes),
         Command::Schema => study::schema(out),
         Command::AskTell(AskTellArgs { study, journal, warm_start }) => {
@@ -241,25 +301,36 @@ pub(crate) fn run(
 }
 
 /// Stdout cannot be written.
-pub(crate) fn output_error(error: io::Error) -> anyhow::Error {
+fn output_error(error: io::Error) -> anyhow::Error {
     anyhow::Error::new(error).context("cannot write the output")
 }
 
 /// Whether the reader of stdout has seen enough, as in `| head`: the end, but not a failure.
-pub(crate) fn is_broken_pipe(error: &anyhow::Error) -> bool {
+fn is_broken_pipe(error: &anyhow::Error) -> bool {
     error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
 }
 
 /// 2 if an input file is to blame, else 1.
-pub(crate) fn exit_code(error: &anyhow::Error) -> ExitCode {
+fn exit_code(error: &anyhow::Error) -> ExitCode {
     let of_input = error.is::<profile::Error>()
         || error.is::<study::Error>()
         || error.downcast_ref::<ask_tell::JournalError>().is_some_and(|error| !error.is_failure())
         || error.is::<results::Error>()
         || error.is::<inspect::Error>()
-        || error.downcast_ref::<pollux_tune::store::Error>().is_some_and(inspect::is_of_input)
-        || error.is::<pollux_tune::trials::Error>();
+        || error.downcast_ref::<crate::store::Error>().is_some_and(inspect::is_of_input)
+        || error.is::<crate::trials::Error>()
+        || is_of_training(error);
     ExitCode::from(if of_input { 2 } else { 1 })
+}
+
+#[cfg(feature = "torch")]
+fn is_of_training(error: &anyhow::Error) -> bool {
+    error.is::<train::Error>()
+}
+
+#[cfg(not(feature = "torch"))]
+const fn is_of_training(_: &anyhow::Error) -> bool {
+    false
 }
 
 #[cfg(test)]

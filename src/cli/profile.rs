@@ -7,8 +7,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use crate::goodput::{self, Shape};
 use csv::{Position, StringRecord};
-use pollux_tune::goodput::{self, Shape};
 use thiserror::Error;
 
 /// One measured step.

@@ -5,7 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use pollux_tune::{
+use crate::{
     space::{Objective, Value},
     store::Reader,
     trials::{Search, Trial, engine::Suggesting},
@@ -29,7 +29,7 @@ pub(crate) enum Error {
     #[error("there is no objective `{name}` in {}, allowed is one of {}", .file.display(), .allowed.join(", "))]
     NoObjective { name: String, file: PathBuf, allowed: Vec<String> },
     #[error("{}", .file.display())]
-    TooLittle { file: PathBuf, source: pollux_tune::trials::Error },
+    TooLittle { file: PathBuf, source: crate::trials::Error },
 }
 
 /// The search behind a journal of `ask-tell`, or behind a study in a folder.

@@ -6,7 +6,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use pollux_tune::space::{self, Dim, Objective, Problems, Study};
+use crate::space::{self, Dim, Objective, Problems, Study};
 use thiserror::Error;
 
 use super::{fit::counted, output_error};

@@ -56,6 +56,12 @@ impl BatchLimits {
         self.initial
     }
 
+    /// The largest pass on one GPU.
+    #[must_use]
+    pub const fn per_gpu_max(&self) -> u32 {
+        self.per_gpu_max
+    }
+
     /// The most GPUs that can share the largest batch.
     #[must_use]
     pub const fn max_gpus(&self) -> u32 {

@@ -33,7 +33,7 @@ pub use self::{
     file::{
         Algorithm, ClusterSpec, Direction, EarlyStopping, Mistake, NodeGroup, Objective, Policy, Problem,
         Problems, Program, ScalingRule, SchedulerSettings, SearchSettings, StoppingRule, Study,
-        TrialSettings, schema,
+        TrialSettings, duration, schema,
     },
     point::{Dim, Point},
     value::Value,

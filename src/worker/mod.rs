@@ -1,10 +1,52 @@
-//! Elastic training in a worker process.
+//! Elastic training in worker processes.
 //!
-//! So far it knows which example comes when: see [`Order`].
+//! A user writes a [`Trainable`] and puts it into a [`Registry`]. A [`Pool`] starts the program again as its workers, one for each
+//! slot, and each hosts a rank of whatever trial it is given. Workers of a trial form a group; a group re-forms in place when
+//! workers come, go or die.
 //!
 //! *Architecture invariant:* what a trial learns from, and in which order, follows from its seed and its position, and not from the
 //! number of its workers.
 
+#[cfg(feature = "torch")]
+mod batching;
+#[cfg(feature = "torch")]
+mod checkpoint;
+#[cfg(feature = "torch")]
+mod descent;
+#[cfg(feature = "torch")]
+mod error;
+#[cfg(feature = "torch")]
+mod flat;
+#[cfg(feature = "torch")]
+mod gradient;
+#[cfg(feature = "torch")]
+mod hand_over;
+#[cfg(feature = "torch")]
+mod host;
+#[cfg(feature = "torch")]
+mod link;
+#[cfg(feature = "torch")]
+mod loader;
 mod order;
+#[cfg(feature = "torch")]
+mod pool;
+#[cfg(feature = "torch")]
+mod session;
+#[cfg(feature = "torch")]
+mod team;
+#[cfg(feature = "torch")]
+mod trainable;
+#[cfg(feature = "torch")]
+mod training;
 
+#[cfg(feature = "torch")]
+pub use batching::Batching;
+#[cfg(feature = "torch")]
+pub use error::Error;
 pub use order::{Order, share};
+#[cfg(feature = "torch")]
+pub use pool::{Pool, Slot, Told, serve_if_worker};
+#[cfg(feature = "torch")]
+pub use trainable::{BoxError, Dataset, Example, Optimizer, Registry, Schedule, Trainable};
+#[cfg(feature = "torch")]
+pub use training::{Happening, Training};

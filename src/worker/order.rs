@@ -45,10 +45,11 @@ impl Order {
 
     /// The examples at a range of positions.
     pub fn examples(&mut self, positions: Range<u64>) -> Vec<u32> {
-        positions.map(|position| self.at(position)).collect()
+        positions.map(|position| self.example(position)).collect()
     }
 
-    fn at(&mut self, position: u64) -> u32 {
+    /// The example at a position.
+    pub fn example(&mut self, position: u64) -> u32 {
         let count = u64::from(self.count);
         let epoch = position / count;
         if self.epoch != Some(epoch) {

@@ -189,7 +189,14 @@ unsafe extern "C" {
         first_bucket_bytes: i64,
         bucket_bytes: i64,
         find_unused: bool,
+        norms: bool,
         out: *mut *mut RawReducer,
+        message: Message,
+    ) -> i32;
+    pub(crate) fn c10d_reducer_weigh(
+        reducer: *mut RawReducer,
+        weights: *const TensorPtr,
+        count: usize,
         message: Message,
     ) -> i32;
     pub(crate) fn c10d_reducer_backward(reducer: *mut RawReducer, loss: TensorPtr, message: Message) -> i32;

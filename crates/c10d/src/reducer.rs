@@ -19,12 +19,19 @@ pub struct ReducerOptions {
     pub bucket_bytes: usize,
     /// Whether some parameters may get no gradient in a step. It costs a walk through the graph in each.
     pub find_unused: bool,
+    /// Take the norms of gradients. Without them a backward pass yields no [`BucketNorms`] and is a little faster.
+    pub norms: bool,
 }
 
 impl Default for ReducerOptions {
     /// As PyTorch: 1 MiB, then 25 MiB each.
     fn default() -> ReducerOptions {
-        ReducerOptions { first_bucket_bytes: 1 << 20, bucket_bytes: 25 << 20, find_unused: false }
+        ReducerOptions {
+            first_bucket_bytes: 1 << 20,
+            bucket_bytes: 25 << 20,
+            find_unused: false,
+            norms: true,
+        }
     }
 }
 
@@ -59,6 +66,7 @@ pub struct Reducer {
     // Goes before the group, which it uses.
     handle: Handle,
     group: ProcessGroup,
+    parameters: Vec<Tensor>,
 }
 
 /// An owned reducer of the shim.
@@ -99,11 +107,13 @@ impl Reducer {
                 first,
                 others,
                 options.find_unused,
+                options.norms,
                 &raw mut raw,
                 message,
             )
         })?;
-        Ok(Reducer { handle: Handle(made(raw)), group: group.clone() })
+        let parameters = parameters.iter().map(Tensor::shallow_clone).collect();
+        Ok(Reducer { handle: Handle(made(raw)), group: group.clone(), parameters })
     }
 
     /// Computes gradients, and averages them over the ranks: what this pass computes, added to what was
@@ -119,6 +129,24 @@ impl Reducer {
         });
         ended.map_err(|error| self.broken(error))?;
         self.norms()
+    }
+
+    /// Weighs gradients before their norms are taken, as Adam's noise scale wants it: element by element, with one tensor for
+    /// each of the first parameters. Those without a weight do not count. Tensors are not copied: change them in place and
+    /// the next backward pass sees it. The gradients themselves stay as they are. No weights at all is how it begins.
+    pub fn weigh(&mut self, weights: &[Tensor]) -> Result<()> {
+        const DURING: &str = "weighing gradients";
+        let sizes = self.parameters.iter().map(Tensor::size);
+        if weights.len() > self.parameters.len()
+            || sizes.zip(weights).any(|(size, weight)| size != weight.size())
+        {
+            return Err(Error::invalid(DURING, "the weights do not have the shapes of the parameters"));
+        }
+        let pointers = pointers(weights);
+        // SAFETY: the reducer and the weights are alive; the reducer takes references of its own.
+        self.group.run(DURING, |message| unsafe {
+            ffi::c10d_reducer_weigh(self.handle.0.as_ptr(), pointers.as_ptr(), pointers.len(), message)
+        })
     }
 
     /// Computes gradients and adds them to those of this rank, without any communication: for all micro-batches of a step but

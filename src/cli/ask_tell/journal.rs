@@ -6,7 +6,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use pollux_tune::{
+use crate::{
     space::{Assignment, Point, Problems, Study},
     tpe::TrialId,
     trials::{self, End, Fact, Search},

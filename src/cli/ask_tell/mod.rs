@@ -8,12 +8,12 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use anyhow::Context;
-use pollux_tune::{
+use crate::{
     space::Study,
     tpe::TrialId,
     trials::{self, End, Fact, Search, State},
 };
+use anyhow::Context;
 
 use self::{
     journal::Journal,

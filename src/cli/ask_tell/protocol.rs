@@ -1,6 +1,6 @@
 //! The lines that come in and go out.
 
-use pollux_tune::{
+use crate::{
     space::Assignment,
     trials::{End, Trial},
 };

@@ -1,6 +1,6 @@
 use std::path::PathBuf;
 
-use pollux_tune::goodput::{ComputeCost, SyncCost};
+use crate::goodput::{ComputeCost, SyncCost};
 
 use super::*;
 use crate::cli::plot;

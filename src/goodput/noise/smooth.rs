@@ -2,7 +2,7 @@ use super::{GradientSample, GradientStats};
 use crate::goodput::{Error, NoiseScale};
 
 /// All there is to a [`NoiseEstimator`], as plain numbers for a checkpoint or a hand-over.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct NoiseState {
     /// The initial total batch M0, in examples.
     pub initial_batch: f64,

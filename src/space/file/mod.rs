@@ -13,6 +13,7 @@ mod write;
 
 pub use self::{
     problem::{Mistake, Problem, Problems},
+    scalar::duration,
     schema::schema,
     settings::{
         Algorithm, ClusterSpec, Direction, EarlyStopping, NodeGroup, Objective, Policy, Program, ScalingRule,

@@ -64,8 +64,15 @@ fn number(text: &str) -> Option<f64> {
     looks.then(|| text.parse().ok()).flatten()
 }
 
-/// A duration such as `30s`, `5m`, `1h30m`, `1.5h`, `2d` or `250ms`.
-pub(super) fn duration(text: &str) -> Option<Duration> {
+/// A duration such as `30s`, `5m`, `1h30m`, `1.5h`, `2d` or `250ms`, as study files have them.
+///
+/// ```
+/// use pollux_tune::space::duration;
+/// assert_eq!(duration("1h30m").map(|time| time.as_secs()), Some(5400));
+/// assert_eq!(duration("30"), None);
+/// ```
+#[must_use]
+pub fn duration(text: &str) -> Option<Duration> {
     const UNITS: [(&str, f64); 5] = [("ms", 1e-3), ("s", 1.0), ("m", 60.0), ("h", 3600.0), ("d", 86_400.0)];
     let mut rest = text;
     let mut sum = Duration::ZERO;

@@ -7,7 +7,7 @@ use crate::common::{Member, ranks, staged};
 
 /// Small enough for several buckets.
 const BUCKETS: ReducerOptions =
-    ReducerOptions { first_bucket_bytes: 64, bucket_bytes: 600, find_unused: false };
+    ReducerOptions { first_bucket_bytes: 64, bucket_bytes: 600, find_unused: false, norms: true };
 
 /// A network of four layers, and how much it errs.
 struct Model {
@@ -167,6 +167,40 @@ fn buckets_hold_the_last_parameters_first() {
             assert_near(bucket.local_sq, 100.0 * (gradient * factor).powi(2));
             assert_near(bucket.reduced_sq, 100.0 * (gradient * 1.5).powi(2));
         }
+        group.leave().expect("all are there");
+    });
+}
+
+/// Weights change the norms and nothing else, also when they are changed in place; what has none does not count.
+#[test]
+fn norms_are_of_weighted_gradients() {
+    ranks("reducer::norms_are_of_weighted_gradients", 2, |me| {
+        let group = me.group("gen0");
+        let parameter = || Tensor::from_slice(&[1.0; 100]).set_requires_grad(true);
+        let parameters = [parameter(), parameter()];
+        let mut reducer = Reducer::new(&group, &parameters, &BUCKETS).expect("fine parameters");
+        let factor = me.rank as f64 + 1.0;
+        let mut weights = [Tensor::from_slice(&[3.0; 100])];
+        reducer.weigh(&weights).expect("as long as the first parameter");
+        for weight in [3.0, 0.5] {
+            let _ = weights[0].fill_(weight);
+            let loss = (&parameters[0] * factor + &parameters[1]).sum(Kind::Double);
+            let norms = reducer.backward(&loss).expect("all are there");
+            assert_near(norms.local_sq(), 100.0 * (weight * factor).powi(2));
+            assert_near(norms.reduced_sq(), 100.0 * (weight * 1.5).powi(2));
+            assert_near(parameters[0].grad().double_value(&[7]), 1.5);
+            for parameter in &parameters {
+                drop(parameter.grad().zero_());
+            }
+        }
+        let error = reducer.weigh(&[Tensor::from_slice(&[1.0; 99])]).expect_err("too short");
+        assert!(matches!(error, Error::Invalid { .. }), "{error}");
+        reducer.weigh(&[]).expect("none is fine");
+        let loss = (&parameters[0] * factor + &parameters[1]).sum(Kind::Double);
+        assert_near(
+            reducer.backward(&loss).expect("all are there").local_sq(),
+            100.0 * (factor.powi(2) + 1.0),
+        );
         group.leave().expect("all are there");
     });
 }

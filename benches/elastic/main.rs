@@ -1,0 +1,268 @@
+//! What elastic training costs: pauses, steps against PyTorch's `DistributedDataParallel`, and the noise scale.
+//!
+//! ```sh
+//! make bench-elastic
+//! ```
+
+#![expect(clippy::print_stdout, clippy::unwrap_used, reason = "a benchmark prints and may end with a panic")]
+
+#[path = "../../examples/cifar10/resnet.rs"]
+mod resnet;
+
+use std::{
+    env, fs,
+    path::{Path, PathBuf},
+    process::{Command, exit},
+    time::Duration,
+};
+
+use pollux_tune::{
+    space::Assignment,
+    wire::{Pause, Task},
+    worker::{
+        Batching, BoxError, Dataset, Example, Happening, Optimizer, Pool, Registry, Schedule, Slot,
+        Trainable, Training, serve_if_worker,
+    },
+};
+use serde_json::json;
+use tch::{Device, Kind, Tensor, nn, nn::ModuleT};
+
+const SOON: Duration = Duration::from_secs(300);
+/// Rounds of each comparison; medians are told.
+const ROUNDS: usize = 7;
+const STEPS: u32 = 24;
+const EXAMPLES: u32 = 4096;
+
+struct Net {
+    network: nn::SequentialT,
+}
+
+/// The same images again and again: nothing to load, so that steps are all there is.
+struct Same {
+    images: Tensor,
+    labels: Tensor,
+}
+
+impl Dataset for Same {
+    fn len(&self) -> u32 {
+        EXAMPLES
+    }
+
+    fn load(&mut self, examples: &[Example]) -> Result<Vec<Tensor>, BoxError> {
+        let count = i64::try_from(examples.len())?;
+        Ok(vec![self.images.narrow(0, 0, count), self.labels.narrow(0, 0, count)])
+    }
+}
+
+impl Trainable for Net {
+    fn optimizer(&self) -> Optimizer {
+        Optimizer::sgd().momentum(0.9).weight_decay(5e-4)
+    }
+
+    fn learning_rate(&self, _: Schedule) -> f64 {
+        0.01
+    }
+
+    fn training_data(&self) -> Result<Box<dyn Dataset>, BoxError> {
+        let images = Tensor::randn([512, 3, 32, 32], (Kind::Float, Device::Cpu));
+        Ok(Box::new(Same { images, labels: Tensor::zeros([512], (Kind::Int64, Device::Cpu)) }))
+    }
+
+    fn loss(&self, batch: &[Tensor]) -> Result<Tensor, BoxError> {
+        Ok(self.network.forward_t(&batch[0], true).cross_entropy_for_logits(&batch[1]))
+    }
+}
+
+fn registry() -> Registry {
+    Registry::default().with("net", |root: &nn::Path, params: &Assignment| {
+        Ok(Net { network: resnet::resnet18(root, params.int("width")?, 10) })
+    })
+}
+
+struct Bench {
+    pool: Option<Pool>,
+    folder: PathBuf,
+    trials: u32,
+}
+
+impl Bench {
+    fn start(&mut self, width: i64, batch: u32, steps: u32, slots: &[u32], measure_noise: bool) -> Training {
+        self.trials += 1;
+        let serde_json::Value::Object(params) = json!({"width": width}) else { unreachable!() };
+        let task = Task {
+            trial: self.trials,
+            trainable: "net".to_owned(),
+            params,
+            seed: 1,
+            epochs: f64::from(steps) * f64::from(batch) / f64::from(EXAMPLES),
+            initial_batch: batch,
+            lr_rule: "none".to_owned(),
+            checkpoint: self.folder.join(format!("checkpoint-{}", self.trials)),
+            checkpoint_every_s: 1e6,
+            report_every_s: 1e-3,
+            evaluate_every: 1e6,
+            measure_noise,
+            mixed_precision: false,
+        };
+        let batching = Batching::fixed(batch, 4096).unwrap();
+        Training::start(self.pool.take().unwrap(), task, batching, slots).unwrap()
+    }
+
+    fn stop(&mut self, training: Training) {
+        self.pool = Some(training.into_pool().unwrap());
+    }
+
+    /// The median time of a step, in seconds.
+    fn step_s(&mut self, width: i64, per_worker: u32, slots: &[u32], measure_noise: bool) -> f64 {
+        let mut training = self.start(width, per_worker * slots.len() as u32, STEPS, slots, measure_noise);
+        let mut times = Vec::new();
+        loop {
+            match training.next(SOON).unwrap().unwrap() {
+                Happening::Reported(report) => {
+                    times.extend(report.step_times.iter().map(|times| times.seconds));
+                }
+                Happening::Finished { .. } => break,
+                Happening::Failed { reason } => panic!("{reason}"),
+                _ => {}
+            }
+        }
+        self.stop(training);
+        median(&mut times)
+    }
+
+    /// The pauses of one training that is reshaped and loses a worker, again and again.
+    fn pauses(&mut self, width: i64, batch: u32, rounds: usize) -> [Vec<Pause>; 4] {
+        let mut training = self.start(width, batch, 1_000_000, &[0], true);
+        let mut kinds = [const { Vec::new() }; 4];
+        await_settled(&mut training);
+        for _ in 0..rounds {
+            for (kind, slots) in [(0, &[0, 1][..]), (1, &[0]), (2, &[1]), (0, &[1, 0])] {
+                await_reports(&mut training, 3);
+                training.reshape(slots).unwrap();
+                kinds[kind].push(await_settled(&mut training));
+            }
+            await_reports(&mut training, 3);
+            let pid = training.pool().pid(0).unwrap();
+            assert!(Command::new("kill").args(["-9", &pid.to_string()]).status().unwrap().success());
+            // The survivor alone; then the replacement joins, which is a growth.
+            kinds[3].push(await_formed(&mut training, 1));
+            kinds[0].push(await_formed(&mut training, 2));
+            await_reports(&mut training, 3);
+            training.reshape(&[0]).unwrap();
+            await_settled(&mut training);
+        }
+        self.stop(training);
+        kinds
+    }
+}
+
+fn await_settled(training: &mut Training) -> Pause {
+    loop {
+        match training.next(SOON).unwrap().unwrap() {
+            Happening::Formed { pause, .. } if training.is_settled() => return pause,
+            Happening::Failed { reason } => panic!("{reason}"),
+            _ => {}
+        }
+    }
+}
+
+fn await_formed(training: &mut Training, workers: usize) -> Pause {
+    loop {
+        match training.next(SOON).unwrap().unwrap() {
+            Happening::Formed { pause, slots, .. } if slots.len() == workers => return pause,
+            Happening::Failed { reason } => panic!("{reason}"),
+            _ => {}
+        }
+    }
+}
+
+fn await_reports(training: &mut Training, count: usize) {
+    let mut seen = 0;
+    while seen < count {
+        if let Happening::Reported(_) = training.next(SOON).unwrap().unwrap() {
+            seen += 1;
+        }
+    }
+}
+
+fn median(values: &mut [f64]) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
+/// The median time of a step of PyTorch's, in seconds.
+fn peer_s(python: &Path, width: i64, per_worker: u32, workers: usize) -> f64 {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/elastic/peer.py");
+    let numbers = [width.to_string(), per_worker.to_string(), workers.to_string(), STEPS.to_string()];
+    let output = Command::new(python).arg(script).args(numbers).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8_lossy(&output.stdout).trim().parse().unwrap()
+}
+
+fn main() {
+    serve_if_worker(&registry());
+    let Some(python) = env::args().skip(1).find(|argument| !argument.starts_with("--")) else {
+        println!("usage: elastic PYTHON, one that has torch; see `make bench-elastic`");
+        exit(2);
+    };
+    let folder = env::temp_dir().join(format!("pollux-bench-{}", std::process::id()));
+    let slots = vec![Slot { threads: 1, cuda: None }; 2];
+    let pool = Pool::new(slots, &folder, &[]).unwrap();
+    let mut bench = Bench { pool: Some(pool), folder: folder.clone(), trials: 0 };
+    print_steps(&mut bench, Path::new(&python));
+    print_pauses(&mut bench);
+    drop(bench);
+    let _ = fs::remove_dir_all(folder);
+}
+
+fn print_steps(bench: &mut Bench, python: &Path) {
+    println!(
+        "| width | batch of a worker | workers | ours | PyTorch DDP | ours / DDP | without noise scale | its cost |"
+    );
+    println!("|---|---|---|---|---|---|---|---|");
+    for (width, per_worker) in [(16, 64), (64, 16)] {
+        for slots in [&[0][..], &[0, 1]] {
+            let mut times = [const { Vec::new() }; 3];
+            let (mut ratios, mut costs) = (Vec::new(), Vec::new());
+            for _ in 0..ROUNDS {
+                let ours = bench.step_s(width, per_worker, slots, true);
+                let theirs = peer_s(python, width, per_worker, slots.len());
+                let without = bench.step_s(width, per_worker, slots, false);
+                ratios.push(ours / theirs);
+                costs.push(ours / without);
+                times.iter_mut().zip([ours, theirs, without]).for_each(|(times, time)| times.push(time));
+            }
+            let [ours, theirs, without] =
+                times.map(|mut times| format!("{:.0} ms", median(&mut times) * 1000.0));
+            let (ratio, cost) = (median(&mut ratios), 100.0 * (median(&mut costs) - 1.0));
+            let workers = slots.len();
+            println!(
+                "| {width} | {per_worker} | {workers} | {ours} | {theirs} | {ratio:.3} | {without} | {cost:.1} % |"
+            );
+        }
+    }
+}
+
+fn print_pauses(bench: &mut Bench) {
+    println!(
+        "\n| width | parameters | what happens | times | pause | of it forming | of it hand-over | longest pause |"
+    );
+    println!("|---|---|---|---|---|---|---|---|");
+    for (width, parameters) in [(16, "0.7 million"), (64, "11.2 million")] {
+        let kinds = bench.pauses(width, 4, ROUNDS);
+        for (what, pauses) in ["growth", "shrink", "migration", "a worker killed"].into_iter().zip(kinds) {
+            let of = |part: fn(&Pause) -> f64| {
+                let mut values: Vec<f64> = pauses.iter().map(part).collect();
+                let middle = median(&mut values) * 1000.0;
+                (middle, values.last().copied().unwrap_or_default() * 1000.0)
+            };
+            let (pause, longest) = of(|pause| pause.total_s);
+            let (form, _) = of(|pause| pause.form_s);
+            let (hand_over, _) = of(|pause| pause.hand_over_s);
+            let times = pauses.len();
+            println!(
+                "| {width} | {parameters} | {what} | {times} | {pause:.0} ms | {form:.0} ms | {hand_over:.0} ms | {longest:.0} ms |"
+            );
+        }
+    }
+}

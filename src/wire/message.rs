@@ -1,0 +1,265 @@
+use std::{collections::BTreeMap, path::PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+/// The version of the messages. Head and worker must have the same.
+pub const VERSION: u32 = 1;
+
+/// What is trained: the same for all workers of a trial, and for as long as it lives.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Task {
+    /// The trial's number.
+    pub trial: u32,
+    /// The trainable's name in the worker's registry.
+    pub trainable: String,
+    /// Hyper-parameters: numbers, texts and truth values.
+    pub params: serde_json::Map<String, serde_json::Value>,
+    /// Decides the initial weights, the order of the examples and their augmentation.
+    pub seed: u64,
+    /// Statistical epochs to train for.
+    pub epochs: f64,
+    /// The total batch that the learning rate is meant for, M0.
+    pub initial_batch: u32,
+    /// The learning-rate rule, by name.
+    pub lr_rule: String,
+    /// Where checkpoints go, and where a lost trial goes on from.
+    pub checkpoint: PathBuf,
+    /// Seconds from checkpoint to checkpoint.
+    pub checkpoint_every_s: f64,
+    /// Seconds from report to report.
+    pub report_every_s: f64,
+    /// Statistical epochs from evaluation to evaluation.
+    pub evaluate_every: f64,
+    /// Measure the noise of the gradient. Without it only a fixed batch makes sense, and steps are a little faster.
+    pub measure_noise: bool,
+    /// Compute in half precision where a GPU gains by it.
+    pub mixed_precision: bool,
+}
+
+/// The examples of one optimizer step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Batch {
+    /// Over all workers and passes.
+    pub total: u32,
+    /// Passes before the one that synchronizes.
+    pub accumulation: u32,
+}
+
+/// A worker of a group.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Member {
+    /// The slot it runs on.
+    pub slot: u32,
+    /// The machine that the slot belongs to.
+    pub node: u32,
+    /// Where its store listens.
+    pub store: String,
+}
+
+/// A new generation of a trial's group.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Form {
+    /// The trial.
+    pub trial: u32,
+    /// Higher than all before.
+    pub generation: u64,
+    /// Who trains, by rank.
+    pub members: Vec<Member>,
+    /// Who has the state and hands it over, but trains no longer.
+    pub donors: Vec<Member>,
+    /// What a step takes.
+    pub batch: Batch,
+    /// The generation before has lost a member: do not wait for its next step.
+    pub broken: bool,
+}
+
+/// What a worker is to do.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Command {
+    /// Make the model and open the data of a trial, but do not train.
+    Prepare(Box<Task>),
+    /// Leave the present group together with all its members, and form the next one. Who is in no list forgets the trial.
+    Form(Form),
+    /// Use another batch from the next step on that all members can agree on.
+    Retune {
+        /// The trial.
+        trial: u32,
+        /// The group that is meant.
+        generation: u64,
+        /// What a step takes from then on.
+        batch: Batch,
+    },
+    /// Leave the group together with all its members, and forget the trial.
+    Release {
+        /// The trial.
+        trial: u32,
+        /// Leave a checkpoint to go on from.
+        save: bool,
+    },
+}
+
+/// What has happened at a worker.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Event {
+    /// The first words.
+    Hello {
+        /// The version of the messages that it speaks.
+        version: u32,
+        /// Its slot.
+        slot: u32,
+        /// Its process.
+        pid: u32,
+        /// Where its store listens.
+        store: String,
+    },
+    /// A trial could start.
+    Prepared {
+        /// The trial.
+        trial: u32,
+    },
+    /// The group is together and trains.
+    Formed {
+        /// The trial.
+        trial: u32,
+        /// The group.
+        generation: u64,
+        /// Optimizer steps that the state has behind it.
+        steps: u64,
+        /// How long the training stood still.
+        pause: Pause,
+    },
+    /// The group has lost a member or could not be formed. The state is that after the last whole step.
+    Broken {
+        /// The trial.
+        trial: u32,
+        /// The group.
+        generation: u64,
+        /// Optimizer steps that the state has behind it; none if there is no state.
+        steps: Option<u64>,
+        /// What happened.
+        reason: String,
+    },
+    /// What was measured since the last report; from the first rank only.
+    Reported(Box<Report>),
+    /// A checkpoint is on disk.
+    Checkpointed {
+        /// The trial.
+        trial: u32,
+        /// Optimizer steps that it has behind it.
+        steps: u64,
+    },
+    /// The trial has reached its last epoch.
+    Finished {
+        /// The trial.
+        trial: u32,
+        /// The group.
+        generation: u64,
+        /// The last evaluation.
+        metrics: BTreeMap<String, f64>,
+    },
+    /// The worker has forgotten the trial and is free.
+    Released {
+        /// The trial.
+        trial: u32,
+    },
+    /// The trial itself is to blame: another worker would fail as well.
+    Failed {
+        /// The trial.
+        trial: u32,
+        /// Why.
+        reason: String,
+    },
+}
+
+impl Event {
+    /// The trial that it is about.
+    #[must_use]
+    pub fn trial(&self) -> Option<u32> {
+        match self {
+            Self::Hello { .. } => None,
+            Self::Prepared { trial }
+            | Self::Formed { trial, .. }
+            | Self::Broken { trial, .. }
+            | Self::Checkpointed { trial, .. }
+            | Self::Finished { trial, .. }
+            | Self::Released { trial }
+            | Self::Failed { trial, .. } => Some(*trial),
+            Self::Reported(report) => Some(report.trial),
+        }
+    }
+}
+
+/// How long a training stood still, and what for, in seconds.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+pub struct Pause {
+    /// From the last whole step to the first one of the new group.
+    pub total_s: f64,
+    /// Connecting the members.
+    pub form_s: f64,
+    /// Handing over the state.
+    pub hand_over_s: f64,
+}
+
+/// What was measured since the last report.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct Report {
+    /// The trial.
+    pub trial: u32,
+    /// The group.
+    pub generation: u64,
+    /// Optimizer steps so far.
+    pub steps: u64,
+    /// Examples so far.
+    pub examples: u64,
+    /// Statistical epochs so far.
+    pub epochs: f64,
+    /// The mean loss of the steps since the last report.
+    pub loss: Option<f64>,
+    /// The learning rate of the last step.
+    pub learning_rate: f64,
+    /// What a step takes.
+    pub batch: Option<Batch>,
+    /// Step times, folded by configuration.
+    pub step_times: Vec<StepTime>,
+    /// The gradient's statistics, once there are any.
+    pub noise: Option<Noise>,
+    /// Evaluations since the last report.
+    pub metrics: Vec<Metric>,
+}
+
+/// Steps of one configuration.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct StepTime {
+    /// Workers.
+    pub replicas: u32,
+    /// Machines.
+    pub nodes: u32,
+    /// Examples of a pass on one worker.
+    pub per_gpu: f64,
+    /// Passes before the one that synchronizes.
+    pub accumulation: u32,
+    /// The geometric mean of their times.
+    pub seconds: f64,
+    /// How many there were.
+    pub steps: f64,
+}
+
+/// Smoothed statistics of the gradient, pre-conditioned as the optimizer does.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Noise {
+    /// `|Pg|^2`.
+    pub sqr: f64,
+    /// `tr(P Sigma P^T)` of one example.
+    pub var: f64,
+}
+
+/// An evaluation.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Metric {
+    /// Statistical epochs at the time.
+    pub epochs: f64,
+    /// Means over the test data, by name.
+    pub values: BTreeMap<String, f64>,
+}

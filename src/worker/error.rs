@@ -1,0 +1,84 @@
+use std::path::PathBuf;
+
+use super::BoxError;
+use crate::{goodput, space};
+
+/// Why a worker cannot do what it was asked to.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A name that is not in the registry.
+    #[error("there is no trainable `{name}` in this program; it knows {}", if known.is_empty() { "none" } else { known })]
+    UnknownTrainable {
+        /// What was asked for.
+        name: String,
+        /// What there is, with commas.
+        known: String,
+    },
+    /// The trainable's own code has failed.
+    #[error("{what} failed: {source}")]
+    User {
+        /// What it was asked for.
+        what: &'static str,
+        /// What it said.
+        source: BoxError,
+    },
+    /// The trainable has done something that cannot be trained.
+    #[error("{0}")]
+    Unfit(String),
+    /// The loss or a gradient is not a number any more.
+    #[error("{what} is {value} at step {step}; the training has diverged")]
+    Diverged {
+        /// What is not a number.
+        what: &'static str,
+        /// What it is instead.
+        value: f64,
+        /// Optimizer steps so far.
+        step: u64,
+    },
+    /// A checkpoint cannot be used.
+    #[error("the checkpoint {path} {problem}")]
+    Checkpoint {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// The group has lost a member, or never came together.
+    #[error("the group is broken: {0}")]
+    Group(#[from] c10d::Error),
+    /// libtorch has refused.
+    #[error("libtorch: {0}")]
+    Torch(#[from] tch::TchError),
+    /// A value of the goodput engine is out of its range.
+    #[error(transparent)]
+    Goodput(#[from] goodput::Error),
+    /// A hyper-parameter is missing or of another type.
+    #[error(transparent)]
+    Space(#[from] space::Error),
+    /// Files and sockets.
+    #[error("{what}: {source}")]
+    Io {
+        /// What was tried.
+        what: String,
+        /// Why it failed.
+        source: std::io::Error,
+    },
+    /// What the other side has said makes no sense.
+    #[error("{0}")]
+    Protocol(String),
+}
+
+impl Error {
+    /// For `map_err`.
+    pub(crate) fn io(what: impl Into<String>) -> impl FnOnce(std::io::Error) -> Self {
+        let what = what.into();
+        |source| Self::Io { what, source }
+    }
+
+    /// Whether only the group is to blame, so that the trial can go on in another one.
+    #[must_use]
+    pub const fn is_of_the_group(&self) -> bool {
+        matches!(self, Self::Group(error) if !matches!(error, c10d::Error::Invalid { .. }))
+    }
+}

@@ -1,0 +1,206 @@
+//! The workers that train a trial together, and what they tell each other at every step.
+
+use c10d::{ProcessGroup, ReduceOp, Reducer, ReducerOptions};
+use tch::{Device, Kind, Tensor, no_grad};
+
+use super::{error::Error, flat::Flat};
+
+/// What is agreed on travels as the gradient of a variable of its own, in the reduction that happens anyway. It is made this small
+/// so that it leaves no trace in the norms of the gradients: its square is nothing beside any of them.
+const SCALE: f64 = 1e-20;
+
+/// What a worker tells the others with a step.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub(super) struct Word {
+    /// It was told to leave the group.
+    pub(super) leave: bool,
+    /// It was given another batch.
+    pub(super) retune: bool,
+    /// The loss of its part of the step before.
+    pub(super) loss: f64,
+    /// What it saw of the gradients of the step before.
+    pub(super) norms: Norms,
+}
+
+/// Squared norms of the gradients of a step.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub(super) struct Norms {
+    /// Of one worker, or the mean over all of them.
+    pub(super) local_sq: f64,
+    /// Of the mean of all workers' gradients.
+    pub(super) reduced_sq: f64,
+}
+
+/// What all workers said with a step: the same for all of them.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Agreed {
+    /// All were told to leave.
+    pub(super) leave: bool,
+    /// All were given another batch.
+    pub(super) retune: bool,
+    /// Mean of the losses of the step before.
+    pub(super) loss: f64,
+    /// Mean norms of the step before.
+    pub(super) norms: Norms,
+}
+
+const WORDS: i64 = 5;
+
+impl Word {
+    fn encode(&self) -> [f32; WORDS as usize] {
+        let flag = |raised: bool| f64::from(u8::from(raised));
+        let Self { leave, retune, loss, norms } = *self;
+        [flag(leave), flag(retune), loss, norms.local_sq, norms.reduced_sq]
+            .map(|value| (value * SCALE) as f32)
+    }
+}
+
+impl Agreed {
+    fn decode(mean: &[f32], size: u32) -> Result<Self, Error> {
+        let &[leave, retune, loss, local_sq, reduced_sq] = mean else {
+            return Err(Error::Protocol(format!("{} agreed values instead of {WORDS}", mean.len())));
+        };
+        // Rounding may take a little of the mean of ones; one worker less would take far more.
+        let all = |mean: f32| f64::from(mean) / SCALE > 1.0 - 0.5 / f64::from(size);
+        let value = |mean: f32| f64::from(mean) / SCALE;
+        let norms = Norms { local_sq: value(local_sq), reduced_sq: value(reduced_sq) };
+        Ok(Self { leave: all(leave), retune: all(retune), loss: value(loss), norms })
+    }
+
+    /// Alone there is nobody to agree with.
+    const fn alone(word: &Word) -> Self {
+        Self { leave: word.leave, retune: word.retune, loss: word.loss, norms: word.norms }
+    }
+}
+
+/// One worker's view of the group.
+#[derive(Debug)]
+pub(super) struct Team {
+    pub(super) generation: u64,
+    pub(super) rank: u32,
+    pub(super) size: u32,
+    /// Machines.
+    pub(super) nodes: u32,
+    together: Option<Together>,
+}
+
+/// What it takes to reduce gradients; a worker alone has none.
+#[derive(Debug)]
+struct Together {
+    // Goes before the group, which it uses.
+    reducer: Reducer,
+    group: ProcessGroup,
+    words: Tensor,
+}
+
+impl Team {
+    /// Of a worker that trains alone.
+    pub(super) const fn alone(generation: u64) -> Self {
+        Self { generation, rank: 0, size: 1, nodes: 1, together: None }
+    }
+
+    /// With `norms`, every step tells the norms of its gradients.
+    pub(super) fn new(
+        generation: u64,
+        nodes: u32,
+        group: ProcessGroup,
+        flat: &Flat,
+        norms: bool,
+    ) -> Result<Self, Error> {
+        let words =
+            Tensor::f_zeros([WORDS], (Kind::Float, flat.weights.device()))?.f_set_requires_grad(true)?;
+        let mut variables: Vec<Tensor> = flat.variables().iter().map(Tensor::shallow_clone).collect();
+        variables.push(words.shallow_clone());
+        let reducer =
+            Reducer::new(&group, &variables, &ReducerOptions { norms, ..ReducerOptions::default() })?;
+        let (rank, size) = (group.rank() as u32, group.size() as u32);
+        Ok(Self { generation, rank, size, nodes, together: Some(Together { reducer, group, words }) })
+    }
+
+    /// The group, if there are others.
+    pub(super) fn group(&self) -> Option<&ProcessGroup> {
+        self.together.as_ref().map(|together| &together.group)
+    }
+
+    /// Has the norms of gradients taken after this weighting.
+    pub(super) fn weigh(&mut self, flat: &Flat, weighting: &Tensor) -> Result<(), Error> {
+        if let Some(together) = &mut self.together {
+            together.reducer.weigh(&flat.windows(weighting)?)?;
+        }
+        Ok(())
+    }
+
+    /// A pass whose gradients stay here until the last pass of the step.
+    pub(super) fn accumulate(&mut self, loss: &Tensor) -> Result<(), Error> {
+        match &mut self.together {
+            Some(together) => together.reducer.accumulate(loss)?,
+            None => loss.f_backward()?,
+        }
+        Ok(())
+    }
+
+    /// The last pass of a step: gradients become the mean over all workers. Says what was agreed, and this worker's norms if it
+    /// is not alone.
+    pub(super) fn backward(&mut self, loss: &Tensor, word: &Word) -> Result<(Agreed, Option<Norms>), Error> {
+        let Some(Together { reducer, words, .. }) = &mut self.together else {
+            loss.f_backward()?;
+            return Ok((Agreed::alone(word), None));
+        };
+        let mut gradient = words.f_grad()?;
+        if gradient.defined() {
+            no_grad(|| gradient.f_zero_().map(drop))?;
+        }
+        let said = Tensor::f_from_slice(&word.encode())?.f_to_device(words.device())?;
+        let whole = loss.f_add(&words.f_mul(&said)?.f_sum(Kind::Float)?)?;
+        let norms = reducer.backward(&whole)?;
+        let mean = Vec::<f32>::try_from(words.f_grad()?.f_to_device(Device::Cpu)?)?;
+        let norms = Norms { local_sq: norms.local_sq(), reduced_sq: norms.reduced_sq() };
+        Ok((Agreed::decode(&mean, self.size)?, Some(norms)))
+    }
+
+    /// The mean over all workers, in place.
+    pub(super) fn average(&self, tensor: &mut Tensor) -> Result<(), Error> {
+        if let Some(group) = self.group() {
+            group.all_reduce(tensor, ReduceOp::Avg)?;
+        }
+        Ok(())
+    }
+
+    /// The sums over all workers.
+    pub(super) fn sum(&self, values: &[f64], device: Device) -> Result<Vec<f64>, Error> {
+        let Some(group) = self.group() else { return Ok(values.to_vec()) };
+        let mut tensor = Tensor::f_from_slice(values)?.f_to_device(device)?;
+        group.all_reduce(&mut tensor, ReduceOp::Sum)?;
+        Ok(Vec::try_from(tensor.f_to_device(Device::Cpu)?)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn something_is_agreed_when_all_say_it() {
+        for size in [2_u32, 3, 8, 64] {
+            let mean = |leaving: u32| {
+                let word = |leave| Word { leave, loss: 2.0, ..Word::default() }.encode();
+                let mut sum = [0.0_f32; WORDS as usize];
+                for rank in 0..size {
+                    let said = word(rank < leaving);
+                    sum.iter_mut().zip(said).for_each(|(sum, said)| *sum += said / size as f32);
+                }
+                Agreed::decode(&sum, size).expect("five values")
+            };
+            assert!(mean(size).leave && !mean(size - 1).leave && !mean(0).leave);
+            assert!(!mean(size).retune);
+            assert!((mean(1).loss - 2.0).abs() < 1e-5);
+        }
+    }
+
+    #[test]
+    fn a_loss_that_is_no_number_does_not_disturb_the_flags() {
+        let word = Word { leave: true, loss: f64::NAN, ..Word::default() };
+        let agreed = Agreed::decode(&word.encode(), 1).expect("five values");
+        assert!(agreed.leave && !agreed.retune && agreed.loss.is_nan());
+    }
+}

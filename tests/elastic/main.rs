@@ -1,0 +1,19 @@
+//! Elastic training with real worker processes, which come, go and are killed.
+
+#![expect(
+    clippy::disallowed_methods,
+    reason = "tests start and kill processes; the list is for the pure modules"
+)]
+
+mod common;
+mod failures;
+mod noise;
+mod rescale;
+
+use pollux_tune::worker::serve_if_worker;
+
+/// Not a test: what the worker processes of the other tests run. Started by `cargo test` it does nothing.
+#[test]
+fn worker() {
+    serve_if_worker(&common::registry());
+}
