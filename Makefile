@@ -7,7 +7,7 @@ TORCH := scripts/with-libtorch.sh $(CARGO)
 ALL := --locked --workspace --features torch
 
 .DEFAULT_GOAL := help
-.PHONY: help test test-cuda verify fix bench bench-engine bench-elastic bench-search bench-c10d libtorch check-cuda cifar10
+.PHONY: help test test-cuda verify fix bench bench-engine bench-elastic bench-study bench-search bench-c10d libtorch check-cuda cifar10
 
 help: ## List the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
@@ -57,6 +57,9 @@ bench-engine: ## Measure the goodput engine and the allocator
 # As tests are built: compiling torch-sys once more would take longer than all of it, and libtorch does the work.
 bench-elastic: peer ## Measure elastic training against PyTorch, which is installed into .cache/ (3 GB)
 	$(TORCH) bench $(ALL) --profile dev --bench elastic -- $(PEER)/bin/python
+
+bench-study: ## Measure what it costs to run and journal a study
+	$(CARGO) bench --locked --bench study
 
 bench-c10d: ## Measure process groups on this machine
 	$(TORCH) run --locked --package c10d --example measure

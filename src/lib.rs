@@ -7,7 +7,8 @@
 //! - [`alloc`]: which trial gets which GPUs;
 //! - [`space`]: what can be searched;
 //! - [`tpe`]: what to try next;
-//! - [`trials`]: a search as a whole, and when a trial is given up;
+//! - [`trials`]: the life of a study, and when a trial is given up;
+//! - [`store`]: studies on disk;
 //! - [`worker`]: training on worker processes that come and go, with the feature `torch`;
 //! - [`wire`]: what a head and its workers tell each other;
 //! - [`cli`]: the program, for those who build their own.
@@ -18,6 +19,7 @@ pub mod alloc;
 pub mod cli;
 pub mod goodput;
 pub mod space;
+pub mod store;
 pub mod tpe;
 pub mod trials;
 pub mod wire;

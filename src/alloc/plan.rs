@@ -1,5 +1,7 @@
 use std::{collections::BTreeMap, fmt};
 
+use serde::{Deserialize, Serialize};
+
 use super::{
     Allocation, Error, NodeId, Problem, TrialId,
     instance::{Instance, Row, gpus_of},
@@ -7,7 +9,8 @@ use super::{
 use crate::goodput::Tier;
 
 /// Why a trial has the GPUs it has.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Reason {
     /// It is pinned to its GPUs.
     Pinned,

@@ -8,10 +8,12 @@
 mod ask_tell;
 mod figure;
 mod fit;
+mod inspect;
 mod plot;
 mod profile;
 mod results;
 mod study;
+mod table;
 mod train;
 
 use std::{
@@ -89,6 +91,9 @@ enum Command {
     /// Print the JSON Schema of study files, for editors
     Schema,
     AskTell(AskTellArgs),
+    Status(StatusArgs),
+    Trials(TrialsArgs),
+    Show(ShowArgs),
     Best(BestArgs),
     Importance(ImportanceArgs),
     Fit(FitArgs),
@@ -137,12 +142,51 @@ struct AskTellArgs {
     warm_start: Vec<PathBuf>,
 }
 
-/// Show the best trials of a journal, or its Pareto front
+/// Show how a study stands
+#[derive(Debug, Args)]
+#[command(arg_required_else_help = true)]
+struct StatusArgs {
+    /// The folder of the study
+    #[arg(value_name = "FOLDER")]
+    folder: PathBuf,
+    /// Print one JSON object instead of text
+    #[arg(long)]
+    json: bool,
+}
+
+/// Show all trials of a study
+#[derive(Debug, Args)]
+#[command(arg_required_else_help = true)]
+struct TrialsArgs {
+    /// The folder of the study
+    #[arg(value_name = "FOLDER")]
+    folder: PathBuf,
+    /// Print one JSON object for each trial instead of text
+    #[arg(long)]
+    json: bool,
+}
+
+/// Show a trial of a study, and what happened to it
+#[derive(Debug, Args)]
+#[command(arg_required_else_help = true)]
+struct ShowArgs {
+    /// The folder of the study
+    #[arg(value_name = "FOLDER")]
+    folder: PathBuf,
+    /// The number of the trial
+    #[arg(value_name = "TRIAL")]
+    trial: u32,
+    /// Print one JSON object instead of text; times are in seconds since the study began
+    #[arg(long)]
+    json: bool,
+}
+
+/// Show the best trials of a study, or its Pareto front
 #[derive(Debug, Args)]
 #[command(arg_required_else_help = true)]
 struct BestArgs {
-    /// What `ask-tell --journal` wrote
-    #[arg(value_name = "FILE.jsonl")]
+    /// The folder of a study, or what `ask-tell --journal` wrote
+    #[arg(value_name = "FOLDER|FILE.jsonl")]
     journal: PathBuf,
     /// How many to show; with several objectives, the whole front is shown
     #[arg(short = 'n', long, value_name = "COUNT", default_value_t = 10)]
@@ -156,8 +200,8 @@ struct BestArgs {
 #[derive(Debug, Args)]
 #[command(long_about = ABOUT_IMPORTANCE, arg_required_else_help = true)]
 struct ImportanceArgs {
-    /// What `ask-tell --journal` wrote
-    #[arg(value_name = "FILE.jsonl")]
+    /// The folder of a study, or what `ask-tell --journal` wrote
+    #[arg(value_name = "FOLDER|FILE.jsonl")]
     journal: PathBuf,
     /// The objective to explain [default: the first one]
     #[arg(long, value_name = "METRIC")]
@@ -246,6 +290,9 @@ fn run(
         Command::AskTell(AskTellArgs { study, journal, warm_start }) => {
             ask_tell::run(&ask_tell::Settings { study, journal, warm_start }, input, out, notes)
         }
+        Command::Status(StatusArgs { folder, json }) => inspect::status(&folder, format(json), out),
+        Command::Trials(TrialsArgs { folder, json }) => inspect::trials(&folder, format(json), out),
+        Command::Show(ShowArgs { folder, trial, json }) => inspect::show(&folder, trial, format(json), out),
         Command::Best(BestArgs { journal, count, json }) => results::best(&journal, count, format(json), out),
         Command::Importance(ImportanceArgs { journal, objective, json }) => {
             results::importance(&journal, objective.as_deref(), format(json), out)
@@ -269,6 +316,8 @@ fn exit_code(error: &anyhow::Error) -> ExitCode {
         || error.is::<study::Error>()
         || error.downcast_ref::<ask_tell::JournalError>().is_some_and(|error| !error.is_failure())
         || error.is::<results::Error>()
+        || error.is::<inspect::Error>()
+        || error.downcast_ref::<crate::store::Error>().is_some_and(inspect::is_of_input)
         || error.is::<crate::trials::Error>()
         || error.is::<train::Error>();
     ExitCode::from(if of_input { 2 } else { 1 })

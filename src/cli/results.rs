@@ -7,7 +7,8 @@ use std::{
 
 use crate::{
     space::{Objective, Value},
-    trials::{Search, Trial},
+    store::Reader,
+    trials::{Search, Trial, engine::Suggesting},
 };
 use serde_json::json;
 use thiserror::Error;
@@ -16,6 +17,7 @@ use super::{
     ask_tell::{Reply, Share, read},
     fit::{Format, counted},
     output_error,
+    table::table,
 };
 
 /// The longest bar of a share.
@@ -30,7 +32,16 @@ pub(crate) enum Error {
     TooLittle { file: PathBuf, source: crate::trials::Error },
 }
 
+/// The search behind a journal of `ask-tell`, or behind a study in a folder.
 fn search(journal: &Path) -> anyhow::Result<Search> {
+    if journal.is_dir() {
+        let reader = Reader::open(journal)?;
+        let mut suggesting = Suggesting::new(&reader.study()?)?;
+        for entry in reader.entries(0)? {
+            suggesting.apply(&entry)?;
+        }
+        return Ok(suggesting.into_search());
+    }
     let contents = read(journal)?;
     let study = contents.study.clone();
     contents.replay(journal, &study)
@@ -69,16 +80,13 @@ fn best_table(search: &Search, trials: &[&Trial], several: bool) -> String {
         row.extend(trial.values().unwrap_or_default().iter().map(|value| Value::from(*value).short()));
         rows.push(row);
     }
-    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
-    let widths: Vec<usize> = (0..rows[0].len()).map(width).collect();
-    for (place, row) in rows.iter().enumerate() {
-        let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:>width$}"));
-        let params = match place {
+    for (place, row) in rows.iter_mut().enumerate() {
+        row.push(match place {
             0 => "parameters".to_owned(),
             _ => trials[place - 1].params.to_string(),
-        };
-        lines.push(format!("  {}  {params}", cells.collect::<Vec<_>>().join("  ")));
+        });
     }
+    lines.extend(table(&rows));
     lines.join("\n")
 }
 

@@ -1,3 +1,5 @@
+use serde::{Deserialize, Serialize};
+
 use super::{Error, NoiseScale, Shape, ThroughputParams};
 
 /// How the global batch of a trial may vary.
@@ -71,7 +73,7 @@ impl BatchLimits {
 }
 
 /// What every replica does in one optimizer step: `accumulation` + 1 passes of `per_gpu` examples.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BatchPlan {
     /// Examples in one pass on one GPU, m in the paper.
     pub per_gpu: u32,

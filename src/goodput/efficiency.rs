@@ -1,3 +1,5 @@
+use serde::{Deserialize, Serialize};
+
 use super::Error;
 
 /// The pre-conditioned gradient noise scale, phi of Pollux OSDI'21 eq. 5, in examples.
@@ -11,8 +13,17 @@ use super::Error;
 /// assert!((phi.efficiency(100.0, 500.0) - 0.5).abs() < 1e-12);
 /// # Ok::<(), pollux_tune::goodput::Error>(())
 /// ```
-#[derive(Debug, Clone, Copy, PartialEq, PartialOrd)]
+#[derive(Debug, Clone, Copy, PartialEq, PartialOrd, Serialize, Deserialize)]
+#[serde(try_from = "f64")]
 pub struct NoiseScale(f64);
+
+impl TryFrom<f64> for NoiseScale {
+    type Error = Error;
+
+    fn try_from(phi: f64) -> Result<Self, Error> {
+        Self::new(phi)
+    }
+}
 
 impl NoiseScale {
     /// The largest noise scale, in examples. At any batch in use the efficiency is then as good as 1, and

@@ -1,5 +1,7 @@
 use std::{fmt, sync::Arc};
 
+use serde::{Deserialize, Serialize};
+
 use super::Error;
 
 /// The name of a kind of GPU, such as `a100` or `t4`; any name will do. Cheap to clone.
@@ -9,7 +11,8 @@ use super::Error;
 /// assert_eq!(GpuType::new("A100")?, GpuType::new("a100")?);
 /// # Ok::<(), pollux_tune::goodput::Error>(())
 /// ```
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
 pub struct GpuType(Arc<str>);
 
 impl GpuType {
@@ -26,6 +29,20 @@ impl GpuType {
     #[must_use]
     pub fn name(&self) -> &str {
         &self.0
+    }
+}
+
+impl TryFrom<String> for GpuType {
+    type Error = Error;
+
+    fn try_from(name: String) -> Result<Self, Error> {
+        Self::new(&name)
+    }
+}
+
+impl From<GpuType> for String {
+    fn from(gpu_type: GpuType) -> Self {
+        gpu_type.name().to_owned()
     }
 }
 

@@ -1,7 +1,9 @@
+use serde::{Deserialize, Serialize};
+
 use super::{Error, Shape, Tier};
 
 /// Time of one forward and backward pass: `alpha_s + beta_s * m` seconds for `m` examples on a GPU.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct ComputeCost {
     /// Seconds that do not depend on the batch.
     pub alpha_s: f64,
@@ -10,7 +12,7 @@ pub struct ComputeCost {
 }
 
 /// Time to average gradients: `alpha_s + beta_s * (K - 2)` seconds among K GPUs.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct SyncCost {
     /// Seconds between two GPUs.
     pub alpha_s: f64,
@@ -31,11 +33,28 @@ pub struct SyncCost {
 /// assert!((params.iter_time_s(Shape::new(2, 1)?, 40.0, 0) - 0.52).abs() < 1e-12);
 /// # Ok::<(), pollux_tune::goodput::Error>(())
 /// ```
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(try_from = "Costs")]
 pub struct ThroughputParams {
     compute: ComputeCost,
     sync: [SyncCost; Tier::COUNT],
     gamma: f64,
+}
+
+/// The same before it is checked.
+#[derive(Deserialize)]
+struct Costs {
+    compute: ComputeCost,
+    sync: [SyncCost; Tier::COUNT],
+    gamma: f64,
+}
+
+impl TryFrom<Costs> for ThroughputParams {
+    type Error = Error;
+
+    fn try_from(costs: Costs) -> Result<Self, Error> {
+        Self::new(costs.compute, costs.sync, costs.gamma)
+    }
 }
 
 impl ThroughputParams {

@@ -17,6 +17,7 @@ mod dims;
 mod domain;
 mod error;
 mod file;
+mod json;
 mod parse;
 mod point;
 mod value;

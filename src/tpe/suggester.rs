@@ -1,12 +1,14 @@
 use std::fmt;
 
 use rand_chacha::ChaCha8Rng;
+use serde::{Deserialize, Serialize};
 
 use super::Error;
 use crate::space::Point;
 
 /// The number of a trial in its study.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
 pub struct TrialId(pub u32);
 
 impl fmt::Display for TrialId {

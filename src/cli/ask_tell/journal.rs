@@ -7,14 +7,12 @@ use std::{
 };
 
 use crate::{
-    space::{Point, Problems, Study},
+    space::{Assignment, Point, Problems, Study},
     tpe::TrialId,
     trials::{self, End, Fact, Search},
 };
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
-
-use super::protocol::Params;
 
 /// The form of the file; a reader of an older form refuses it.
 const VERSION: u32 = 1;
@@ -59,18 +57,18 @@ enum Line {
         yaml: String,
     },
     Learned {
-        params: Params,
+        params: Assignment,
         end: Ended,
         last: Option<(f64, f64)>,
     },
     /// All that was to be learned was.
     Warm {},
     Enqueued {
-        params: Params,
+        params: Assignment,
     },
     Asked {
         id: u32,
-        params: Params,
+        params: Assignment,
         point: Option<Point>,
     },
     Reported {
@@ -126,11 +124,11 @@ impl From<&Fact> for Line {
     fn from(fact: &Fact) -> Self {
         match fact {
             Fact::Learned { params, end, last } => {
-                Self::Learned { params: Params(params.clone()), end: end.into(), last: *last }
+                Self::Learned { params: params.clone(), end: end.into(), last: *last }
             }
-            Fact::Enqueued { params } => Self::Enqueued { params: Params(params.clone()) },
+            Fact::Enqueued { params } => Self::Enqueued { params: params.clone() },
             Fact::Asked { id, params, point } => {
-                Self::Asked { id: id.0, params: Params(params.clone()), point: point.clone() }
+                Self::Asked { id: id.0, params: params.clone(), point: point.clone() }
             }
             Fact::Reported { id, epochs, value } => {
                 Self::Reported { id: id.0, epochs: *epochs, value: finite(*value) }
@@ -145,9 +143,9 @@ impl Line {
     fn fact(self) -> Option<Fact> {
         Some(match self {
             Self::Study { .. } | Self::Warm {} => return None,
-            Self::Learned { params, end, last } => Fact::Learned { params: params.0, end: end.into(), last },
-            Self::Enqueued { params } => Fact::Enqueued { params: params.0 },
-            Self::Asked { id, params, point } => Fact::Asked { id: TrialId(id), params: params.0, point },
+            Self::Learned { params, end, last } => Fact::Learned { params, end: end.into(), last },
+            Self::Enqueued { params } => Fact::Enqueued { params },
+            Self::Asked { id, params, point } => Fact::Asked { id: TrialId(id), params, point },
             Self::Reported { id, epochs, value } => {
                 Fact::Reported { id: TrialId(id), epochs, value: value.unwrap_or(f64::NAN) }
             }

@@ -17,7 +17,7 @@ use anyhow::Context;
 
 use self::{
     journal::Journal,
-    protocol::{Ending, Params, Ranked, Report, Request, Status, Tell, plain_json},
+    protocol::{Ending, Ranked, Report, Request, Status, Tell, plain_json},
 };
 pub(crate) use self::{
     journal::{Error as JournalError, read},
@@ -177,7 +177,7 @@ impl Session {
             Request::Ask(count) => return self.ask(count, number),
             Request::Report(report) => vec![self.report(&report)?],
             Request::Tell(tell) => vec![self.tell(tell)?],
-            Request::Enqueue(Params(params)) => {
+            Request::Enqueue(params) => {
                 self.search.enqueue(&params)?;
                 self.keep(&Fact::Enqueued { params })?;
                 vec![Reply::Enqueued { enqueued: self.search.waiting() }]
@@ -206,7 +206,7 @@ impl Session {
                     let (id, params) = (trial.id, trial.params);
                     let fact = Fact::Asked { id, params: params.clone(), point: Some(trial.point) };
                     self.keep(&fact)?;
-                    replies.push(Reply::Trial { id: id.0, params: Params(params) });
+                    replies.push(Reply::Trial { id: id.0, params });
                 }
                 Err(error) if error.is_end() => {
                     replies.push(Reply::Finished { finished: error.to_string() });

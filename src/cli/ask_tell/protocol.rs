@@ -1,16 +1,10 @@
 //! The lines that come in and go out.
 
-use std::fmt;
-
 use crate::{
-    space::{Assignment, Value},
+    space::Assignment,
     trials::{End, Trial},
 };
-use serde::{
-    Deserialize, Deserializer, Serialize, Serializer,
-    de::{self, MapAccess, Visitor},
-    ser::SerializeMap,
-};
+use serde::{Deserialize, Deserializer, Serialize};
 
 /// What a client can say.
 #[derive(Debug, PartialEq, Deserialize)]
@@ -23,7 +17,7 @@ pub(super) enum Request {
     /// The end of a trial.
     Tell(Tell),
     /// Parameters to try next.
-    Enqueue(Params),
+    Enqueue(Assignment),
     /// The so many best trials.
     Best(usize),
     /// The trials that no other beats in all objectives.
@@ -105,68 +99,12 @@ fn some_measured<'de, D: Deserializer<'de>>(from: D) -> Result<Option<f64>, D::E
     measured(from).map(Some)
 }
 
-/// Parameters by name, in the order of the space.
-#[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Params(pub(super) Assignment);
-
-impl Serialize for Params {
-    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        let mut map = to.serialize_map(Some(self.0.len()))?;
-        for (name, value) in self.0.iter() {
-            match value {
-                Value::Bool(value) => map.serialize_entry(name, value)?,
-                Value::Int(value) => map.serialize_entry(name, value)?,
-                Value::Float(value) => map.serialize_entry(name, value)?,
-                Value::Text(value) => map.serialize_entry(name, value)?,
-            }
-        }
-        map.end()
-    }
-}
-
-impl<'de> Deserialize<'de> for Params {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        struct ParamsVisitor;
-        impl<'de> Visitor<'de> for ParamsVisitor {
-            type Value = Params;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("an object with a value for each parameter")
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Params, A::Error> {
-                let mut all = Vec::new();
-                while let Some((name, value)) = map.next_entry::<String, serde_json::Value>()? {
-                    let value = match &value {
-                        serde_json::Value::Bool(value) => Value::Bool(*value),
-                        serde_json::Value::String(text) => Value::Text(text.clone()),
-                        serde_json::Value::Number(number) => match (number.as_i64(), number.as_f64()) {
-                            (Some(whole), _) => Value::Int(whole),
-                            (None, Some(number)) => Value::Float(number),
-                            (None, None) => return Err(de::Error::custom(format!("`{name}` is too large"))),
-                        },
-                        other => {
-                            let allowed = "a number, a text, true or false";
-                            return Err(de::Error::custom(format!(
-                                "`{name}` is {other}, allowed is {allowed}"
-                            )));
-                        }
-                    };
-                    all.push((name, value));
-                }
-                Ok(Params(all.into_iter().collect()))
-            }
-        }
-        from.deserialize_map(ParamsVisitor)
-    }
-}
-
 /// What a client hears.
 #[derive(Debug, Serialize)]
 #[serde(untagged)]
 pub(crate) enum Reply {
     /// A new trial.
-    Trial { id: u32, params: Params },
+    Trial { id: u32, params: Assignment },
     /// There will be no more trials.
     Finished { finished: String },
     /// Whether a trial goes on.
@@ -216,14 +154,14 @@ impl From<(&str, f64)> for Share {
 #[derive(Debug, Serialize)]
 pub(crate) struct Ranked {
     id: u32,
-    params: Params,
+    params: Assignment,
     values: Vec<f64>,
 }
 
 impl From<&Trial> for Ranked {
     fn from(trial: &Trial) -> Self {
         let values = trial.values().unwrap_or_default().to_vec();
-        Self { id: trial.id.0, params: Params(trial.params.clone()), values }
+        Self { id: trial.id.0, params: trial.params.clone(), values }
     }
 }
 
@@ -231,7 +169,7 @@ impl From<&Trial> for Ranked {
 #[derive(Debug, Serialize)]
 pub(crate) struct Running {
     id: u32,
-    params: Params,
+    params: Assignment,
     /// How far it came, as it reported.
     epochs: f64,
 }
@@ -239,7 +177,7 @@ pub(crate) struct Running {
 impl From<&Trial> for Running {
     fn from(trial: &Trial) -> Self {
         let epochs = trial.last.map_or(0.0, |(epochs, _)| epochs);
-        Self { id: trial.id.0, params: Params(trial.params.clone()), epochs }
+        Self { id: trial.id.0, params: trial.params.clone(), epochs }
     }
 }
 

@@ -1,0 +1,138 @@
+//! What it costs to run a study: trials that do nothing, facts on their way to disk, and the way back.
+//!
+//! `make bench-study` prints the figures of `docs/performance.md`. One thread does it all; compare figures within a run.
+
+use std::{
+    error::Error,
+    fs,
+    path::{Path, PathBuf},
+    time::Instant,
+};
+
+use pollux_tune::{
+    alloc::NodeId,
+    space::Study,
+    store::{Journal, Memory, Reader, Store},
+    tpe::TrialId,
+    trials::engine::{Command, Engine, Entry, Fact, Input, Metrics, StepTimes, Suggesting, TrialKind},
+};
+
+type Result<T> = std::result::Result<T, Box<dyn Error>>;
+
+fn main() -> Result<()> {
+    // `cargo test --benches` only wants to know whether it runs.
+    let trials = if std::env::args().any(|argument| argument == "--bench") { 10_000 } else { 100 };
+    for algorithm in ["random", "tpe"] {
+        let (seconds, facts) = run(&study(trials, algorithm)?, &mut Memory::default())?;
+        show(&format!("{trials} trials, {algorithm}, in memory"), seconds, trials, facts);
+        let folder = folder("run")?;
+        let (seconds, facts) = run(&study(trials, algorithm)?, &mut Store::open(&folder)?)?;
+        show(&format!("{trials} trials, {algorithm}, on disk"), seconds, trials, facts);
+    }
+    appends(trials)?;
+    replay(&study(trials, "tpe")?)
+}
+
+#[expect(clippy::print_stdout, reason = "it prints a table")]
+fn show(what: &str, seconds: f64, trials: u32, facts: u64) {
+    let (trials, facts) = (f64::from(trials) / seconds, facts as f64 / seconds);
+    println!("{what:<40} {seconds:>8.3} s {trials:>10.0} trials/s {facts:>10.0} facts/s");
+}
+
+fn folder(name: &str) -> Result<PathBuf> {
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("bench-study").join(name);
+    if path.exists() {
+        fs::remove_dir_all(&path)?;
+    }
+    Ok(path)
+}
+
+fn study(trials: u32, algorithm: &str) -> Result<Study> {
+    let yaml = format!(
+        "
+space: {{lr: {{log: [1e-5, 1]}}, width: {{int: [1, 64]}}, act: [relu, gelu]}}
+objective: {{minimize: loss}}
+search: {{trials: {trials}, parallel: 8, algorithm: {algorithm}}}
+"
+    );
+    Ok(Study::from_yaml("study.yaml", &yaml)?)
+}
+
+/// Runs a study whose trials end at once; every fact is journaled before anything is done about it.
+fn run(study: &Study, journal: &mut dyn Journal) -> Result<(f64, u64)> {
+    let start = Instant::now();
+    let mut engine = Engine::new(study, TrialKind::Rigid)?;
+    let mut suggesting = Suggesting::new(study)?;
+    let gpu_type = "cpu".to_owned().try_into()?;
+    let mut inputs =
+        vec![Input::NodeJoined { node: NodeId(0), gpu_type, group: 0, slots: 8 }, Input::Started];
+    while let Some(input) = inputs.pop() {
+        let step = engine.handle(input, start.elapsed().as_secs_f64());
+        journal.append(&step.facts)?;
+        for entry in &step.facts {
+            suggesting.apply(entry)?;
+        }
+        for command in step.commands {
+            match command {
+                Command::Ask { revision, trial } => {
+                    inputs.push(Input::Suggested { revision, answer: suggesting.ask(trial) });
+                }
+                Command::Launch { trial, generation, params, .. } => {
+                    let metrics = Metrics::from([("loss".to_owned(), params.float("lr")?.into())]);
+                    inputs.insert(0, Input::TrialFinished { trial, generation, metrics });
+                }
+                _ => {}
+            }
+        }
+    }
+    assert!(engine.state().done, "all trials were run");
+    Ok((start.elapsed().as_secs_f64(), engine.state().facts))
+}
+
+/// Reports as elastic trials make them, in transactions of different sizes.
+fn appends(count: u32) -> Result<()> {
+    for batch in [1, 10, 100, 1000] {
+        let facts: Vec<Entry> = (0..count).map(report).collect();
+        let mut store = Store::open(&folder("append")?)?;
+        let start = Instant::now();
+        for facts in facts.chunks(batch) {
+            store.append(facts)?;
+        }
+        show(&format!("reports, {batch} in a transaction"), start.elapsed().as_secs_f64(), 0, count.into());
+    }
+    Ok(())
+}
+
+fn report(number: u32) -> Entry {
+    let steps = vec![StepTimes { gpus: 4, nodes: 1, per_gpu: 64, accumulation: 0, seconds: 0.1, steps: 10 }];
+    let fact = Fact::Measured {
+        trial: TrialId(number % 16),
+        generation: 3,
+        number,
+        epochs: f64::from(number) * 1e-3,
+        metrics: Metrics::from([("loss".to_owned(), 0.5.into()), ("accuracy".to_owned(), 0.9.into())]),
+        gpu_type: "t4".to_owned().try_into().ok(),
+        steps,
+        noise: None,
+    };
+    Entry { at_s: f64::from(number), fact }
+}
+
+/// The way back after a restart.
+fn replay(study: &Study) -> Result<()> {
+    let folder = folder("replay")?;
+    run(study, &mut Store::open(&folder)?)?;
+    let start = Instant::now();
+    let entries = Reader::open(&folder)?.entries(0)?;
+    show("journal read", start.elapsed().as_secs_f64(), study.search.trials, entries.len() as u64);
+    let start = Instant::now();
+    let mut engine = Engine::new(study, TrialKind::Rigid)?;
+    entries.iter().try_for_each(|entry| engine.apply(entry))?;
+    show("journal replayed", start.elapsed().as_secs_f64(), study.search.trials, entries.len() as u64);
+    let reader = Reader::open(&folder)?;
+    let start = Instant::now();
+    let (status, best) = (reader.status()?, reader.best(10)?);
+    assert!(status.done && best.len() == 10, "they are all there");
+    show("status and the best 10", start.elapsed().as_secs_f64(), study.search.trials, status.facts);
+    Ok(())
+}

@@ -1,0 +1,253 @@
+//! `pollux-tune status`, `trials` and `show`: a study in its folder, while it runs and after.
+
+use std::{io::Write, path::Path};
+
+use crate::{
+    space::{Objective, Study, Value},
+    store::{self, Reader, Status, TrialRow, TrialState},
+    tpe::TrialId,
+    trials::engine::{Entry, Fact, SlotId},
+};
+use serde_json::json;
+use thiserror::Error;
+
+use super::{
+    fit::{Format, counted},
+    output_error,
+    table::table,
+};
+
+/// What can be wrong with a question about a study.
+#[derive(Debug, Error)]
+pub(crate) enum Error {
+    #[error("there is no trial {trial} in {folder}, {count} so far", count = counted(*.count, "trial"))]
+    NoTrial { trial: u32, folder: String, count: usize },
+}
+
+/// Whether the study, rather than the machine, is to blame.
+pub(crate) const fn is_of_input(error: &store::Error) -> bool {
+    !error.is_of_environment()
+}
+
+/// How the study stands, in a few lines.
+pub(crate) fn status(folder: &Path, format: Format, out: &mut impl Write) -> anyhow::Result<()> {
+    let reader = Reader::open(folder)?;
+    let (study, status) = (reader.study()?, reader.status()?);
+    let best = reader.best(1)?.pop();
+    let text = match format {
+        Format::Json => status_json(&study, &status, best.as_ref()).to_string(),
+        Format::Text => status_text(folder, &study, &status, best.as_ref()),
+    };
+    writeln!(out, "{text}").map_err(output_error)
+}
+
+/// In one word.
+const fn state(status: &Status) -> &'static str {
+    match (status.done, status.is_run, status.stopping) {
+        (true, ..) => "done",
+        (false, true, true) => "stopping",
+        (false, true, false) => "running",
+        (false, false, _) => "stopped",
+    }
+}
+
+fn status_json(study: &Study, status: &Status, best: Option<&TrialRow>) -> serde_json::Value {
+    let trials: serde_json::Map<_, _> =
+        status.trials.iter().map(|(state, count)| (state.name().to_owned(), json!(count))).collect();
+    json!({
+        "state": state(status),
+        "wanted": status.wanted,
+        "trials": trials,
+        "slots": status.slots,
+        "busy": status.busy,
+        "seconds": status.at_s - status.created_s,
+        "facts": status.facts,
+        "ended": status.ended,
+        "best": best.map(|row| trial_json(study, row)),
+    })
+}
+
+fn status_text(folder: &Path, study: &Study, status: &Status, best: Option<&TrialRow>) -> String {
+    let remedy = if state(status) == "stopped" { ": run it again to go on" } else { "" };
+    let mut lines = vec![format!("{} is {}{remedy}", folder.display(), state(status))];
+    let ended = status.trials.iter().filter(|(state, _)| state.is_end());
+    let ended: u32 = ended.map(|(_, count)| count).sum();
+    let states = status.trials.iter().map(|(state, count)| format!("{count} {state}"));
+    let states = states.collect::<Vec<_>>().join(", ");
+    let states = if states.is_empty() { states } else { format!(" ({states})") };
+    lines.push(format!("  trials  {ended} of {} ended{states}", status.wanted));
+    if !status.done {
+        lines.push(format!("  slots   {} of {} in use", status.busy, status.slots));
+    }
+    if let Some(best) = best {
+        lines.push(format!("  best    trial {}: {}, {}", best.trial, result(study, best), best.params));
+    }
+    lines.push(format!("  time    {}", duration(status.at_s - status.created_s)));
+    lines.extend(status.ended.iter().map(|reason| format!("  no more trials: {reason}")));
+    lines.join("\n")
+}
+
+/// All trials.
+pub(crate) fn trials(folder: &Path, format: Format, out: &mut impl Write) -> anyhow::Result<()> {
+    let reader = Reader::open(folder)?;
+    let (study, rows) = (reader.study()?, reader.trials()?);
+    let text = match format {
+        Format::Json => {
+            rows.iter().map(|row| trial_json(&study, row).to_string()).collect::<Vec<_>>().join("\n")
+        }
+        Format::Text => trials_table(&study, &rows),
+    };
+    writeln!(out, "{text}").map_err(output_error)
+}
+
+fn trial_json(study: &Study, row: &TrialRow) -> serde_json::Value {
+    json!({
+        "id": row.trial.0,
+        "state": row.state.name(),
+        "params": row.params,
+        "epochs": row.epochs,
+        "metrics": row.metrics,
+        "values": row.values.as_ref().map(|values| named(study, values)),
+        "reason": row.reason,
+        "slots": row.slots,
+        "batch": row.batch,
+        "slot_seconds": row.slot_s,
+        "generation": row.generation,
+    })
+}
+
+/// Values with the names of the objectives.
+fn named(study: &Study, values: &[f64]) -> serde_json::Map<String, serde_json::Value> {
+    let metrics = study.objectives.iter().map(|objective| objective.metric.clone());
+    metrics.zip(values.iter().map(|value| json!(value))).collect()
+}
+
+fn trials_table(study: &Study, rows: &[TrialRow]) -> String {
+    let mut all = vec![["trial", "state", "epochs", "slots", "batch"].map(str::to_owned).to_vec()];
+    all[0].extend(study.objectives.iter().map(|objective| objective.metric.clone()));
+    all[0].push("parameters".to_owned());
+    for row in rows {
+        let nothing = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
+        let mut cells = vec![
+            row.trial.to_string(),
+            row.state.to_string(),
+            format!("{:.2}", row.epochs),
+            nothing((row.slots > 0).then(|| row.slots.to_string())),
+            nothing(row.batch.map(|batch| batch.to_string())),
+        ];
+        for (place, Objective { metric, .. }) in study.objectives.iter().enumerate() {
+            let last = row.metrics.get(metric).map(|value| value.value());
+            let value = row.values.as_ref().and_then(|values| values.get(place).copied()).or(last);
+            cells.push(nothing(value.map(|value| Value::from(value).short())));
+        }
+        cells.push(row.params.to_string());
+        all.push(cells);
+    }
+    table(&all).join("\n")
+}
+
+fn result(study: &Study, row: &TrialRow) -> String {
+    let values = row.values.iter().flatten();
+    let named = study.objectives.iter().zip(values);
+    let shown =
+        named.map(|(Objective { metric, .. }, value)| format!("{metric} {}", Value::from(*value).short()));
+    shown.collect::<Vec<_>>().join(", ")
+}
+
+/// All that is known of one trial, and what happened to it.
+pub(crate) fn show(folder: &Path, trial: u32, format: Format, out: &mut impl Write) -> anyhow::Result<()> {
+    let reader = Reader::open(folder)?;
+    let study = reader.study()?;
+    let Some(row) = reader.trial(TrialId(trial))? else {
+        let (folder, count) = (folder.display().to_string(), reader.trials()?.len());
+        return Err(Error::NoTrial { trial, folder, count }.into());
+    };
+    let created_s = reader.status()?.created_s;
+    let events: Vec<(f64, String)> = reader
+        .entries(0)?
+        .iter()
+        .filter_map(|entry| Some((entry.at_s - created_s, event(entry, row.trial)?)))
+        .collect();
+    let text = match format {
+        Format::Json => {
+            let events = events.iter().map(|(at_s, event)| json!({"seconds": at_s, "event": event}));
+            let mut text = trial_json(&study, &row);
+            text["events"] = events.collect();
+            text.to_string()
+        }
+        Format::Text => show_text(&study, &row, &events),
+    };
+    writeln!(out, "{text}").map_err(output_error)
+}
+
+fn show_text(study: &Study, row: &TrialRow, events: &[(f64, String)]) -> String {
+    let mut lines = vec![format!("trial {}: {}", row.trial, row.params)];
+    let result = match (row.state, &row.reason) {
+        (TrialState::Done, _) => format!(", {}", result(study, row)),
+        (_, Some(reason)) => format!(": {reason}"),
+        (_, None) => String::new(),
+    };
+    lines.push(format!("  state   {}{result}", row.state));
+    lines.push(format!("  epochs  {:.2} of {}", row.epochs, Value::from(study.trial.epochs).short()));
+    let batch = row.batch.map_or_else(String::new, |batch| format!(", batch {batch}"));
+    lines.push(format!("  slots   {}{batch}; {} slot-seconds so far", row.slots, row.slot_s.round()));
+    let rows: Vec<_> = events.iter().map(|(at_s, event)| vec![duration(*at_s), event.clone()]).collect();
+    lines.extend(table(&rows));
+    lines.join("\n")
+}
+
+/// What a fact means for a trial; none where it means nothing to its user.
+fn event(entry: &Entry, trial: TrialId) -> Option<String> {
+    let on = |slots: &[SlotId]| slots.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
+    if let Fact::PlanAdopted { targets, .. } = &entry.fact {
+        let target = targets.iter().find(|target| target.trial == trial)?;
+        return Some(format!("planned for slots [{}]: {}", on(&target.slots), target.reason));
+    }
+    if entry.fact.trial() != Some(trial) {
+        return None;
+    }
+    Some(match &entry.fact {
+        Fact::TrialCreated { .. } => "created".to_owned(),
+        Fact::TrialStarted { generation, slots, batch, holders, .. } => {
+            let batch = batch
+                .map_or_else(String::new, |batch| format!(", batch {}", batch.total(slots.len() as u32)));
+            let how = if holders.is_empty() { "launched" } else { "reshaped" };
+            format!("{how} as generation {generation} on slots [{}]{batch}", on(slots))
+        }
+        Fact::GroupFormed { generation, .. } => format!("generation {generation} trains"),
+        Fact::Retuned { batch, .. } => {
+            format!("{} examples in {} passes on each slot", batch.total(1), batch.accumulation + 1)
+        }
+        Fact::Checkpointed { checkpoint, .. } => format!("checkpoint at epoch {:.2}", checkpoint.epochs),
+        Fact::TrialPausing { .. } => "told to leave its slots".to_owned(),
+        Fact::TrialPaused { checkpoint, .. } => format!("paused at epoch {:.2}", checkpoint.epochs),
+        Fact::TrialInterrupted { reason, .. } => format!("interrupted: {reason}"),
+        Fact::TrialDone { .. } => "done".to_owned(),
+        Fact::TrialStopped { reason, .. } => format!("stopped: {reason}"),
+        Fact::TrialFailed { reason, .. } => format!("failed: {reason}"),
+        Fact::TrialCancelled { reason, .. } => format!("cancelled: {reason}"),
+        _ => return None,
+    })
+}
+
+/// Seconds for people.
+fn duration(seconds: f64) -> String {
+    let whole = seconds.max(0.0) as u64;
+    let (hours, minutes) = (whole / 3600, whole / 60 % 60);
+    match (hours, minutes) {
+        (0, 0) => format!("{seconds:.1} s"),
+        (0, minutes) => format!("{minutes} min {} s", whole % 60),
+        (hours, minutes) => format!("{hours} h {minutes} min"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_for_people() {
+        let shown = [0.04, 59.94, 60.0, 3599.9, 3600.0, 90_061.0].map(duration);
+        assert_eq!(shown, ["0.0 s", "59.9 s", "1 min 0 s", "59 min 59 s", "1 h 0 min", "25 h 1 min"]);
+    }
+}

@@ -1,0 +1,131 @@
+use std::{
+    io,
+    path::{Path, PathBuf},
+};
+
+use rusqlite::ErrorCode;
+use thiserror::Error;
+
+/// What can go wrong with a study on disk.
+#[derive(Debug, Error)]
+pub enum Error {
+    /// There is nothing to read.
+    #[error("{} holds no study", .0.display())]
+    NoStudy(PathBuf),
+    /// A file with the right name holds something else.
+    #[error("{} is not the journal of a study: give another folder", .0.display())]
+    NotAJournal(PathBuf),
+    /// A newer program wrote it.
+    #[error("{} was written by a newer pollux-tune (form {found}, this one knows {known}): use a newer one", .path.display())]
+    Newer {
+        /// The journal.
+        path: PathBuf,
+        /// The form it has.
+        found: u32,
+        /// The newest one that this program knows.
+        known: u32,
+    },
+    /// Somebody else writes.
+    #[error("the study in {} is run by another process: wait for it to end, or stop it", .0.display())]
+    InUse(PathBuf),
+    /// Writing is not allowed.
+    #[error("cannot write {}: give a folder that can be written", .path.display())]
+    NotWritable {
+        /// The file or folder.
+        path: PathBuf,
+        /// What the system says.
+        source: Cause,
+    },
+    /// The disk is full.
+    #[error("no space left for {}: make some, and run the study again to go on", .path.display())]
+    Full {
+        /// The file or folder.
+        path: PathBuf,
+        /// What the system says.
+        source: Cause,
+    },
+    /// What is there cannot be understood.
+    #[error("{} is damaged: {problem}", .path.display())]
+    Damaged {
+        /// The journal.
+        path: PathBuf,
+        /// What is wrong.
+        problem: String,
+    },
+    /// Anything else that the system refuses.
+    #[error("cannot {doing} {}", .path.display())]
+    Failed {
+        /// What was tried.
+        doing: &'static str,
+        /// With which file or folder.
+        path: PathBuf,
+        /// What the system says.
+        source: Cause,
+    },
+}
+
+/// What the system says.
+#[derive(Debug, Error)]
+pub enum Cause {
+    /// About a file.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    /// About the journal.
+    #[error(transparent)]
+    Sqlite(#[from] rusqlite::Error),
+}
+
+impl Error {
+    pub(super) fn io(doing: &'static str, path: &Path, source: io::Error) -> Self {
+        let path = path.to_owned();
+        match source.kind() {
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+                Self::Full { path, source: source.into() }
+            }
+            io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
+                Self::NotWritable { path, source: source.into() }
+            }
+            _ => Self::Failed { doing, path, source: source.into() },
+        }
+    }
+
+    pub(super) fn sqlite(doing: &'static str, path: &Path, source: rusqlite::Error) -> Self {
+        let path = path.to_owned();
+        match source.sqlite_error_code() {
+            Some(ErrorCode::DiskFull) => Self::Full { path, source: source.into() },
+            Some(ErrorCode::ReadOnly | ErrorCode::PermissionDenied) => {
+                Self::NotWritable { path, source: source.into() }
+            }
+            Some(ErrorCode::NotADatabase) => Self::NotAJournal(path),
+            Some(ErrorCode::DatabaseCorrupt) => Self::Damaged { path, problem: source.to_string() },
+            _ => Self::Failed { doing, path, source: source.into() },
+        }
+    }
+
+    /// Whether something outside of the study is to blame, such as a full disk.
+    #[must_use]
+    pub const fn is_of_environment(&self) -> bool {
+        matches!(self, Self::NotWritable { .. } | Self::Full { .. } | Self::Failed { .. })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_system_says_is_told_apart() {
+        let path = Path::new("study");
+        let of = |kind: io::ErrorKind| Error::io("write", path, kind.into()).to_string();
+        assert_eq!(
+            of(io::ErrorKind::StorageFull),
+            "no space left for study: make some, and run the study again to go on"
+        );
+        for kind in [io::ErrorKind::PermissionDenied, io::ErrorKind::ReadOnlyFilesystem] {
+            assert_eq!(of(kind), "cannot write study: give a folder that can be written");
+        }
+        assert_eq!(of(io::ErrorKind::NotADirectory), "cannot write study");
+        assert!(Error::io("write", path, io::ErrorKind::StorageFull.into()).is_of_environment());
+        assert!(!Error::NoStudy(path.to_owned()).is_of_environment());
+    }
+}

@@ -1,0 +1,19 @@
+use super::{Error, Journal};
+use crate::trials::engine::Entry;
+
+/// A journal without a disk, for simulations and tests.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Memory {
+    entries: Vec<Entry>,
+}
+
+impl Journal for Memory {
+    fn append(&mut self, entries: &[Entry]) -> Result<(), Error> {
+        self.entries.extend_from_slice(entries);
+        Ok(())
+    }
+
+    fn entries(&self, from: u64) -> Result<Vec<Entry>, Error> {
+        Ok(self.entries.get(from as usize..).unwrap_or_default().to_vec())
+    }
+}

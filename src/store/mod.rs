@@ -1,0 +1,42 @@
+//! Studies on disk: an append-only journal of facts, and what can be asked about it.
+//!
+//! A study is a folder:
+//!
+//! ```text
+//! study.yaml       the study file, as it was last started
+//! journal.sqlite   the facts, and tables that follow from them
+//! lock             held by the one process that writes
+//! checkpoints/     states of trials
+//! logs/            what programs have printed
+//! ```
+//!
+//! [`Store`] writes, [`Reader`] answers questions, also while a store writes. [`Memory`] keeps facts for as long as it lives.
+//!
+//! *Architecture invariant:* when [`Journal::append`] returns, all facts that it was given survive the death of the process;
+//! when it fails, none of them is there. Nothing here decides anything.
+
+mod error;
+mod folder;
+mod memory;
+mod project;
+mod reader;
+mod sqlite;
+mod writer;
+
+pub use self::{
+    error::Error,
+    folder::Folder,
+    memory::Memory,
+    reader::{Reader, Span, Status, TrialRow, TrialState},
+    writer::Store,
+};
+use crate::trials::engine::Entry;
+
+/// Keeps facts in their order.
+pub trait Journal {
+    /// Adds facts: all of them, or none if it fails.
+    fn append(&mut self, entries: &[Entry]) -> Result<(), Error>;
+
+    /// All facts from a place on; 0 is the first one.
+    fn entries(&self, from: u64) -> Result<Vec<Entry>, Error>;
+}

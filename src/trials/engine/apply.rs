@@ -1,0 +1,245 @@
+//! From facts to the state: the only code that changes it.
+
+use super::{
+    Active, Checkpoint, Ended, Engine, Entry, Error, Fact, Metrics, NodeState, Phase, SlotId, State,
+};
+use crate::{
+    space::Direction,
+    tpe::TrialId,
+    trials::{
+        End,
+        stopping::{self, Verdict},
+    },
+};
+
+impl Engine {
+    /// Makes a fact true. What was decided stays decided, even if today's rules would decide otherwise.
+    ///
+    /// An error leaves the study as it was: the fact does not follow from those before it.
+    pub fn apply(&mut self, entry: &Entry) -> Result<(), Error> {
+        self.note(entry).map(|_| ())
+    }
+
+    /// The same, with what the stopping rule says.
+    pub(super) fn note(&mut self, entry: &Entry) -> Result<Verdict, Error> {
+        let Entry { at_s, fact } = entry;
+        if !(at_s.is_finite() && *at_s >= self.state.at_s) {
+            let problem = format!("its time is {at_s}, the one before it {}", self.state.at_s);
+            return Err(Error::OutOfPlace { kind: fact.kind(), problem });
+        }
+        let verdict = match fact {
+            Fact::Measured { trial, epochs, metrics, .. } => {
+                self.state.of(fact, *trial)?;
+                self.judge(*trial, *epochs, metrics)?
+            }
+            _ => Verdict::Continue,
+        };
+        if let Some((trial, how, _)) = end_of(fact) {
+            self.state.of(fact, trial)?;
+            self.stopper.end(trial, how)?;
+        }
+        self.state.apply(*at_s, fact)?;
+        Ok(verdict)
+    }
+
+    fn judge(&mut self, trial: TrialId, epochs: f64, metrics: &Metrics) -> Result<Verdict, Error> {
+        let Some(value) = metrics.get(&self.study.objectives[0].metric) else { return Ok(Verdict::Continue) };
+        let loss = match self.study.objectives[0].direction {
+            Direction::Minimize => value.value(),
+            Direction::Maximize => -value.value(),
+        };
+        Ok(self.stopper.report(trial, epochs, loss)?)
+    }
+}
+
+/// The trial that a fact ends, for the stopping rule and for the search.
+pub(super) fn end_of(fact: &Fact) -> Option<(TrialId, stopping::End, End)> {
+    Some(match fact {
+        Fact::TrialDone { trial, values } => (*trial, stopping::End::Done, End::Done(values.clone())),
+        Fact::TrialStopped { trial, reason } => {
+            (*trial, stopping::End::Stopped, End::Stopped(reason.clone()))
+        }
+        Fact::TrialFailed { trial, reason } => (*trial, stopping::End::Failed, End::Failed(reason.clone())),
+        Fact::TrialCancelled { trial, reason } => {
+            (*trial, stopping::End::Cancelled, End::Cancelled(reason.clone()))
+        }
+        _ => return None,
+    })
+}
+
+impl State {
+    /// The trial of a fact, which must be active.
+    fn of(&mut self, fact: &Fact, trial: TrialId) -> Result<&mut Active, Error> {
+        self.active.get_mut(&trial).ok_or_else(|| Error::NotActive { kind: fact.kind(), trial })
+    }
+
+    fn apply(&mut self, at_s: f64, fact: &Fact) -> Result<(), Error> {
+        if let Some((trial, _, end)) = end_of(fact) {
+            let active =
+                self.active.remove(&trial).ok_or_else(|| Error::NotActive { kind: fact.kind(), trial })?;
+            let Active { epochs, generation, .. } = active;
+            self.ended.insert(trial, Ended { end, epochs, generation });
+        } else if let Some(trial) = fact.trial() {
+            self.apply_to_trial(at_s, fact, trial)?;
+        } else {
+            self.apply_to_study(at_s, fact)?;
+        }
+        self.at_s = at_s;
+        self.facts += 1;
+        Ok(())
+    }
+
+    fn apply_to_study(&mut self, at_s: f64, fact: &Fact) -> Result<(), Error> {
+        match fact {
+            Fact::StudyCreated { yaml } | Fact::StudyChanged { yaml } => yaml.clone_into(&mut self.yaml),
+            Fact::HeadStarted {} => {
+                if self.facts > 1 {
+                    self.up_s += self.at_s - self.started_s;
+                }
+                let before_s = self.at_s;
+                (self.started_s, self.stopping, self.done) = (at_s, false, false);
+                self.nodes.clear();
+                for active in self.active.values_mut() {
+                    active.count(before_s);
+                    active.counted_s = at_s;
+                    active.leave();
+                    active.target.clear();
+                }
+            }
+            Fact::NodeJoined { node, gpu_type, group, slots } => {
+                if self.nodes.contains_key(node) {
+                    let problem = format!("node {node} is here already");
+                    return Err(Error::OutOfPlace { kind: fact.kind(), problem });
+                }
+                let (gpu_type, up) = (gpu_type.clone(), (0..*slots).collect());
+                self.nodes.insert(*node, NodeState { gpu_type, group: *group, slots: *slots, up });
+            }
+            Fact::NodeLost { node, reason } => {
+                self.nodes.remove(node);
+                self.lose(at_s, reason, |slot| slot.node == *node);
+            }
+            Fact::SlotJoined { slot } => {
+                if let Some(node) = self.nodes.get_mut(&slot.node) {
+                    node.up.insert(slot.index);
+                }
+            }
+            Fact::SlotLost { slot, reason } => {
+                if let Some(node) = self.nodes.get_mut(&slot.node) {
+                    node.up.remove(&slot.index);
+                }
+                self.lose(at_s, reason, |other| other == slot);
+            }
+            Fact::PlanAdopted { targets, .. } => {
+                for target in targets {
+                    self.of(fact, target.trial)?;
+                }
+                for (trial, active) in &mut self.active {
+                    let target = targets.iter().find(|target| target.trial == *trial);
+                    active.target = target.map_or_else(Vec::new, |target| target.slots.clone());
+                }
+            }
+            Fact::SuggestionsEnded { reason, failed } => self.no_more = Some((reason.clone(), *failed)),
+            Fact::StopRequested {} => self.stopping = true,
+            Fact::StudyDone {} => self.done = true,
+            _ => unreachable!("all other facts are about a trial"),
+        }
+        Ok(())
+    }
+
+    /// Workers are gone.
+    fn lose(&mut self, at_s: f64, reason: &str, lost: impl Fn(&SlotId) -> bool) {
+        for active in self.active.values_mut() {
+            active.count(at_s);
+            if active.lose(&lost) {
+                active.failures += 1;
+                reason.clone_into(&mut active.trouble);
+                // Those that are on their way out go on without it, as long as there are any.
+                if active.phase != Phase::Pausing || active.slots.is_empty() {
+                    active.phase = Phase::Broken;
+                }
+            }
+        }
+    }
+
+    fn apply_to_trial(&mut self, at_s: f64, fact: &Fact, trial: TrialId) -> Result<(), Error> {
+        if let Fact::TrialCreated { params, point, .. } = fact {
+            let expected = self.next_trial();
+            if trial != expected {
+                let problem = format!("trial {trial} was created, the next one is {expected}");
+                return Err(Error::OutOfPlace { kind: fact.kind(), problem });
+            }
+            self.active.insert(trial, Active::new(params.clone(), point.clone(), at_s));
+            return Ok(());
+        }
+        let active = self.of(fact, trial)?;
+        if let Fact::TrialStarted { generation, .. } = fact
+            && *generation != active.generation + 1
+        {
+            let problem = format!("generation {generation} after {}", active.generation);
+            return Err(Error::OutOfPlace { kind: fact.kind(), problem });
+        }
+        active.count(at_s);
+        match fact {
+            Fact::TrialStarted { generation, slots, batch, holders, .. } => {
+                active.reallocations += u32::from(!active.slots.is_empty());
+                (active.generation, active.phase, active.started_s) = (*generation, Phase::Forming, at_s);
+                (active.slots, active.holders) = (slots.clone(), holders.clone());
+                (active.batch, active.reported) = (*batch, 0);
+            }
+            Fact::GroupFormed { .. } => {
+                if active.phase == Phase::Forming {
+                    active.phase = Phase::Running;
+                }
+                let (again, seconds) = (!active.holders.is_empty(), at_s - active.started_s);
+                active.holders.clone_from(&active.slots);
+                if again {
+                    self.reshapes.0 += 1;
+                    self.reshapes.1 += seconds;
+                }
+            }
+            Fact::Retuned { batch, .. } => active.batch = Some(*batch),
+            Fact::Measured { number, epochs, metrics, noise, .. } => {
+                active.measure(*number, *epochs, metrics);
+                active.noise = noise.or(active.noise);
+            }
+            Fact::Refitted { fit, .. } => active.fit = Some(fit.clone()),
+            Fact::Checkpointed { checkpoint, .. } => active.keep(checkpoint),
+            Fact::TrialPausing { .. } => active.phase = Phase::Pausing,
+            Fact::TrialPaused { checkpoint, .. } => {
+                active.keep(checkpoint);
+                active.leave();
+            }
+            Fact::TrialInterrupted { reason, failed, .. } => {
+                if *failed {
+                    active.failures += 1;
+                    reason.clone_into(&mut active.trouble);
+                }
+                active.leave();
+            }
+            _ => unreachable!("all other facts are handled above"),
+        }
+        Ok(())
+    }
+}
+
+impl Active {
+    fn measure(&mut self, number: u32, epochs: f64, metrics: &Metrics) {
+        self.reported = number;
+        if epochs > self.epochs {
+            (self.epochs, self.failures) = (epochs, 0);
+        }
+        for (name, value) in metrics {
+            self.metrics.insert(name.clone(), *value);
+        }
+    }
+
+    fn keep(&mut self, checkpoint: &Checkpoint) {
+        let before = self.checkpoint.as_ref().map_or(-1.0, |before| before.epochs);
+        if checkpoint.epochs > before {
+            self.failures = 0;
+        }
+        if checkpoint.epochs >= before {
+            self.checkpoint = Some(checkpoint.clone());
+        }
+    }
+}

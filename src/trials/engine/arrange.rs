@@ -1,0 +1,210 @@
+//! Who has which slots, and in which order slots change hands.
+//!
+//! A plan gives every trial the slots it should have. Getting there takes steps, because a slot is free only when the
+//! generation that used it has given it up:
+//!
+//! 1. A trial that only gives slots up does so at once.
+//! 2. A trial that gets some waits until all of them are free, and then changes once.
+//! 3. Where everybody waits for somebody else, the first in the circle gives up what it will not keep; if that is all it
+//!    has, it writes its state to disk and leaves.
+//!
+//! Each step makes one trial's slots its target or frees some, so it ends.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{Active, Command, Engine, Fact, Phase, SlotId, Target, TrialKind, Work, question};
+use crate::{
+    alloc::{NodeId, Plan},
+    tpe::TrialId,
+};
+
+/// A trial fails for good after so many failures without progress in between.
+pub(super) const FAILURES_MAX: u32 = 3;
+
+/// What one trial does next.
+enum Move {
+    /// A generation of these slots; the state comes from holders if there are any.
+    Form(Vec<SlotId>),
+    Pause,
+    Interrupt(String),
+    Fail,
+}
+
+impl Engine {
+    /// Takes steps until nothing more can be done now.
+    pub(super) fn arrange(&mut self, work: &mut Work) {
+        while let Some((trial, next)) = self.next_move() {
+            match next {
+                Move::Form(slots) => self.form(work, trial, slots),
+                Move::Pause => {
+                    let generation = self.state.active[&trial].generation;
+                    self.emit(work, Fact::TrialPausing { trial });
+                    work.command(Command::Stop { trial, generation, keep: true });
+                }
+                Move::Interrupt(reason) => {
+                    self.stop_group(work, trial);
+                    self.emit(work, Fact::TrialInterrupted { trial, reason, failed: false });
+                    self.pending.dirty = true;
+                }
+                Move::Fail => {
+                    let active = &self.state.active[&trial];
+                    let (failures, trouble) = (active.failures, &active.trouble);
+                    let reason = format!("{failures} failures without progress, the last one: {trouble}");
+                    self.end(work, Fact::TrialFailed { trial, reason }, trial, true);
+                }
+            }
+        }
+    }
+
+    fn form(&mut self, work: &mut Work, trial: TrialId, slots: Vec<SlotId>) {
+        let active = &self.state.active[&trial];
+        let generation = active.generation + 1;
+        let batch = question::batch(active, &slots, self);
+        let (holders, checkpoint) = (active.holders.clone(), active.checkpoint.clone());
+        work.command(if holders.is_empty() {
+            let params = active.params.clone();
+            Command::Launch { trial, generation, slots: slots.clone(), params, batch, checkpoint }
+        } else {
+            let (slots, holders) = (slots.clone(), holders.clone());
+            Command::Reshape { trial, generation, slots, holders, batch, checkpoint }
+        });
+        self.emit(work, Fact::TrialStarted { trial, generation, slots, batch, holders });
+    }
+
+    fn next_move(&self) -> Option<(TrialId, Move)> {
+        let mut blocked = None;
+        let reserved = self.state.reserved();
+        for (&trial, active) in &self.state.active {
+            if active.failures > FAILURES_MAX {
+                return Some((trial, Move::Fail));
+            }
+            let next = match active.phase {
+                Phase::Broken => Some(self.mend(active)),
+                _ if self.state.stopping => self.stop(active),
+                Phase::Waiting if self.kind == TrialKind::Rigid => {
+                    let free = self.state.slots().find(|slot| !reserved.contains_key(slot));
+                    free.map(|slot| Move::Form(vec![slot]))
+                }
+                Phase::Waiting | Phase::Running if self.kind == TrialKind::Elastic => {
+                    let next = self.towards_target(trial, active, &reserved);
+                    if next.is_none() && active.phase == Phase::Running && !is_there(active) {
+                        blocked = blocked.or(Some(trial));
+                    }
+                    next
+                }
+                _ => None,
+            };
+            if let Some(next) = next {
+                return Some((trial, next));
+            }
+        }
+        if self.state.stopping || self.state.active.values().any(Active::in_transition) {
+            return None;
+        }
+        let trial = blocked?;
+        let active = &self.state.active[&trial];
+        let kept: Vec<SlotId> =
+            active.slots.iter().filter(|slot| active.target.contains(slot)).copied().collect();
+        let next = if self.is_enough(&kept) { Move::Form(kept) } else { Move::Pause };
+        Some((trial, next))
+    }
+
+    fn is_enough(&self, slots: &[SlotId]) -> bool {
+        !slots.is_empty() && slots.len() >= self.study.trial.min_gpus as usize
+    }
+
+    /// A trial that has lost workers goes on with those it has. If all that had its state are gone, it begins anew from its
+    /// checkpoint.
+    fn mend(&self, active: &Active) -> Move {
+        let lost = active.holders.is_empty();
+        let slots = if self.is_enough(&active.slots) { &active.slots } else { &active.holders };
+        if self.kind == TrialKind::Rigid || !self.is_enough(slots) || (lost && self.state.stopping) {
+            return Move::Interrupt(active.trouble.clone());
+        }
+        Move::Form(slots.clone())
+    }
+
+    /// What a trial does when the study is to stop. What is in memory is worth to be kept: a generation that gets its state
+    /// from holders comes together first.
+    fn stop(&self, active: &Active) -> Option<Move> {
+        let elastic = self.kind == TrialKind::Elastic;
+        match active.phase {
+            Phase::Running if elastic => Some(Move::Pause),
+            Phase::Forming if elastic && !active.holders.is_empty() => None,
+            Phase::Forming | Phase::Running => Some(Move::Interrupt("the study is to stop".to_owned())),
+            _ => None,
+        }
+    }
+
+    fn towards_target(
+        &self,
+        trial: TrialId,
+        active: &Active,
+        reserved: &BTreeMap<SlotId, TrialId>,
+    ) -> Option<Move> {
+        let free = |slot: &SlotId| reserved.get(slot).is_none_or(|owner| *owner == trial);
+        if is_there(active) {
+            return None;
+        }
+        if !self.is_enough(&active.target) {
+            return (active.phase == Phase::Running).then_some(Move::Pause);
+        }
+        active.target.iter().all(free).then(|| Move::Form(active.target.clone()))
+    }
+
+    /// Makes a plan the target, as far as its trials and slots are still here.
+    pub(super) fn adopt(&mut self, work: &mut Work, plan: &Plan) {
+        if self.state.stopping {
+            return;
+        }
+        let targets = self.targets(plan);
+        let same = |target: &Target| {
+            let now: BTreeSet<_> = self.state.active[&target.trial].target.iter().collect();
+            now == target.slots.iter().collect()
+        };
+        if !targets.iter().all(same) {
+            let (fitness, bound) = (plan.fitness, plan.fitness_bound.filter(|bound| bound.is_finite()));
+            self.emit(work, Fact::PlanAdopted { targets, fitness, bound });
+        }
+    }
+
+    /// Chooses slots. Trials keep what they have on a node; what they get there is free already, where possible.
+    fn targets(&self, plan: &Plan) -> Vec<Target> {
+        let mut targets = Vec::new();
+        let mut missing = Vec::new();
+        let mut taken = BTreeSet::new();
+        for decision in &plan.assignments {
+            let trial = TrialId(decision.trial.0);
+            let Some(active) = self.state.active.get(&trial) else { continue };
+            let mut slots = Vec::new();
+            for (node, count) in decision.allocation.iter() {
+                let own = active.slots.iter().filter(|slot| slot.node == node && self.state.is_up(**slot));
+                let kept: Vec<SlotId> = own.take(count as usize).copied().collect();
+                missing.push((targets.len(), node, count as usize - kept.len()));
+                slots.extend(kept);
+            }
+            taken.extend(slots.iter().copied());
+            targets.push(Target { trial, slots, speedup: decision.speedup, reason: decision.reason });
+        }
+        let reserved = self.state.reserved();
+        for (place, node, count) in missing {
+            let mut open: Vec<SlotId> = self.up_on(node).filter(|slot| !taken.contains(slot)).collect();
+            open.sort_by_key(|slot| (reserved.contains_key(slot), *slot));
+            open.truncate(count);
+            taken.extend(open.iter().copied());
+            targets[place].slots.extend(open);
+            targets[place].slots.sort_unstable();
+        }
+        targets
+    }
+
+    fn up_on(&self, node: NodeId) -> impl Iterator<Item = SlotId> {
+        let up = self.state.nodes.get(&node).into_iter().flat_map(|state| &state.up);
+        up.map(move |&index| SlotId { node, index })
+    }
+}
+
+/// Whether a trial has the slots it should have.
+fn is_there(active: &Active) -> bool {
+    active.slots.len() == active.target.len() && active.slots.iter().all(|slot| active.target.contains(slot))
+}

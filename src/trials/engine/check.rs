@@ -1,0 +1,75 @@
+//! The rules that hold after every input.
+
+use std::collections::BTreeMap;
+
+use super::{Active, Engine, Phase, SlotId, TrialKind};
+use crate::tpe::TrialId;
+
+impl Engine {
+    /// Whether everything is as it must be; if not, what is wrong.
+    ///
+    /// - No slot is used by two trials, none is planned for two, and each of them has a worker.
+    /// - A trial with a group has slots and, if it is elastic, a batch; one without has neither.
+    /// - Trials that are not elastic have one slot.
+    /// - Numbers of trials are consecutive, and there are no more than the study wants.
+    /// - Nothing is left half decided.
+    ///
+    /// That ended trials do not change, that generations only grow and that no trial ends twice is seen to by
+    /// [`apply`](Self::apply), which refuses such facts.
+    pub fn check(&self) -> Result<(), String> {
+        let (mut used, mut planned) = (BTreeMap::new(), BTreeMap::new());
+        for (&trial, active) in &self.state.active {
+            if self.state.ended.contains_key(&trial) {
+                return Err(format!("trial {trial} has ended, and runs"));
+            }
+            self.check_trial(trial, active)?;
+            for slot in active.reserved() {
+                self.claim(&mut used, slot, trial)?;
+            }
+            for slot in &active.target {
+                self.claim(&mut planned, *slot, trial)?;
+            }
+        }
+        let last = [self.state.active.keys().next_back(), self.state.ended.keys().next_back()];
+        let count = self.state.created();
+        if last.into_iter().flatten().max().is_some_and(|last| last.0 as usize + 1 != count) {
+            return Err(format!("{count} trials do not have the numbers from 0 on"));
+        }
+        Ok(())
+    }
+
+    fn check_trial(&self, trial: TrialId, active: &Active) -> Result<(), String> {
+        let Active { phase, slots, batch, .. } = active;
+        let busy = *phase != Phase::Waiting;
+        if *phase == Phase::Broken {
+            return Err(format!("trial {trial} has lost workers, and nothing was decided"));
+        }
+        if busy == slots.is_empty() || busy && active.generation == 0 {
+            return Err(format!("trial {trial} is {phase:?} with {} slots", slots.len()));
+        }
+        match self.kind {
+            TrialKind::Elastic if busy != batch.is_some() => {
+                Err(format!("trial {trial} is {phase:?} with the batch {batch:?}"))
+            }
+            TrialKind::Rigid if slots.len() > 1 || batch.is_some() => {
+                Err(format!("trial {trial} is not elastic, and has {} slots, {batch:?}", slots.len()))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn claim(
+        &self,
+        claimed: &mut BTreeMap<SlotId, TrialId>,
+        slot: SlotId,
+        trial: TrialId,
+    ) -> Result<(), String> {
+        if !self.state.is_up(slot) {
+            return Err(format!("trial {trial} has slot {slot}, which has no worker"));
+        }
+        match claimed.insert(slot, trial) {
+            Some(other) => Err(format!("slot {slot} belongs to the trials {other} and {trial}")),
+            None => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,49 @@
+use thiserror::Error;
+
+use crate::{
+    alloc, goodput, space,
+    tpe::{self, TrialId},
+    trials::{search, stopping},
+};
+
+/// What can be wrong with a study or with the facts of one.
+#[derive(Debug, Clone, PartialEq, Error)]
+pub enum Error {
+    /// A study must want something.
+    #[error("the study has no objective, allowed is one or more")]
+    NoObjective,
+    /// A fact about a trial that has ended, or that there never was.
+    #[error("the fact `{kind}` is about trial {trial}, which is not active")]
+    NotActive {
+        /// The kind of fact.
+        kind: &'static str,
+        /// The trial.
+        trial: TrialId,
+    },
+    /// A fact that does not follow from those before it.
+    #[error("the fact `{kind}` is out of place: {problem}")]
+    OutOfPlace {
+        /// The kind of fact.
+        kind: &'static str,
+        /// What is wrong.
+        problem: String,
+    },
+    /// What the search says.
+    #[error(transparent)]
+    Search(#[from] search::Error),
+    /// What the stopping rule says.
+    #[error(transparent)]
+    Stopping(#[from] stopping::Error),
+    /// What the suggester says.
+    #[error(transparent)]
+    Suggester(#[from] tpe::Error),
+    /// What the goodput model says.
+    #[error(transparent)]
+    Goodput(#[from] goodput::Error),
+    /// What the allocator says.
+    #[error(transparent)]
+    Alloc(#[from] alloc::Error),
+    /// A space that cannot be searched.
+    #[error(transparent)]
+    Space(#[from] space::BadDims),
+}

@@ -1,0 +1,298 @@
+use serde::{Deserialize, Serialize};
+
+use super::{Checkpoint, Metrics, Refit, SlotId, StepTimes};
+use crate::{
+    alloc::{NodeId, Reason},
+    goodput::{BatchPlan, GpuType, NoiseScale},
+    space::{Assignment, Point},
+    tpe::TrialId,
+};
+
+/// A fact with its time, as a journal keeps it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Entry {
+    /// Seconds, on a clock that only the shell knows. It never goes back.
+    pub at_s: f64,
+    /// What became true.
+    pub fact: Fact,
+}
+
+impl Entry {
+    /// The form of facts in a journal. It grows with every change that older programs would misunderstand.
+    pub const VERSION: u32 = 1;
+}
+
+/// What became true. In their order, facts say everything about a study.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Fact {
+    /// A study began.
+    StudyCreated {
+        /// Its file, whole.
+        yaml: String,
+    },
+    /// A head found another study file than the one before it.
+    StudyChanged {
+        /// The new one.
+        yaml: String,
+    },
+    /// A head has started: nothing runs, and all nodes are still to join.
+    HeadStarted {},
+    /// A machine joined.
+    NodeJoined {
+        /// Its number.
+        node: NodeId,
+        /// The type of its GPUs.
+        gpu_type: GpuType,
+        /// Its network island.
+        group: u32,
+        /// How many slots it has.
+        slots: u32,
+    },
+    /// A machine is gone.
+    NodeLost {
+        /// Its number.
+        node: NodeId,
+        /// What is known about it.
+        reason: String,
+    },
+    /// A slot has a worker again.
+    SlotJoined {
+        /// The slot.
+        slot: SlotId,
+    },
+    /// A slot has lost its worker.
+    SlotLost {
+        /// The slot.
+        slot: SlotId,
+        /// What is known about it.
+        reason: String,
+    },
+    /// A trial is to be run.
+    TrialCreated {
+        /// Its number.
+        trial: TrialId,
+        /// What it tries.
+        params: Assignment,
+        /// The same as the suggester sees it.
+        point: Point,
+    },
+    /// From now on these are the slots that trials should have.
+    PlanAdopted {
+        /// For each trial of the plan.
+        targets: Vec<Target>,
+        /// FITNESS of the plan.
+        fitness: f64,
+        /// No plan has more, if that is known.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        bound: Option<f64>,
+    },
+    /// A generation of a trial's group is to form.
+    TrialStarted {
+        /// The trial.
+        trial: TrialId,
+        /// One more than the one before.
+        generation: u32,
+        /// Its members.
+        slots: Vec<SlotId>,
+        /// What each of them does in a step; none for trials that are not elastic.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        batch: Option<BatchPlan>,
+        /// Slots of the last generation, one of which hands its state over. If there are none, the state comes from
+        /// the last checkpoint.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        holders: Vec<SlotId>,
+    },
+    /// A generation is together.
+    GroupFormed {
+        /// The trial.
+        trial: TrialId,
+        /// The generation.
+        generation: u32,
+    },
+    /// A generation changes its batch.
+    Retuned {
+        /// The trial.
+        trial: TrialId,
+        /// The generation.
+        generation: u32,
+        /// What each member does in a step.
+        batch: BatchPlan,
+    },
+    /// A trial has measured something.
+    Measured {
+        /// The trial.
+        trial: TrialId,
+        /// By this generation.
+        generation: u32,
+        /// The number of the report.
+        number: u32,
+        /// Statistical epochs so far.
+        epochs: f64,
+        /// By name.
+        #[serde(default, skip_serializing_if = "Metrics::is_empty")]
+        metrics: Metrics,
+        /// The type of GPU of the steps.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        gpu_type: Option<GpuType>,
+        /// How long steps took.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        steps: Vec<StepTimes>,
+        /// The noise scale of the gradients.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        noise: Option<NoiseScale>,
+    },
+    /// What is known of the speed of a trial has changed.
+    Refitted {
+        /// The trial.
+        trial: TrialId,
+        /// What is known.
+        fit: Refit,
+    },
+    /// The state of a trial is on disk.
+    Checkpointed {
+        /// The trial.
+        trial: TrialId,
+        /// Where, and how far.
+        checkpoint: Checkpoint,
+    },
+    /// A trial is to write its state and to leave its slots.
+    TrialPausing {
+        /// The trial.
+        trial: TrialId,
+    },
+    /// It has done so, and waits.
+    TrialPaused {
+        /// The trial.
+        trial: TrialId,
+        /// Where its state is.
+        checkpoint: Checkpoint,
+    },
+    /// A trial has lost its group, and waits to go on from its last checkpoint.
+    TrialInterrupted {
+        /// The trial.
+        trial: TrialId,
+        /// Why.
+        reason: String,
+        /// Whether that counts as a failure of the trial.
+        failed: bool,
+    },
+    /// A trial has come to its end.
+    TrialDone {
+        /// The trial.
+        trial: TrialId,
+        /// A value for each objective; all are finite.
+        values: Vec<f64>,
+    },
+    /// A trial was given up because its values were not good enough.
+    TrialStopped {
+        /// The trial.
+        trial: TrialId,
+        /// Why.
+        reason: String,
+    },
+    /// A trial has no usable result.
+    TrialFailed {
+        /// The trial.
+        trial: TrialId,
+        /// Why.
+        reason: String,
+    },
+    /// A trial was ended for a reason that says nothing about its parameters.
+    TrialCancelled {
+        /// The trial.
+        trial: TrialId,
+        /// Why.
+        reason: String,
+    },
+    /// There will be no more trials.
+    SuggestionsEnded {
+        /// Why.
+        reason: String,
+        /// Whether that is a failure of the study.
+        failed: bool,
+    },
+    /// The user wants to go on later.
+    StopRequested {},
+    /// The study is over.
+    StudyDone {},
+}
+
+/// What a plan means for one trial.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Target {
+    /// The trial.
+    pub trial: TrialId,
+    /// The slots it should have; none if it is to wait.
+    pub slots: Vec<SlotId>,
+    /// Its goodput against that of the fair share.
+    pub speedup: f64,
+    /// Why.
+    pub reason: Reason,
+}
+
+impl Fact {
+    /// The name of its kind, as in JSON.
+    #[must_use]
+    pub const fn kind(&self) -> &'static str {
+        match self {
+            Self::StudyCreated { .. } => "study_created",
+            Self::StudyChanged { .. } => "study_changed",
+            Self::HeadStarted {} => "head_started",
+            Self::NodeJoined { .. } => "node_joined",
+            Self::NodeLost { .. } => "node_lost",
+            Self::SlotJoined { .. } => "slot_joined",
+            Self::SlotLost { .. } => "slot_lost",
+            Self::TrialCreated { .. } => "trial_created",
+            Self::PlanAdopted { .. } => "plan_adopted",
+            Self::TrialStarted { .. } => "trial_started",
+            Self::GroupFormed { .. } => "group_formed",
+            Self::Retuned { .. } => "retuned",
+            Self::Measured { .. } => "measured",
+            Self::Refitted { .. } => "refitted",
+            Self::Checkpointed { .. } => "checkpointed",
+            Self::TrialPausing { .. } => "trial_pausing",
+            Self::TrialPaused { .. } => "trial_paused",
+            Self::TrialInterrupted { .. } => "trial_interrupted",
+            Self::TrialDone { .. } => "trial_done",
+            Self::TrialStopped { .. } => "trial_stopped",
+            Self::TrialFailed { .. } => "trial_failed",
+            Self::TrialCancelled { .. } => "trial_cancelled",
+            Self::SuggestionsEnded { .. } => "suggestions_ended",
+            Self::StopRequested {} => "stop_requested",
+            Self::StudyDone {} => "study_done",
+        }
+    }
+
+    /// The trial it is about, if it is about one.
+    #[must_use]
+    pub const fn trial(&self) -> Option<TrialId> {
+        match self {
+            Self::TrialCreated { trial, .. }
+            | Self::TrialStarted { trial, .. }
+            | Self::GroupFormed { trial, .. }
+            | Self::Retuned { trial, .. }
+            | Self::Measured { trial, .. }
+            | Self::Refitted { trial, .. }
+            | Self::Checkpointed { trial, .. }
+            | Self::TrialPausing { trial }
+            | Self::TrialPaused { trial, .. }
+            | Self::TrialInterrupted { trial, .. }
+            | Self::TrialDone { trial, .. }
+            | Self::TrialStopped { trial, .. }
+            | Self::TrialFailed { trial, .. }
+            | Self::TrialCancelled { trial, .. } => Some(*trial),
+            Self::StudyCreated { .. }
+            | Self::StudyChanged { .. }
+            | Self::HeadStarted {}
+            | Self::NodeJoined { .. }
+            | Self::NodeLost { .. }
+            | Self::SlotJoined { .. }
+            | Self::SlotLost { .. }
+            | Self::PlanAdopted { .. }
+            | Self::SuggestionsEnded { .. }
+            | Self::StopRequested {}
+            | Self::StudyDone {} => None,
+        }
+    }
+}

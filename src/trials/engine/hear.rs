@@ -1,0 +1,277 @@
+//! What each input means.
+
+use super::{
+    Active, Command, Engine, Fact, Input, Metrics, NoSuggestion, Phase, Refit, Report, SlotId, TrialKind,
+    Work, question, state::NodeState,
+};
+use crate::{
+    alloc::{Node, NodeId},
+    goodput::GpuType,
+    tpe::TrialId,
+    trials::{Verdict, stopping::Reason},
+};
+
+impl Engine {
+    pub(super) fn hear(&mut self, input: Input, work: &mut Work) {
+        if (self.state.done || self.state.facts == 0) && input != Input::Started {
+            return;
+        }
+        match input {
+            Input::Started => self.start(work),
+            Input::Tick => self.pending.wake_s = self.pending.wake_s.filter(|wake_s| *wake_s > work.now_s),
+            Input::NodeJoined { node, gpu_type, group, slots } => {
+                self.node_joined(work, node, gpu_type, group, slots);
+            }
+            Input::NodeLost { node, reason } => {
+                if self.state.nodes.contains_key(&node) {
+                    self.emit(work, Fact::NodeLost { node, reason });
+                    self.pending.dirty = true;
+                }
+            }
+            Input::WorkerJoined { slot } => {
+                let has = |node: &NodeState| slot.index < node.slots && !node.up.contains(&slot.index);
+                if self.state.nodes.get(&slot.node).is_some_and(has) {
+                    self.emit(work, Fact::SlotJoined { slot });
+                    self.pending.dirty = true;
+                }
+            }
+            Input::WorkerLost { slot, reason } => {
+                if self.state.is_up(slot) {
+                    self.emit(work, Fact::SlotLost { slot, reason });
+                    self.pending.dirty = true;
+                }
+            }
+            Input::Suggested { revision, answer } => {
+                if self.pending.ask == Some(revision) {
+                    self.pending.ask = None;
+                    self.suggested(work, answer);
+                }
+            }
+            Input::FitDone { revision, trial, answer } => {
+                if self.pending.fits.get(&trial) == Some(&revision) {
+                    self.pending.fits.remove(&trial);
+                    self.fitted(work, trial, answer);
+                }
+            }
+            Input::PlanSolved { revision, answer } => {
+                if self.pending.solve == Some(revision) {
+                    self.pending.solve = None;
+                    if let Ok(plan) = answer {
+                        self.adopt(work, &plan);
+                    }
+                }
+            }
+            Input::StopRequested => {
+                if !self.state.stopping {
+                    self.emit(work, Fact::StopRequested {});
+                }
+            }
+            of_trial => self.hear_of_trial(of_trial, work),
+        }
+    }
+
+    fn start(&mut self, work: &mut Work) {
+        let left = self.state.no_more.is_none() && self.state.created() < self.study.search.trials as usize;
+        if self.state.done && !left {
+            return;
+        }
+        self.pending = super::Pending::default();
+        let yaml = self.study.to_yaml();
+        if self.state.facts == 0 {
+            self.emit(work, Fact::StudyCreated { yaml: yaml.clone() });
+        }
+        self.emit(work, Fact::HeadStarted {});
+        if self.state.yaml != yaml {
+            self.emit(work, Fact::StudyChanged { yaml });
+        }
+        self.pending.dirty = true;
+    }
+
+    fn node_joined(&mut self, work: &mut Work, node: NodeId, gpu_type: GpuType, group: u32, slots: u32) {
+        if self.state.nodes.contains_key(&node) {
+            // Its loss went unnoticed.
+            self.emit(work, Fact::NodeLost { node, reason: "it has joined again".to_owned() });
+        }
+        let slots = slots.min(Node::GPUS_MAX);
+        self.emit(work, Fact::NodeJoined { node, gpu_type, group, slots });
+        self.pending.dirty = true;
+    }
+
+    fn suggested(&mut self, work: &mut Work, answer: Result<super::Suggestion, NoSuggestion>) {
+        let (reason, failed) = match answer {
+            Ok(_) if !self.wants_trials() => return,
+            Ok(suggestion) => {
+                let super::Suggestion { params, point } = suggestion;
+                self.emit(work, Fact::TrialCreated { trial: self.state.next_trial(), params, point });
+                self.pending.dirty = true;
+                return;
+            }
+            Err(NoSuggestion::Exhausted) => ("everything was tried".to_owned(), false),
+            Err(NoSuggestion::Failed(reason)) => (reason, true),
+        };
+        self.emit(work, Fact::SuggestionsEnded { reason, failed });
+    }
+
+    /// Groups speak with their generation: what an older one says does not count.
+    fn current(&self, trial: TrialId, generation: u32) -> Option<&Active> {
+        let alive = |active: &&Active| {
+            active.generation == generation && !matches!(active.phase, Phase::Waiting | Phase::Broken)
+        };
+        self.state.active.get(&trial).filter(alive)
+    }
+
+    fn hear_of_trial(&mut self, input: Input, work: &mut Work) {
+        match input {
+            Input::WorkersReady { trial, generation } => self.formed(work, trial, generation),
+            Input::Reported { trial, generation, report } => self.reported(work, trial, generation, report),
+            Input::Checkpointed { trial, generation, checkpoint } => {
+                if self.current(trial, generation).is_some() {
+                    self.emit(work, Fact::Checkpointed { trial, checkpoint });
+                }
+            }
+            Input::Paused { trial, generation, checkpoint } => {
+                let asked = |active: &Active| active.phase == Phase::Pausing;
+                if self.current(trial, generation).is_some_and(asked) {
+                    self.emit(work, Fact::TrialPaused { trial, checkpoint });
+                }
+            }
+            Input::TrialFinished { trial, generation, metrics } => {
+                if let Some(active) = self.current(trial, generation) {
+                    let fact = self.result(trial, active, &metrics);
+                    self.end(work, fact, trial, false);
+                }
+            }
+            Input::GroupFailed { trial, generation, reason, retry } => {
+                if self.current(trial, generation).is_some() {
+                    if retry {
+                        self.emit(work, Fact::TrialInterrupted { trial, reason, failed: true });
+                    } else {
+                        self.end(work, Fact::TrialFailed { trial, reason }, trial, false);
+                    }
+                }
+            }
+            _ => unreachable!("all other inputs are heard before"),
+        }
+    }
+
+    /// A generation has come together.
+    fn formed(&mut self, work: &mut Work, trial: TrialId, generation: u32) {
+        if self.current(trial, generation).is_some_and(|active| active.phase == Phase::Forming) {
+            self.emit(work, Fact::GroupFormed { trial, generation });
+        }
+    }
+
+    fn reported(&mut self, work: &mut Work, trial: TrialId, generation: u32, report: Report) {
+        let Some(active) = self.current(trial, generation) else { return };
+        let Report { number, epochs, metrics, steps, noise } = report;
+        if number <= active.reported || !(epochs.is_finite() && epochs >= 0.0) {
+            return;
+        }
+        // It would not report if it were not together, even if word of that is still on its way.
+        self.formed(work, trial, generation);
+        let slots: Vec<SlotId> = self.state.active[&trial].slots.clone();
+        let gpu_type = self.state.gpu_type(&slots).filter(|_| !steps.is_empty()).cloned();
+        let measured = !steps.is_empty();
+        let fact = Fact::Measured { trial, generation, number, epochs, metrics, gpu_type, steps, noise };
+        match self.emit(work, fact) {
+            Verdict::Stop(reason @ Reason::Diverged { .. }) => {
+                self.end(work, Fact::TrialFailed { trial, reason: reason.to_string() }, trial, true);
+            }
+            Verdict::Stop(reason) => {
+                self.end(work, Fact::TrialStopped { trial, reason: reason.to_string() }, trial, true);
+            }
+            Verdict::Continue if measured => self.refit(work, trial),
+            Verdict::Continue => {}
+        }
+    }
+
+    /// How a trial that has run to its end did.
+    fn result(&self, trial: TrialId, active: &Active, last: &Metrics) -> Fact {
+        let mut values = Vec::new();
+        for objective in &self.study.objectives {
+            let metric = &objective.metric;
+            match last.get(metric).or_else(|| active.metrics.get(metric)) {
+                Some(value) if value.value().is_finite() => values.push(value.value()),
+                Some(_) => {
+                    return Fact::TrialFailed { trial, reason: format!("`{metric}` is not a finite number") };
+                }
+                None => {
+                    let reason = format!("it ended without a value for `{metric}`");
+                    return Fact::TrialFailed { trial, reason };
+                }
+            }
+        }
+        Fact::TrialDone { trial, values }
+    }
+
+    /// A trial is over. Its group is told, unless it knows.
+    pub(super) fn end(&mut self, work: &mut Work, fact: Fact, trial: TrialId, tell: bool) {
+        if tell {
+            self.stop_group(work, trial);
+        }
+        self.emit(work, fact);
+        self.pending.fits.remove(&trial);
+        self.pending.fitted.remove(&trial);
+        self.pending.dirty = true;
+    }
+
+    /// Ends the group of a trial, if there is one, without keeping its state.
+    pub(super) fn stop_group(&self, work: &mut Work, trial: TrialId) {
+        if let Some(active) = self.state.active.get(&trial).filter(|active| active.phase != Phase::Waiting) {
+            work.command(Command::Stop { trial, generation: active.generation, keep: false });
+        }
+    }
+
+    /// What is known of the speed of a trial has perhaps changed.
+    fn fitted(&mut self, work: &mut Work, trial: TrialId, answer: Option<Refit>) {
+        let Some(active) = self.state.active.get(&trial) else { return };
+        let Some(fit) = answer else { return };
+        let grown = active.fit.as_ref().is_none_or(|before| {
+            fit.cap > before.cap || fit.models.keys().any(|gpu_type| !before.models.contains_key(gpu_type))
+        });
+        self.pending.dirty |= grown;
+        if active.fit.as_ref() != Some(&fit) {
+            self.emit(work, Fact::Refitted { trial, fit });
+        }
+        self.retune(work, trial);
+    }
+
+    /// Changes the batch of a running trial, if another one is better.
+    fn retune(&mut self, work: &mut Work, trial: TrialId) {
+        let active = &self.state.active[&trial];
+        if active.phase != Phase::Running {
+            return;
+        }
+        let generation = active.generation;
+        let new = question::batch(active, &active.slots, self);
+        if let Some(batch) = new.filter(|new| question::is_better(active, *new, self)) {
+            self.emit(work, Fact::Retuned { trial, generation, batch });
+            work.command(Command::Retune { trial, generation, batch });
+        }
+    }
+
+    /// Asks for the speed of a trial that has new steps, once for each generation and then from time to time.
+    fn refit(&mut self, work: &mut Work, trial: TrialId) {
+        if self.kind == TrialKind::Rigid || self.pending.fits.contains_key(&trial) {
+            return;
+        }
+        let generation = self.state.active[&trial].generation;
+        let often_s = self.study.scheduler.interval.as_secs_f64() / FITS_PER_INTERVAL;
+        let due = self.pending.fitted.get(&trial).is_none_or(|&(last_s, last_generation)| {
+            last_generation != generation || work.now_s >= last_s + often_s
+        });
+        if due {
+            self.ask_fit(work, trial);
+        }
+    }
+
+    pub(super) fn ask_fit(&mut self, work: &mut Work, trial: TrialId) {
+        let (revision, generation) = (self.revision(), self.state.active[&trial].generation);
+        self.pending.fits.insert(trial, revision);
+        self.pending.fitted.insert(trial, (work.now_s, generation));
+        work.command(Command::Fit { revision, trial });
+    }
+}
+
+/// How often the speed of a trial is looked at between two decisions on the GPUs.
+const FITS_PER_INTERVAL: f64 = 4.0;

@@ -1,0 +1,221 @@
+//! The engine of a study: what happened goes in, what became true and what to do come out.
+//!
+//! [`Engine::handle`] decides. It changes the state through [`Engine::apply`] alone, so that the facts in their order say
+//! everything, and a journal of them is the study. Whoever runs the engine writes the facts down first, then carries out the
+//! commands, and shows the facts to [`Suggesting`] and [`Fitting`], which with [`Solving`] answer the questions among the
+//! commands, be it on other threads; [`Answers`] has all three in one place.
+//!
+//! A trial's workers form a group for each generation. The engine says which slots a generation has and where its state
+//! comes from; how the workers come together is not its business. Slots change hands in an order in which nobody waits for
+//! somebody who waits: see `arrange`.
+//!
+//! *Architecture invariant:* after every input, no slot belongs to two trials, every slot in use has a worker, and a trial
+//! that has ended stays as it is. `check` looks after each input in debug builds.
+
+mod answers;
+mod apply;
+mod arrange;
+mod check;
+mod command;
+mod error;
+mod fact;
+mod fitting;
+mod hear;
+mod input;
+mod question;
+mod report;
+mod request;
+mod slot;
+mod solving;
+mod state;
+mod suggesting;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+
+pub use self::{
+    answers::Answers,
+    command::{Command, Outcome},
+    error::Error,
+    fact::{Entry, Fact, Target},
+    fitting::Fitting,
+    input::{Input, NoSuggestion, Refit, Suggestion},
+    question::{Candidate, Question},
+    report::{Checkpoint, Metrics, Number, Report, StepTimes},
+    slot::SlotId,
+    solving::Solving,
+    state::{Active, Ended, NodeState, Phase, State},
+    suggesting::Suggesting,
+};
+use crate::{
+    goodput::BatchLimits,
+    space::{Program, Study},
+    tpe::TrialId,
+    trials::{
+        Verdict,
+        stopping::{self, Stopper},
+    },
+};
+
+/// Whether trials can change their slots while they run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TrialKind {
+    /// They can: trainables.
+    Elastic,
+    /// They have one slot from start to end: functions and commands.
+    Rigid,
+}
+
+impl TrialKind {
+    /// What the trials of a study are: trainables are elastic, everything else is not.
+    #[must_use]
+    pub const fn of(study: &Study) -> Self {
+        match study.trial.program {
+            Some(Program::Trainable(_)) => Self::Elastic,
+            Some(Program::Command(_)) | None => Self::Rigid,
+        }
+    }
+}
+
+/// What follows from an input.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Step {
+    /// What became true: to be journaled, all or nothing, before any command is carried out.
+    pub facts: Vec<Entry>,
+    /// What to do, in this order.
+    pub commands: Vec<Command>,
+}
+
+/// The life of a study.
+///
+/// ```
+/// use pollux_tune::space::Study;
+/// use pollux_tune::trials::engine::{Command, Engine, Input, TrialKind};
+///
+/// let study = Study::from_yaml("study.yaml", "
+/// space: {lr: {log: [1e-5, 1]}}
+/// objective: {maximize: accuracy}
+/// search: {trials: 30}
+/// ")?;
+/// let mut engine = Engine::new(&study, TrialKind::Rigid)?;
+/// engine.handle(Input::Started, 0.0);
+/// let gpu_type = "t4".to_owned().try_into()?;
+/// let joined = Input::NodeJoined { node: pollux_tune::alloc::NodeId(0), gpu_type, group: 0, slots: 2 };
+/// let step = engine.handle(joined, 1.0);
+/// assert!(matches!(step.commands[..], [Command::Ask { .. }]));
+///
+/// let mut twin = Engine::new(&study, TrialKind::Rigid)?;
+/// twin.handle(Input::Started, 0.0);
+/// step.facts.iter().try_for_each(|entry| twin.apply(entry))?;
+/// assert_eq!(twin.state(), engine.state());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct Engine {
+    study: Study,
+    kind: TrialKind,
+    /// None for trials that are not elastic.
+    limits: Option<BatchLimits>,
+    state: State,
+    stopper: Box<dyn Stopper>,
+    pending: Pending,
+}
+
+/// Questions without an answer. They die with the head; one [`Input::Tick`] asks them again.
+#[derive(Debug, Default)]
+struct Pending {
+    /// The last one given to a question.
+    revision: u64,
+    ask: Option<u64>,
+    solve: Option<u64>,
+    fits: BTreeMap<TrialId, u64>,
+    /// When the speed of a trial was last asked for, and in which generation.
+    fitted: BTreeMap<TrialId, (f64, u32)>,
+    /// Something has changed since the GPUs were divided.
+    dirty: bool,
+    /// When they were.
+    solved_s: f64,
+    /// When to wake up.
+    wake_s: Option<f64>,
+    finished: bool,
+}
+
+impl Engine {
+    /// The study before its first fact.
+    pub fn new(study: &Study, kind: TrialKind) -> Result<Self, Error> {
+        let direction = study.objectives.first().ok_or(Error::NoObjective)?.direction;
+        let stopper = stopping::stopper(&study.search.early_stopping, study.trial.epochs, direction)?;
+        let limits = match kind {
+            TrialKind::Elastic => Some(question::batch_limits(&study.trial)?),
+            TrialKind::Rigid => None,
+        };
+        let (state, pending) = (State::default(), Pending::default());
+        Ok(Self { study: study.clone(), kind, limits, state, stopper, pending })
+    }
+
+    /// The study.
+    #[must_use]
+    pub const fn study(&self) -> &Study {
+        &self.study
+    }
+
+    /// What is true.
+    #[must_use]
+    pub const fn state(&self) -> &State {
+        &self.state
+    }
+
+    /// How likely a trial is to go on at its next decision.
+    #[must_use]
+    pub fn promise(&self, trial: TrialId) -> f64 {
+        self.stopper.promise(trial)
+    }
+
+    /// Says what follows from an input at a time in seconds. The clock is the caller's, and goes on after a restart: Unix
+    /// time will do. It may stand still, and where it goes back it counts as standing still. The first input is
+    /// [`Input::Started`], after a replay too.
+    ///
+    /// # Panics
+    ///
+    /// In debug builds, if one of the rules of [`check`](Self::check) is broken.
+    pub fn handle(&mut self, input: Input, now_s: f64) -> Step {
+        let now_s = if now_s.is_finite() { now_s.max(self.state.at_s) } else { self.state.at_s };
+        let mut work = Work { now_s, step: Step::default() };
+        self.hear(input, &mut work);
+        self.expire(&mut work);
+        self.arrange(&mut work);
+        self.request(&mut work);
+        if cfg!(debug_assertions)
+            && let Err(broken) = self.check()
+        {
+            panic!("a rule is broken: {broken}");
+        }
+        work.step
+    }
+
+    /// Makes a fact true, and keeps it for the journal.
+    fn emit(&mut self, work: &mut Work, fact: Fact) -> Verdict {
+        let entry = Entry { at_s: work.now_s, fact };
+        let verdict = self.note(&entry).expect("the engine's own facts follow from each other");
+        work.step.facts.push(entry);
+        verdict
+    }
+
+    /// A new number for a question. Numbers of an earlier head are smaller.
+    fn revision(&mut self) -> u64 {
+        self.pending.revision = self.pending.revision.max(self.state.facts) + 1;
+        self.pending.revision
+    }
+}
+
+/// What an input has brought so far.
+struct Work {
+    now_s: f64,
+    step: Step,
+}
+
+impl Work {
+    fn command(&mut self, command: Command) {
+        self.step.commands.push(command);
+    }
+}

@@ -1,0 +1,199 @@
+//! What the allocator is asked, complete in itself, so that it can be answered elsewhere.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use super::{Active, Engine, Refit, SlotId, state};
+use crate::{
+    alloc::{self, Allocation, Cluster, Fairness, Problem, TrialRequest},
+    goodput::{
+        BatchLimits, BatchMode, BatchPlan, Curve, Error, GoodputModel, GoodputTable, NoiseScale, Shape,
+    },
+    space::{Policy, Study, TrialSettings},
+    tpe::TrialId,
+    trials::weigh,
+};
+
+/// How many GPUs which trial could use, and all else that a policy decides on.
+///
+/// [`problem`](Self::problem) turns it into what policies work on. That takes a while, so it is left to whoever solves it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Question {
+    /// The machines, without the slots that have no worker.
+    pub cluster: Cluster,
+    /// All trials that run or wait, oldest first.
+    pub trials: Vec<Candidate>,
+}
+
+/// One trial of a [`Question`].
+#[derive(Debug, Clone, PartialEq)]
+pub struct Candidate {
+    /// Its number.
+    pub id: TrialId,
+    /// What is known of its speed; none if that is nothing.
+    pub fit: Option<Refit>,
+    /// The GPUs it has.
+    pub current: Allocation,
+    /// Seconds since it was created.
+    pub age_s: f64,
+    /// How often its group changed.
+    pub reallocations: u32,
+    /// What a change costs, in seconds.
+    pub delay_s: f64,
+    /// GPU-seconds it has had.
+    pub attained_gpu_s: f64,
+    /// How likely it is to go on at its next decision.
+    pub promise: f64,
+    /// Statistical epochs until it is done.
+    pub remaining_epochs: f64,
+}
+
+/// Seconds that a change of a group costs, until the first was measured.
+const DELAY_S: f64 = 5.0;
+
+impl Engine {
+    /// The question that the study has now.
+    pub(super) fn question(&self, now_s: f64) -> Question {
+        let (count, seconds) = self.state.reshapes;
+        let delay_s = if count == 0 { DELAY_S } else { seconds / f64::from(count) };
+        let candidate = |(&id, active): (&TrialId, &Active)| {
+            // What is under way counts as done.
+            let slots = if active.phase == super::Phase::Pausing { &[][..] } else { &active.slots };
+            let passed_s = (now_s - active.counted_s).max(0.0) * active.slots.len() as f64;
+            Candidate {
+                id,
+                fit: active.fit.clone(),
+                current: state::allocation(slots),
+                age_s: (now_s - active.created_s).max(0.0),
+                reallocations: active.reallocations,
+                delay_s,
+                attained_gpu_s: active.slot_s + passed_s,
+                promise: self.stopper.promise(id),
+                remaining_epochs: (self.study.trial.epochs - active.epochs).max(0.0),
+            }
+        };
+        Question { cluster: self.state.cluster(), trials: self.state.active.iter().map(candidate).collect() }
+    }
+}
+
+impl Question {
+    /// The problem that a policy of this study is to solve.
+    pub fn problem(&self, study: &Study) -> Result<Problem, alloc::Error> {
+        let limits = batch_limits(&study.trial)?;
+        let total = self.cluster.total_gpus();
+        let share = (total / study.search.parallel.max(1)).max(study.trial.min_gpus).max(1);
+        let mut requests = Vec::with_capacity(self.trials.len());
+        for candidate in &self.trials {
+            requests.push(candidate.request(study, &self.cluster, limits, share)?);
+        }
+        let promises: BTreeMap<_, _> =
+            self.trials.iter().map(|candidate| (alloc::TrialId(candidate.id.0), candidate.promise)).collect();
+        weigh(&mut requests, study.scheduler.promise_weighting, |id| {
+            promises.get(&id).copied().unwrap_or(1.0)
+        });
+        Ok(Problem {
+            cluster: self.cluster.clone(),
+            trials: requests,
+            fairness: Fairness::new(study.scheduler.p)?,
+            avoid_interference: study.scheduler.avoid_interference,
+        })
+    }
+}
+
+impl Candidate {
+    fn request(
+        &self,
+        study: &Study,
+        cluster: &Cluster,
+        limits: BatchLimits,
+        share: u32,
+    ) -> Result<TrialRequest, alloc::Error> {
+        let TrialSettings { min_gpus, max_gpus, .. } = study.trial;
+        let most = max_gpus.unwrap_or(u32::MAX).min(limits.max_gpus()).max(min_gpus);
+        // What a user asks for does not wait until it was explored.
+        let asked_for = matches!(study.scheduler.policy, Policy::Static | Policy::Tiresias);
+        let cap = match &self.fit {
+            _ if asked_for => most,
+            Some(fit) => fit.cap.clamp(min_gpus, most),
+            None => min_gpus,
+        };
+        let table = match &self.fit {
+            Some(fit) if !asked_for && !fit.models.is_empty() => fit.table(cluster, limits, cap)?,
+            _ => linear(cluster, cap),
+        };
+        let id = alloc::TrialId(self.id.0);
+        Ok(TrialRequest {
+            min_gpus,
+            max_gpus: cap,
+            current: self.current.clone(),
+            age_s: self.age_s,
+            reallocations: self.reallocations,
+            realloc_delay_s: self.delay_s,
+            attained_gpu_s: self.attained_gpu_s,
+            requested_gpus: share.min(most),
+            remaining_examples: self.remaining_epochs,
+            ..TrialRequest::new(id, Arc::new(table))
+        })
+    }
+}
+
+/// A trial of which nothing is known is taken to scale perfectly.
+fn linear(cluster: &Cluster, most: u32) -> GoodputTable {
+    cluster.room(most).map(|(gpu_type, node, most)| (gpu_type, Curve::linear(most, node))).collect()
+}
+
+impl Refit {
+    fn model(&self, limits: BatchLimits) -> GoodputModel {
+        let noise = self.noise.unwrap_or(NoiseScale::ZERO);
+        self.models.iter().fold(GoodputModel::new(noise), |model, (gpu_type, params)| {
+            model.with_type(gpu_type.clone(), *params, limits)
+        })
+    }
+
+    fn table(&self, cluster: &Cluster, limits: BatchLimits, most: u32) -> Result<GoodputTable, Error> {
+        self.model(limits).table(cluster.room(most))
+    }
+}
+
+/// The batches that a study allows.
+pub(super) fn batch_limits(trial: &TrialSettings) -> Result<BatchLimits, Error> {
+    let per_gpu = trial.max_batch_per_gpu.unwrap_or(trial.max_batch);
+    BatchLimits::new(trial.initial_batch, BatchMode::Adaptive { max: trial.max_batch }, 1, per_gpu)
+}
+
+/// The batch of a trial on some slots: the best one that is known, else the initial one in equal shares.
+pub(super) fn batch(active: &Active, slots: &[SlotId], engine: &Engine) -> Option<BatchPlan> {
+    let (limits, shape) = (engine.limits?, state::shape(slots)?);
+    let known = active.fit.as_ref().zip(engine.state.gpu_type(slots)).and_then(|(fit, gpu_type)| {
+        let noise = active.noise.or(fit.noise);
+        Refit { noise, ..fit.clone() }.model(limits).best_batch(gpu_type, shape)
+    });
+    Some(known.map_or_else(|| equal_shares(&engine.study.trial, shape), |best| best.plan))
+}
+
+fn equal_shares(trial: &TrialSettings, shape: Shape) -> BatchPlan {
+    let share = trial.initial_batch.div_ceil(shape.gpus()).max(1);
+    let passes = share.div_ceil(trial.max_batch_per_gpu.unwrap_or(trial.max_batch).max(1)).max(1);
+    BatchPlan { per_gpu: share.div_ceil(passes), accumulation: passes - 1 }
+}
+
+/// Whether another batch is worth a change, by the goodput that is expected of both.
+pub(super) fn is_better(active: &Active, new: BatchPlan, engine: &Engine) -> bool {
+    let Some((fit, gpu_type)) = active.fit.as_ref().zip(engine.state.gpu_type(&active.slots)) else {
+        return false;
+    };
+    let (Some(old), Some(shape), Some(params), Some(limits)) =
+        (active.batch, state::shape(&active.slots), fit.models.get(gpu_type), engine.limits)
+    else {
+        return false;
+    };
+    let noise = active.noise.or(fit.noise).unwrap_or(NoiseScale::ZERO);
+    let goodput = |plan: BatchPlan| {
+        let total = plan.total(shape.gpus()) as f64;
+        params.throughput(shape, f64::from(plan.per_gpu), plan.accumulation)
+            * noise.efficiency(f64::from(limits.initial()), total)
+    };
+    goodput(new) > GAIN * goodput(old)
+}
+
+/// A change of the batch must bring so much.
+const GAIN: f64 = 1.02;

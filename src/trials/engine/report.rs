@@ -1,0 +1,99 @@
+//! What the group of a trial has to say about it.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use crate::goodput::{NoiseScale, Observation, Observations, Shape};
+
+/// What a trial has measured since its last report.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Report {
+    /// 1 for the first report of a generation, then 2, and so on: what comes again is old.
+    pub number: u32,
+    /// Statistical epochs so far.
+    pub epochs: f64,
+    /// What was measured, by name; those of the objectives among them.
+    pub metrics: Metrics,
+    /// How long its steps took; empty for trials that are not elastic.
+    pub steps: Vec<StepTimes>,
+    /// The smoothed noise scale of its gradients, once there is one.
+    pub noise: Option<NoiseScale>,
+}
+
+/// Metrics by name.
+pub type Metrics = BTreeMap<String, Number>;
+
+/// A measured number. All that are not finite are one: JSON has no word for them but `null`.
+#[derive(Debug, Clone, Copy)]
+pub struct Number(f64);
+
+impl Number {
+    /// The number; NaN if it is not finite.
+    #[must_use]
+    pub const fn value(self) -> f64 {
+        self.0
+    }
+}
+
+impl From<f64> for Number {
+    fn from(value: f64) -> Self {
+        Self(if value.is_finite() { value } else { f64::NAN })
+    }
+}
+
+impl PartialEq for Number {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.total_cmp(&other.0).is_eq()
+    }
+}
+
+impl Serialize for Number {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        self.0.is_finite().then_some(self.0).serialize(to)
+    }
+}
+
+impl<'de> Deserialize<'de> for Number {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        Ok(Self::from(Option::<f64>::deserialize(from)?.unwrap_or(f64::NAN)))
+    }
+}
+
+/// Steps of one configuration.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct StepTimes {
+    /// GPUs in all.
+    pub gpus: u32,
+    /// Nodes they are on.
+    pub nodes: u32,
+    /// Examples on each GPU in one pass.
+    pub per_gpu: u32,
+    /// Passes before the one that synchronizes.
+    pub accumulation: u32,
+    /// The geometric mean of the times of the steps, in seconds.
+    pub seconds: f64,
+    /// How many steps these are.
+    pub steps: u32,
+}
+
+impl StepTimes {
+    /// Adds the steps to what was seen before; those that cannot be are left out.
+    pub(super) fn record(&self, seen: &mut Observations) {
+        let Self { gpus, nodes, per_gpu, accumulation, seconds, steps } = *self;
+        if let Ok(shape) = Shape::new(gpus, nodes) {
+            let (per_gpu, steps) = (f64::from(per_gpu), f64::from(steps));
+            // An error leaves everything as it was: a worker with a broken clock is not the end of a study.
+            let _ = seen.add(&Observation { shape, per_gpu, accumulation, iter_time_s: seconds, steps });
+        }
+    }
+}
+
+/// The state of a trial on disk.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Checkpoint {
+    /// Its name below the folder of the study.
+    pub name: String,
+    /// Statistical epochs that it holds.
+    pub epochs: f64,
+}

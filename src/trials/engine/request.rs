@@ -1,0 +1,149 @@
+//! Time that has run out, and questions that follow from the state.
+
+use super::{Command, Engine, Fact, Outcome, Phase, TrialKind, Work};
+use crate::tpe::TrialId;
+
+impl Engine {
+    /// Ends what has taken too long, and notes what is due.
+    pub(super) fn expire(&mut self, work: &mut Work) {
+        if self.state.facts == 0 || self.state.done {
+            return;
+        }
+        if self.study_ends_s().is_some_and(|end_s| work.now_s >= end_s) && self.state.no_more.is_none() {
+            let reason = "the time of the study is up".to_owned();
+            self.emit(work, Fact::SuggestionsEnded { reason: reason.clone(), failed: false });
+            let trials: Vec<TrialId> = self.state.active.keys().copied().collect();
+            for trial in trials {
+                self.end(work, Fact::TrialCancelled { trial, reason: reason.clone() }, trial, true);
+            }
+        }
+        let late: Vec<TrialId> =
+            self.trial_ends().filter(|(_, end_s)| work.now_s >= *end_s).map(|(trial, _)| trial).collect();
+        for trial in late {
+            let seconds = self.study.trial.timeout.unwrap_or_default().as_secs_f64();
+            let reason = format!("it took longer than the {seconds} s of `trial.timeout`");
+            self.end(work, Fact::TrialFailed { trial, reason }, trial, true);
+        }
+        if self.solve_due_s().is_some_and(|due_s| work.now_s >= due_s) {
+            self.pending.dirty = true;
+        }
+    }
+
+    /// When the study has to end.
+    fn study_ends_s(&self) -> Option<f64> {
+        self.study.search.timeout.map(|most| self.state.started_s + most.as_secs_f64() - self.state.up_s)
+    }
+
+    /// When trials that have slots have to end.
+    fn trial_ends(&self) -> impl Iterator<Item = (TrialId, f64)> {
+        let most = self.study.trial.timeout;
+        let running = self.state.active.iter().filter(|(_, active)| !active.slots.is_empty());
+        running.filter_map(move |(&trial, active)| {
+            Some((trial, active.counted_s + most?.as_secs_f64() - active.ran_s))
+        })
+    }
+
+    /// When the GPUs are to be divided again though nothing else asks for it.
+    fn solve_due_s(&self) -> Option<f64> {
+        let wanted = self.kind == TrialKind::Elastic
+            && !self.state.active.is_empty()
+            && !self.state.stopping
+            && !self.state.done;
+        wanted.then_some(self.pending.solved_s + self.study.scheduler.interval.as_secs_f64())
+    }
+
+    /// Whether another trial should begin.
+    pub(super) fn wants_trials(&self) -> bool {
+        let slots = self.state.slot_count();
+        let room = match self.kind {
+            TrialKind::Rigid => slots,
+            TrialKind::Elastic => slots / (self.study.trial.min_gpus.max(1) as usize),
+        };
+        !self.state.stopping
+            && !self.state.done
+            && self.state.facts > 0
+            && self.state.no_more.is_none()
+            && self.state.created() < self.study.search.trials as usize
+            && self.state.active.len() < room.min(self.study.search.parallel as usize)
+    }
+
+    /// Asks what is to be asked, and says when to wake up or that all is over.
+    pub(super) fn request(&mut self, work: &mut Work) {
+        if self.pending.ask.is_none() && self.wants_trials() {
+            let revision = self.revision();
+            self.pending.ask = Some(revision);
+            work.command(Command::Ask { revision, trial: self.state.next_trial() });
+        }
+        if self.kind == TrialKind::Elastic {
+            self.request_plan(work);
+        }
+        self.finish(work);
+        self.wake(work);
+    }
+
+    fn request_plan(&mut self, work: &mut Work) {
+        if self.state.stopping || self.state.done {
+            return;
+        }
+        let fresh = self
+            .state
+            .active
+            .iter()
+            .filter(|(trial, active)| active.fit.is_none() && !self.pending.fitted.contains_key(trial));
+        let fresh: Vec<TrialId> = fresh.map(|(&trial, _)| trial).collect();
+        for trial in fresh {
+            self.ask_fit(work, trial);
+        }
+        // A new trial is placed by what is expected of it.
+        let unknown = |trial: &TrialId| self.state.active.get(trial).is_some_and(|trial| trial.fit.is_none());
+        let ready = !self.state.active.is_empty()
+            && self.state.slot_count() > 0
+            && !self.pending.fits.keys().any(unknown);
+        if self.pending.dirty && self.pending.solve.is_none() && ready {
+            (self.pending.dirty, self.pending.solved_s) = (false, work.now_s);
+            let (revision, question) = (self.revision(), Box::new(self.question(work.now_s)));
+            self.pending.solve = Some(revision);
+            work.command(Command::Solve { revision, question });
+        }
+    }
+
+    fn finish(&mut self, work: &mut Work) {
+        let state = &self.state;
+        let all = state.no_more.is_some() || state.created() >= self.study.search.trials as usize;
+        if state.facts == 0 || self.pending.finished {
+            return;
+        }
+        if state.done || (all && state.active.is_empty()) {
+            if !state.done {
+                self.emit(work, Fact::StudyDone {});
+            }
+            let outcome = match &self.state.no_more {
+                Some((reason, true)) => Outcome::Failed(reason.clone()),
+                _ => Outcome::Done,
+            };
+            self.pending.finished = true;
+            work.command(Command::Finished(outcome));
+        } else if state.stopping && state.active.values().all(|active| active.phase == Phase::Waiting) {
+            self.pending.finished = true;
+            work.command(Command::Finished(Outcome::Stopped));
+        }
+    }
+
+    fn wake(&mut self, work: &mut Work) {
+        if self.state.facts == 0 || self.pending.finished {
+            return;
+        }
+        // While an answer or a slot is awaited, that is what wakes us.
+        let awaited = self.pending.dirty || self.pending.solve.is_some();
+        let solve = self.solve_due_s().filter(|_| !awaited);
+        let study = self.study_ends_s().filter(|_| self.state.no_more.is_none());
+        let trials = self.trial_ends().map(|(_, end_s)| end_s);
+        let next = trials.chain(solve).chain(study).min_by(f64::total_cmp);
+        if next != self.pending.wake_s {
+            self.pending.wake_s = next;
+            if let Some(at_s) = next {
+                work.command(Command::WakeAt { at_s });
+            }
+        }
+    }
+}

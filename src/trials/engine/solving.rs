@@ -1,0 +1,33 @@
+//! Answers to [`Solve`](super::Command::Solve).
+
+use rand::SeedableRng;
+use rand_chacha::ChaCha8Rng;
+
+use super::Question;
+use crate::{
+    alloc::{self, Plan, Policy, PolicyKind},
+    space::Study,
+};
+
+/// The policy of a study, with what it remembers from one question to the next.
+///
+/// It may live on another thread: a question is complete in itself.
+pub struct Solving {
+    study: Study,
+    policy: Box<dyn Policy>,
+}
+
+impl Solving {
+    /// The policy that a study names.
+    pub fn new(study: &Study) -> Result<Self, alloc::Error> {
+        let kind: PolicyKind = study.scheduler.policy.name().parse()?;
+        Ok(Self { study: study.clone(), policy: kind.build() })
+    }
+
+    /// Who gets which GPUs. Random choices follow from the seed of the study and the number of the question.
+    pub fn solve(&mut self, revision: u64, question: &Question) -> Result<Plan, alloc::Error> {
+        let mut rng = ChaCha8Rng::seed_from_u64(self.study.search.seed);
+        rng.set_stream(revision);
+        self.policy.allocate(&question.problem(&self.study)?, &mut rng)
+    }
+}

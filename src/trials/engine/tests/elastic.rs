@@ -1,0 +1,224 @@
+//! Slots that move among trials while they run.
+
+use super::*;
+use crate::goodput::{BatchPlan, ComputeCost, NoiseScale, SyncCost, ThroughputParams};
+
+fn refit(noise: f64, cap: u32) -> Refit {
+    let sync = [SyncCost { alpha_s: 0.01, beta_s: 0.0 }; 2];
+    let params = ThroughputParams::new(ComputeCost { alpha_s: 0.1, beta_s: 0.001 }, sync, 1.0);
+    let models = BTreeMap::from([(GpuType::new("t4").expect("a name"), params.expect("they are fine"))]);
+    Refit { models, noise: Some(NoiseScale::new(noise).expect("it is finite")), cap }
+}
+
+fn reshape(trial: u32, generation: u32, to: &[(u32, u32)], from: &[(u32, u32)]) -> Command {
+    let per_gpu = 64 / to.len() as u32;
+    Command::Reshape {
+        trial: TrialId(trial),
+        generation,
+        slots: slots(to),
+        holders: slots(from),
+        batch: Some(BatchPlan { per_gpu, accumulation: 0 }),
+        checkpoint: None,
+    }
+}
+
+#[test]
+fn a_trial_is_suggested_fitted_planned_and_launched() {
+    let mut scene = Scene::with_nodes(ELASTIC, &[4]);
+    let (facts, commands) = scene.suggest();
+    assert_eq!(kinds(&facts), ["trial_created"]);
+    assert!(
+        matches!(
+            commands[..],
+            [Command::Ask { trial: TrialId(1), .. }, Command::Fit { trial: TrialId(0), .. }]
+        ),
+        "{commands:?}"
+    );
+    let (facts, commands) = scene.fit(0, None);
+    let [Command::Solve { question, .. }] = &commands[..] else { panic!("{commands:?}") };
+    assert_eq!((facts.len(), question.trials.len(), question.cluster.total_gpus()), (0, 1, 4));
+    let (facts, commands) = scene.plan(&[(0, &[(0, 2)])]);
+    assert_eq!(kinds(&facts), ["plan_adopted", "trial_started"]);
+    let launch = Command::Launch {
+        trial: TrialId(0),
+        generation: 1,
+        slots: slots(&[(0, 0), (0, 1)]),
+        params: scene.trial(0).params.clone(),
+        batch: Some(BatchPlan { per_gpu: 32, accumulation: 0 }),
+        checkpoint: None,
+    };
+    assert_eq!(commands, [launch, Command::WakeAt { at_s: 60.0 }]);
+    let ready = vec![Fact::GroupFormed { trial: TrialId(0), generation: 1 }];
+    assert_eq!(scene.ready(0, 1), (ready, vec![]));
+}
+
+#[test]
+fn a_plan_that_changes_nothing_is_no_fact() {
+    let mut scene = Scene::two_running(2);
+    scene.ask_for_plan();
+    let (facts, commands) = scene.plan(&[(0, &[(0, 2)]), (1, &[(1, 2)])]);
+    assert_eq!((facts, commands), (vec![], vec![Command::WakeAt { at_s: 120.0 }]));
+    scene.ask_for_plan();
+    let revision = scene.engine.pending.solve.expect("it has asked");
+    let failed = Input::PlanSolved { revision, answer: Err("it took too long".to_owned()) };
+    assert_eq!(scene.hear(failed), (vec![], vec![Command::WakeAt { at_s: 180.0 }]), "the old one stays");
+}
+
+/// A slot goes from one trial to another: the one that gets it waits until the other has given it up.
+#[test]
+fn a_slot_is_handed_over() {
+    let mut scene = Scene::two_running(2);
+    scene.ask_for_plan();
+    let (facts, commands) = scene.plan(&[(0, &[(0, 2), (1, 1)]), (1, &[(1, 1)])]);
+    assert_eq!(kinds(&facts), ["plan_adopted", "trial_started"]);
+    assert_eq!(commands[0], reshape(1, 2, &[(1, 0)], &[(1, 0), (1, 1)]));
+    let (facts, commands) = scene.ready(1, 2);
+    assert_eq!(kinds(&facts), ["group_formed", "trial_started"]);
+    let mut to_three = reshape(0, 2, &[(0, 0), (0, 1), (1, 1)], &[(0, 0), (0, 1)]);
+    if let Command::Reshape { batch, .. } = &mut to_three {
+        *batch = Some(BatchPlan { per_gpu: 22, accumulation: 0 });
+    }
+    assert_eq!(commands, [to_three]);
+    assert_eq!(scene.trial(0).reallocations, 1);
+}
+
+/// Both wait for the other's slots: the first one writes its state to disk and makes room.
+#[test]
+fn a_circle_is_broken_by_a_pause() {
+    let mut scene = Scene::two_running(2);
+    scene.ask_for_plan();
+    let (facts, commands) = scene.plan(&[(0, &[(1, 2)]), (1, &[(0, 2)])]);
+    assert_eq!(kinds(&facts), ["plan_adopted", "trial_pausing"]);
+    assert_eq!(commands[0], Command::Stop { trial: TrialId(0), generation: 1, keep: true });
+    let checkpoint = Checkpoint { name: "0/1".to_owned(), epochs: 2.5 };
+    let paused = Input::Paused { trial: TrialId(0), generation: 1, checkpoint: checkpoint.clone() };
+    let (facts, commands) = scene.hear(paused);
+    assert_eq!(kinds(&facts), ["trial_paused", "trial_started"]);
+    assert_eq!(commands, [reshape(1, 2, &[(0, 0), (0, 1)], &[(1, 0), (1, 1)])]);
+    let (facts, commands) = scene.ready(1, 2);
+    assert_eq!(kinds(&facts), ["group_formed", "trial_started"]);
+    let [Command::Launch { generation: 2, checkpoint: Some(from), .. }] = &commands[..] else {
+        panic!("{commands:?}")
+    };
+    assert_eq!(*from, checkpoint);
+}
+
+/// Where something can be kept, nobody has to go to disk.
+#[test]
+fn a_circle_is_broken_by_giving_up_what_is_not_kept() {
+    let mut scene = Scene::two_running(2);
+    scene.ask_for_plan();
+    let (_, commands) = scene.plan(&[(0, &[(0, 1), (1, 1)]), (1, &[(0, 1), (1, 1)])]);
+    assert_eq!(commands[0], reshape(0, 2, &[(0, 0)], &[(0, 0), (0, 1)]));
+    let (_, commands) = scene.ready(0, 2);
+    assert_eq!(commands, [reshape(1, 2, &[(0, 1), (1, 0)], &[(1, 0), (1, 1)])]);
+    let (_, commands) = scene.ready(1, 2);
+    assert_eq!(commands, [reshape(0, 3, &[(0, 0), (1, 1)], &[(0, 0)])]);
+}
+
+#[test]
+fn a_trial_without_a_share_waits_on_disk_and_comes_back() {
+    let mut scene = Scene::two_running(1);
+    scene.ask_for_plan();
+    let (facts, _) = scene.plan(&[(0, &[]), (1, &[(1, 1)])]);
+    assert_eq!(kinds(&facts), ["plan_adopted", "trial_pausing"]);
+    let checkpoint = Checkpoint { name: "0/1".to_owned(), epochs: 2.5 };
+    scene.hear(Input::Paused { trial: TrialId(0), generation: 1, checkpoint });
+    assert_eq!((scene.trial(0).phase, scene.trial(0).slots.len()), (Phase::Waiting, 0));
+    scene.ask_for_plan();
+    let (facts, commands) = scene.plan(&[(0, &[(0, 1)]), (1, &[(1, 1)])]);
+    assert_eq!(kinds(&facts), ["plan_adopted", "trial_started"]);
+    assert!(matches!(commands[0], Command::Launch { generation: 2, checkpoint: Some(_), .. }));
+}
+
+#[test]
+fn a_plan_for_what_is_gone_is_adopted_as_far_as_it_goes() {
+    let mut scene = Scene::two_running(2);
+    scene.ask_for_plan();
+    scene.hear(Input::NodeLost { node: NodeId(1), reason: "power".to_owned() });
+    let (facts, commands) = scene.plan(&[(0, &[(0, 1)]), (1, &[(1, 1), (0, 1)])]);
+    assert_eq!(kinds(&facts), ["plan_adopted", "trial_started"]);
+    assert_eq!(commands[0], reshape(0, 2, &[(0, 0)], &[(0, 0), (0, 1)]));
+    assert!(matches!(commands[1], Command::Solve { .. }), "and it asks again: {commands:?}");
+    assert_eq!(scene.trial(1).target, slots(&[(0, 1)]));
+}
+
+#[test]
+fn the_batch_follows_the_noise() {
+    let mut scene = Scene::two_running(2);
+    let (trial, generation) = (TrialId(0), 1);
+    let steps =
+        vec![StepTimes { gpus: 2, nodes: 1, per_gpu: 32, accumulation: 0, seconds: 0.142, steps: 50 }];
+    let report = Report { number: 1, epochs: 0.5, steps, ..Report::default() };
+    let (facts, commands) = scene.hear(Input::Reported { trial, generation, report });
+    assert_eq!(kinds(&facts), ["measured"]);
+    assert!(matches!(commands[..], [Command::Fit { trial: TrialId(0), .. }]), "{commands:?}");
+    let (facts, commands) = scene.fit(0, Some(refit(5000.0, 4)));
+    assert_eq!(kinds(&facts), ["refitted", "retuned"]);
+    let [Command::Retune { batch, .. }, Command::Solve { .. }] = &commands[..] else {
+        panic!("{commands:?}")
+    };
+    assert_eq!(batch.total(2), 512, "as large as the study allows");
+    // A little less noise does not change it again.
+    scene.plan(&[(0, &[(0, 2)]), (1, &[(1, 2)])]);
+    scene.now_s += 15.0;
+    let report = Report {
+        number: 2,
+        epochs: 0.6,
+        steps: vec![StepTimes { gpus: 2, nodes: 1, per_gpu: 256, accumulation: 0, seconds: 0.366, steps: 9 }],
+        ..Report::default()
+    };
+    scene.hear(Input::Reported { trial, generation, report });
+    assert_eq!(kinds(&scene.fit(0, Some(refit(4900.0, 4))).0), ["refitted"]);
+}
+
+#[test]
+fn what_is_known_decides_the_first_batch() {
+    let mut scene = Scene::with_nodes(ELASTIC, &[4]);
+    scene.suggest();
+    scene.fit(0, Some(refit(5000.0, 4)));
+    let (_, commands) = scene.plan(&[(0, &[(0, 4)])]);
+    let [Command::Launch { batch: Some(batch), .. }, ..] = &commands[..] else { panic!("{commands:?}") };
+    assert_eq!(batch.total(4), 512);
+}
+
+#[test]
+fn a_stopped_study_keeps_the_state_of_its_trials() {
+    let mut scene = Scene::two_running(2);
+    let (facts, commands) = scene.hear(Input::StopRequested);
+    assert_eq!(kinds(&facts), ["stop_requested", "trial_pausing", "trial_pausing"]);
+    let stop = |trial| Command::Stop { trial: TrialId(trial), generation: 1, keep: true };
+    assert_eq!(commands, [stop(0), stop(1)]);
+    let checkpoint = Checkpoint { name: "0/1".to_owned(), epochs: 2.5 };
+    scene.hear(Input::Paused { trial: TrialId(0), generation: 1, checkpoint });
+    // One that fails on the way out goes back to its last checkpoint.
+    let (facts, commands) = scene.hear(Input::GroupFailed {
+        trial: TrialId(1),
+        generation: 1,
+        reason: "no space left".to_owned(),
+        retry: true,
+    });
+    assert_eq!(kinds(&facts), ["trial_interrupted"]);
+    assert_eq!(commands, [Command::Finished(Outcome::Stopped)]);
+    assert_eq!(scene.trial(0).checkpoint.as_ref().map(|checkpoint| checkpoint.epochs), Some(2.5));
+}
+
+/// The question of each policy has an answer, and the answer of `static` is the same share for all.
+#[test]
+fn every_policy_answers() {
+    for policy in ["goodput", "pollux", "static", "optimus", "tiresias"] {
+        let scene = Scene::two_running(2);
+        let mut study = study(&ELASTIC.replace("interval: 60s", &format!("policy: {policy}")));
+        study.search.parallel = 2;
+        let mut question = scene.engine.question(10.0);
+        question.trials[0].fit = Some(refit(1000.0, 4));
+        let problem = question.problem(&study).expect("it is a good question");
+        let mut solving = Solving::new(&study).expect("it is a policy");
+        let plan = solving.solve(1, &question).expect("it has an answer");
+        plan.check(&problem).expect("it keeps the rules");
+        if policy == "static" {
+            let shares: Vec<u32> = plan.assignments.iter().map(|trial| trial.allocation.gpus()).collect();
+            assert_eq!(shares, [2, 2]);
+        }
+    }
+}

@@ -1,0 +1,201 @@
+//! Workers that die, and messages of the dead.
+
+use super::*;
+
+fn checkpointed(trial: u32, generation: u32, epochs: f64) -> Input {
+    let checkpoint = Checkpoint { name: format!("{trial}/{epochs}"), epochs };
+    Input::Checkpointed { trial: TrialId(trial), generation, checkpoint }
+}
+
+fn failed(trial: u32, generation: u32) -> Input {
+    let reason = "bad luck".to_owned();
+    Input::GroupFailed { trial: TrialId(trial), generation, reason, retry: true }
+}
+
+#[test]
+fn survivors_go_on() {
+    let mut scene = Scene::two_running(2);
+    let (facts, commands) = scene.lose(0, 1);
+    assert_eq!(kinds(&facts), ["slot_lost", "trial_started"]);
+    let [Command::Reshape { generation: 2, slots: to, holders, .. }, Command::Solve { .. }] = &commands[..]
+    else {
+        panic!("{commands:?}")
+    };
+    assert_eq!((to, holders), (&slots(&[(0, 0)]), &slots(&[(0, 0)])));
+    assert_eq!(scene.lose(0, 1), (vec![], vec![]), "it is known");
+}
+
+#[test]
+fn what_an_older_generation_says_does_not_count() {
+    let mut scene = Scene::two_running(2);
+    scene.lose(0, 1);
+    let trial = TrialId(0);
+    let late = [
+        Input::TrialFinished { trial, generation: 1, metrics: loss(0.0) },
+        Input::WorkersReady { trial, generation: 1 },
+        checkpointed(0, 1, 7.0),
+        failed(0, 1),
+        Input::Reported {
+            trial,
+            generation: 1,
+            report: Report { number: 9, epochs: 1.0, metrics: loss(0.0), ..Report::default() },
+        },
+    ];
+    for input in late {
+        assert_eq!(scene.hear(input.clone()), (vec![], vec![]), "{input:?}");
+    }
+    // A rescale is no completion: the trial is done when its new generation says so.
+    let done = Input::TrialFinished { trial, generation: 2, metrics: loss(0.0) };
+    assert_eq!(scene.hear(done.clone()).0, [Fact::TrialDone { trial, values: vec![0.0] }]);
+    assert_eq!(scene.hear(done), (vec![], vec![]), "once");
+}
+
+#[test]
+fn reports_that_come_again_are_old() {
+    let mut scene = Scene::two_running(2);
+    assert_eq!(kinds(&scene.report(0, 1, 1, (0.5, 0.5)).0), ["measured"]);
+    assert_eq!(scene.report(0, 1, 1, (0.5, 0.5)).0, []);
+    assert_eq!(kinds(&scene.report(0, 1, 2, (0.6, 0.5)).0), ["measured"]);
+    assert_eq!(scene.report(0, 1, 1, (0.5, 0.5)).0, []);
+    assert_eq!(scene.report(0, 1, 3, (f64::NAN, 0.5)).0, [], "from nowhere");
+}
+
+#[test]
+fn a_trial_that_lost_everything_goes_back_to_its_checkpoint() {
+    let mut scene = Scene::two_running(2);
+    scene.hear(checkpointed(0, 1, 1.5));
+    let (facts, commands) =
+        scene.hear(Input::NodeLost { node: NodeId(0), reason: "the node is gone".to_owned() });
+    let interrupted =
+        Fact::TrialInterrupted { trial: TrialId(0), reason: "the node is gone".to_owned(), failed: false };
+    assert_eq!((facts.len(), &facts[1]), (2, &interrupted));
+    assert!(matches!(commands[..], [Command::Stop { keep: false, .. }, Command::Solve { .. }]));
+    let (_, commands) = scene.plan(&[(0, &[(1, 1)]), (1, &[(1, 1)])]);
+    assert!(matches!(commands[0], Command::Reshape { trial: TrialId(1), .. }), "{commands:?}");
+    let (_, commands) = scene.ready(1, 2);
+    let [Command::Launch { generation: 2, checkpoint: Some(from), .. }] = &commands[..] else {
+        panic!("{commands:?}")
+    };
+    assert_eq!(from.name, "0/1.5");
+}
+
+/// While a group forms anew, its state is with the old members. If they are gone, it begins from disk.
+#[test]
+fn a_joiner_that_dies_costs_nothing_and_a_holder_costs_a_checkpoint() {
+    let moving = || {
+        let mut scene = Scene::with_nodes(ELASTIC, &[1, 2]);
+        scene.suggest();
+        scene.fit(0, None);
+        scene.plan(&[(0, &[(0, 1)])]);
+        scene.ready(0, 1);
+        scene.ask_for_plan();
+        let (_, commands) = scene.plan(&[(0, &[(1, 2)])]);
+        assert!(matches!(commands[0], Command::Reshape { generation: 2, .. }), "{commands:?}");
+        scene
+    };
+    let mut scene = moving();
+    let (_, commands) = scene.lose(1, 0);
+    let [Command::Reshape { generation: 3, slots: to, holders, .. }, ..] = &commands[..] else {
+        panic!("{commands:?}")
+    };
+    assert_eq!((to, holders), (&slots(&[(1, 1)]), &slots(&[(0, 0)])));
+    // The other one, too: back to where it was.
+    let (_, commands) = scene.lose(1, 1);
+    let [Command::Reshape { generation: 4, slots: to, holders, .. }, ..] = &commands[..] else {
+        panic!("{commands:?}")
+    };
+    assert_eq!((to, holders), (&slots(&[(0, 0)]), &slots(&[(0, 0)])));
+    let (_, commands) = moving().lose(0, 0);
+    let [Command::Launch { generation: 3, slots: to, .. }, ..] = &commands[..] else {
+        panic!("{commands:?}")
+    };
+    assert_eq!(to, &slots(&[(1, 0), (1, 1)]));
+}
+
+/// Who is about to leave writes the state all the same; only if nobody is left, there is nothing to wait for.
+#[test]
+fn a_loss_on_the_way_out_changes_nothing_for_the_others() {
+    let mut scene = Scene::two_running(2);
+    scene.hear(Input::StopRequested);
+    assert_eq!(kinds(&scene.lose(0, 0).0), ["slot_lost"]);
+    let checkpoint = Checkpoint { name: "0/1".to_owned(), epochs: 2.5 };
+    let paused = Input::Paused { trial: TrialId(0), generation: 1, checkpoint };
+    assert_eq!(kinds(&scene.hear(paused).0), ["trial_paused"]);
+    scene.lose(1, 0);
+    let (facts, commands) = scene.lose(1, 1);
+    assert_eq!(kinds(&facts), ["slot_lost", "trial_interrupted"]);
+    assert_eq!(commands[1..], [Command::Finished(Outcome::Stopped)]);
+}
+
+#[test]
+fn a_trial_that_fails_without_progress_is_given_up() {
+    let mut scene = Scene::two_running(1);
+    for generation in 1..=3 {
+        let (facts, commands) = scene.hear(failed(0, generation));
+        assert_eq!(kinds(&facts), ["trial_interrupted", "trial_started"], "on the same slots, at once");
+        assert!(matches!(commands[..], [Command::Launch { .. }]), "{commands:?}");
+    }
+    let (facts, _) = scene.hear(failed(0, 4));
+    let reason = "4 failures without progress, the last one: bad luck".to_owned();
+    assert_eq!(facts[1..], [Fact::TrialFailed { trial: TrialId(0), reason }]);
+}
+
+#[test]
+fn progress_is_a_fresh_start() {
+    let mut scene = Scene::two_running(1);
+    for generation in 1..=9 {
+        assert_eq!(scene.report(0, generation, 1, (0.1 * f64::from(generation), 0.5)).1, []);
+        assert_eq!(kinds(&scene.hear(failed(0, generation)).0), ["trial_interrupted", "trial_started"]);
+    }
+    // The same progress again is none.
+    for generation in 10..=12 {
+        scene.report(0, generation, 1, (0.5, 0.5));
+        scene.hear(failed(0, generation));
+    }
+    assert!(scene.engine.state.ended.contains_key(&TrialId(0)));
+}
+
+#[test]
+fn a_failure_that_nothing_can_mend_is_the_end() {
+    let mut scene = Scene::two_running(1);
+    let reason = "exit code 1".to_owned();
+    let fatal = Input::GroupFailed { trial: TrialId(0), generation: 1, reason: reason.clone(), retry: false };
+    assert_eq!(scene.hear(fatal).0, [Fact::TrialFailed { trial: TrialId(0), reason }]);
+}
+
+#[test]
+fn a_node_that_joins_twice_was_lost() {
+    let mut scene = Scene::two_running(2);
+    let (facts, _) = scene.hear(node_joined(0, 2));
+    assert_eq!(kinds(&facts), ["node_lost", "node_joined", "trial_interrupted"]);
+}
+
+#[test]
+fn facts_that_do_not_follow_are_refused() {
+    let mut scene = Scene::two_running(2);
+    let now_s = scene.engine.state.at_s;
+    let mut refused = |at_s: f64, fact: Fact, said: &str| {
+        let before = scene.engine.state.clone();
+        let error = scene.engine.apply(&Entry { at_s, fact }).expect_err("it does not follow").to_string();
+        assert!(error.contains(said), "{error}");
+        assert_eq!(scene.engine.state, before);
+    };
+    let done = |trial| Fact::TrialDone { trial: TrialId(trial), values: vec![1.0] };
+    refused(now_s - 1.0, done(0), "its time is -1, the one before it 0");
+    refused(now_s, done(7), "`trial_done` is about trial 7, which is not active");
+    let started = |generation| Fact::TrialStarted {
+        trial: TrialId(0),
+        generation,
+        slots: slots(&[(0, 0)]),
+        batch: None,
+        holders: vec![],
+    };
+    refused(now_s, started(1), "generation 1 after 1");
+    refused(now_s, started(3), "generation 3 after 1");
+    let created = |trial| Fact::TrialCreated {
+        trial: TrialId(trial),
+        params: crate::space::Assignment::default(),
+        point: vec![],
+    };
+    refused(now_s, created(1), "trial 1 was created, the next one is 2");
+}

@@ -1,0 +1,397 @@
+//! A small random world around the engine of a study: nodes, workers that die, groups that train, messages that are late,
+//! doubled or out of order, and heads that are killed between journal and command.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use pollux_tune::{
+    alloc::NodeId,
+    goodput::{GpuType, NoiseScale},
+    space::Study,
+    tpe::TrialId,
+    trials::engine::{
+        Answers, Checkpoint, Command, Engine, Entry, Fact, Input, Outcome, Report, SlotId, StepTimes,
+        TrialKind,
+    },
+};
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+/// How bad the world is, in events out of a thousand.
+#[derive(Clone, Copy)]
+pub(crate) struct Faults {
+    pub(crate) worker: u32,
+    pub(crate) node: u32,
+    pub(crate) group: u32,
+    pub(crate) head: u32,
+    /// Messages that come twice, or overtake others.
+    pub(crate) messages: u32,
+}
+
+pub(crate) const NONE: Faults = Faults { worker: 0, node: 0, group: 0, head: 0, messages: 0 };
+
+/// The workers of a trial as they are in truth.
+struct Group {
+    generation: u32,
+    slots: Vec<SlotId>,
+    /// Workers that were members before, and are released once the new generation is together.
+    leaving: Vec<SlotId>,
+    epochs: f64,
+    reports: u32,
+    formed: bool,
+    /// It has nothing more to do, and its workers are free.
+    finished: bool,
+    /// A member is gone: it stands still until it is told what to do.
+    broken: bool,
+}
+
+pub(crate) struct World {
+    pub(crate) engine: Engine,
+    /// Shown every fact, after a way through JSON.
+    twin: Engine,
+    pub(crate) answers: Answers,
+    study: Study,
+    kind: TrialKind,
+    pub(crate) journal: Vec<Entry>,
+    pub(crate) outcome: Option<Outcome>,
+    rng: ChaCha8Rng,
+    now_s: f64,
+    wake_s: Option<f64>,
+    /// What comes from nodes, in order.
+    nodes: VecDeque<Input>,
+    /// What comes from anybody else.
+    inbox: Vec<Input>,
+    groups: BTreeMap<TrialId, Group>,
+    alive: BTreeMap<NodeId, (GpuType, u32, BTreeSet<u32>)>,
+    pub(crate) inputs: usize,
+    pub(crate) reshapes: usize,
+    pub(crate) restarts: usize,
+}
+
+impl World {
+    pub(crate) fn new(study: &Study, kind: TrialKind, nodes: &[(&str, u32)], seed: u64) -> Self {
+        let engine = || Engine::new(study, kind).expect("it is a good study");
+        let node = |(id, (name, slots)): (u32, &(&str, u32))| {
+            let gpu_type = GpuType::new(name).expect("it is a name");
+            (NodeId(id), (gpu_type, *slots, (0..*slots).collect()))
+        };
+        let mut world = Self {
+            engine: engine(),
+            twin: engine(),
+            answers: Answers::new(study).expect("it can be searched"),
+            study: study.clone(),
+            kind,
+            journal: Vec::new(),
+            outcome: None,
+            rng: ChaCha8Rng::seed_from_u64(seed),
+            now_s: 0.0,
+            wake_s: None,
+            nodes: VecDeque::new(),
+            inbox: Vec::new(),
+            groups: BTreeMap::new(),
+            alive: (0..).zip(nodes).map(node).collect(),
+            inputs: 0,
+            reshapes: 0,
+            restarts: 0,
+        };
+        world.begin();
+        world
+    }
+
+    /// A head starts, and all nodes join.
+    fn begin(&mut self) {
+        self.outcome = None;
+        self.hear(Input::Started, NONE);
+        for node in self.alive.keys().copied().collect::<Vec<_>>() {
+            self.join(node);
+        }
+    }
+
+    fn join(&mut self, node: NodeId) {
+        let (gpu_type, slots, up) = &self.alive[&node];
+        self.nodes.push_back(Input::NodeJoined { node, gpu_type: gpu_type.clone(), group: 0, slots: *slots });
+        for index in (0..*slots).filter(|index| !up.contains(index)) {
+            let slot = SlotId { node, index };
+            self.nodes.push_back(Input::WorkerLost { slot, reason: "was not there".to_owned() });
+        }
+    }
+
+    /// The head is killed. Nothing of it is left but the journal.
+    fn restart(&mut self) {
+        self.restarts += 1;
+        self.engine = Engine::new(&self.study, self.kind).expect("as before");
+        self.answers = Answers::new(&self.study).expect("as before");
+        for entry in &self.journal {
+            self.engine.apply(entry).expect("the journal can be replayed");
+            self.answers.apply(entry).expect("the journal can be replayed");
+        }
+        assert_eq!(self.engine.state(), self.twin.state(), "the journal is the study");
+        (self.groups, self.inbox, self.nodes, self.wake_s) = Default::default();
+        self.begin();
+    }
+
+    fn chance(&mut self, of_thousand: u32) -> bool {
+        self.rng.random_range(0..1000) < of_thousand
+    }
+
+    /// One event: a fault, a message, a little training, or time that passes.
+    pub(crate) fn step(&mut self, faults: Faults) {
+        self.now_s += self.rng.random_range(0.0..0.5);
+        if self.chance(faults.head) {
+            return self.restart();
+        }
+        if self.chance(faults.worker) {
+            self.kill_worker();
+        }
+        if self.chance(faults.node) {
+            self.kill_node();
+        }
+        if faults.worker == 0 || self.chance(100) {
+            self.revive();
+        }
+        match self.rng.random_range(0..4) {
+            0 => self.train(faults),
+            1 if self.wake_s.is_some_and(|wake_s| wake_s <= self.now_s) => {
+                self.wake_s = None;
+                self.hear(Input::Tick, faults);
+            }
+            // Nothing is under way: time passes until something is due.
+            1 if self.inbox.is_empty() && self.nodes.is_empty() && self.groups.is_empty() => {
+                self.now_s = self.wake_s.unwrap_or(self.now_s).max(self.now_s);
+            }
+            2 => {
+                if let Some(input) = self.nodes.pop_front() {
+                    self.hear(input, faults);
+                }
+            }
+            _ => self.deliver(faults),
+        }
+    }
+
+    fn deliver(&mut self, faults: Faults) {
+        if self.inbox.is_empty() {
+            return;
+        }
+        let place = if faults.messages > 0 { self.rng.random_range(0..self.inbox.len()) } else { 0 };
+        let input =
+            if self.chance(faults.messages) { self.inbox[place].clone() } else { self.inbox.remove(place) };
+        self.hear(input, faults);
+    }
+
+    fn hear(&mut self, input: Input, faults: Faults) {
+        self.inputs += 1;
+        let step = self.engine.handle(input, self.now_s);
+        for entry in &step.facts {
+            let text = serde_json::to_string(entry).expect("facts are JSON");
+            let again: Entry = serde_json::from_str(&text).expect("they are read as they were written");
+            self.twin.apply(&again).expect("facts can be replayed");
+            self.answers.apply(entry).expect("everybody understands");
+        }
+        assert_eq!(self.twin.state(), self.engine.state(), "only facts change the state");
+        for trial in self.engine.state().active.keys() {
+            let promises = [&self.twin, &self.engine].map(|engine| engine.promise(*trial).to_bits());
+            assert_eq!(promises[0], promises[1], "the stopping rule follows from the facts, too");
+        }
+        self.journal.extend(step.facts);
+        if faults.head > 0 && self.chance(faults.head) {
+            // Killed between journal and command.
+            return self.restart();
+        }
+        for command in step.commands {
+            self.carry_out(command);
+        }
+    }
+
+    fn carry_out(&mut self, command: Command) {
+        match command {
+            Command::Ask { .. } | Command::Fit { .. } | Command::Solve { .. } => {
+                self.inbox.extend(self.answers.answer(&command));
+            }
+            Command::Launch { trial, generation, slots, checkpoint, .. } => {
+                let epochs = checkpoint.map_or(0.0, |checkpoint| checkpoint.epochs);
+                self.form(trial, generation, slots, Vec::new(), epochs);
+            }
+            Command::Reshape { trial, generation, slots, holders, checkpoint, .. } => {
+                self.reshapes += 1;
+                let saved = checkpoint.map_or(0.0, |checkpoint| checkpoint.epochs);
+                let kept = holders.iter().any(|slot| self.is_alive(*slot));
+                let epochs = self.groups.get(&trial).filter(|_| kept).map_or(saved, |group| group.epochs);
+                let leaving = holders.into_iter().filter(|slot| !slots.contains(slot)).collect();
+                self.form(trial, generation, slots, leaving, epochs);
+            }
+            Command::Retune { trial, generation, .. } => {
+                let of_group = |group: &Group| group.generation >= generation;
+                assert!(self.groups.get(&trial).is_none_or(of_group), "for a group that is not there yet");
+            }
+            Command::Stop { trial, generation, keep } => {
+                let Some(group) = self.groups.remove(&trial) else { return };
+                assert_eq!(group.generation, generation);
+                if group.finished {
+                    // It has said so, and that is on its way.
+                    self.groups.insert(trial, group);
+                } else if keep && group.broken {
+                    let reason = "it was broken before it could write its state".to_owned();
+                    self.inbox.push(Input::GroupFailed { trial, generation, reason, retry: true });
+                } else if keep {
+                    let checkpoint = Checkpoint { name: format!("{trial}"), epochs: group.epochs };
+                    self.inbox.push(Input::Paused { trial, generation, checkpoint });
+                }
+            }
+            Command::WakeAt { at_s } => self.wake_s = Some(at_s),
+            Command::Finished(outcome) => self.outcome = Some(outcome),
+        }
+    }
+
+    fn form(
+        &mut self,
+        trial: TrialId,
+        generation: u32,
+        slots: Vec<SlotId>,
+        leaving: Vec<SlotId>,
+        epochs: f64,
+    ) {
+        self.groups.remove(&trial);
+        let wanted: BTreeSet<SlotId> = slots.iter().chain(&leaving).copied().collect();
+        for (other, group) in self.groups.iter().filter(|(_, group)| !group.finished) {
+            for slot in group.slots.iter().chain(&group.leaving) {
+                assert!(!wanted.contains(slot), "trials {trial} and {other} meet in slot {slot}");
+            }
+        }
+        let broken = !slots.iter().all(|slot| self.is_alive(*slot));
+        let (formed, finished) = (false, false);
+        let group = Group { generation, slots, leaving, epochs, reports: 0, formed, finished, broken };
+        self.groups.insert(trial, group);
+    }
+
+    fn is_alive(&self, slot: SlotId) -> bool {
+        self.alive.get(&slot.node).is_some_and(|(_, _, up)| up.contains(&slot.index))
+    }
+
+    /// Some group makes progress, and says so.
+    fn train(&mut self, faults: Faults) {
+        let whole = self.groups.iter().filter(|(_, group)| !group.broken && !group.finished);
+        let whole: Vec<TrialId> = whole.map(|(trial, _)| *trial).collect();
+        if whole.is_empty() {
+            return;
+        }
+        let trial = whole[self.rng.random_range(0..whole.len())];
+        if self.chance(faults.group) {
+            let generation = self.groups[&trial].generation;
+            self.groups.remove(&trial);
+            let reason = "bad luck".to_owned();
+            self.inbox.push(Input::GroupFailed { trial, generation, reason, retry: true });
+            return;
+        }
+        let advance = self.rng.random_range(0.2..1.0);
+        let noise = NoiseScale::new(self.rng.random_range(10.0..1000.0)).ok();
+        let checkpoint = self.chance(200);
+        let Some(group) = self.groups.get_mut(&trial) else { return };
+        if !group.formed {
+            group.formed = true;
+            group.leaving.clear();
+            self.inbox.push(Input::WorkersReady { trial, generation: group.generation });
+            return;
+        }
+        group.finished = group.epochs + advance >= self.study.trial.epochs;
+        group.epochs += advance;
+        group.reports += 1;
+        let (generation, epochs) = (group.generation, group.epochs);
+        let gpus = group.slots.len() as u32;
+        let nodes = group.slots.iter().map(|slot| slot.node).collect::<BTreeSet<_>>().len() as u32;
+        let seconds = 0.1 + 0.05 * f64::from(nodes - 1) + 0.02 * f64::from(gpus - 1);
+        let steps = match self.kind {
+            TrialKind::Elastic => {
+                vec![StepTimes { gpus, nodes, per_gpu: 64 / gpus, accumulation: 0, seconds, steps: 20 }]
+            }
+            TrialKind::Rigid => Vec::new(),
+        };
+        let metrics = BTreeMap::from([("loss".to_owned(), self.loss(trial, epochs).into())]);
+        let number = self.groups[&trial].reports;
+        let report = Report { number, epochs, metrics: metrics.clone(), steps, noise };
+        self.inbox.push(Input::Reported { trial, generation, report });
+        if checkpoint {
+            let checkpoint = Checkpoint { name: format!("{trial}"), epochs };
+            self.inbox.push(Input::Checkpointed { trial, generation, checkpoint });
+        }
+        if epochs >= self.study.trial.epochs {
+            self.inbox.push(Input::TrialFinished { trial, generation, metrics });
+        }
+    }
+
+    /// Trials differ, and get better.
+    fn loss(&self, trial: TrialId, epochs: f64) -> f64 {
+        let active = self.engine.state().active.get(&trial);
+        let x = active.and_then(|active| active.params.float("x").ok()).unwrap_or(0.5);
+        x + 1.0 / (1.0 + epochs)
+    }
+
+    fn kill_worker(&mut self) {
+        let up: Vec<SlotId> = self
+            .alive
+            .iter()
+            .flat_map(|(&node, (_, _, up))| up.iter().map(move |&index| SlotId { node, index }))
+            .collect();
+        if up.is_empty() {
+            return;
+        }
+        let slot = up[self.rng.random_range(0..up.len())];
+        if let Some((_, _, up)) = self.alive.get_mut(&slot.node) {
+            up.remove(&slot.index);
+        }
+        self.nodes.push_back(Input::WorkerLost { slot, reason: "killed".to_owned() });
+        self.break_groups(|other| *other == slot);
+    }
+
+    fn kill_node(&mut self) {
+        let nodes: Vec<NodeId> = self.alive.keys().copied().collect();
+        let node = nodes[self.rng.random_range(0..nodes.len())];
+        self.nodes.push_back(Input::NodeLost { node, reason: "no word from it".to_owned() });
+        self.break_groups(|slot| slot.node == node);
+        if let Some((_, slots, up)) = self.alive.get_mut(&node) {
+            *up = (0..*slots).collect();
+        }
+        self.join(node);
+    }
+
+    fn break_groups(&mut self, lost: impl Fn(&SlotId) -> bool) {
+        for group in self.groups.values_mut() {
+            group.broken |= group.slots.iter().any(&lost);
+        }
+    }
+
+    /// Dead workers come back.
+    fn revive(&mut self) {
+        for (&node, (_, slots, up)) in &mut self.alive {
+            for index in 0..*slots {
+                if up.insert(index) {
+                    self.nodes.push_back(Input::WorkerJoined { slot: SlotId { node, index } });
+                }
+            }
+        }
+    }
+
+    /// How often each trial was ended, by the journal.
+    pub(crate) fn ends(&self) -> BTreeMap<TrialId, usize> {
+        let mut ends = BTreeMap::new();
+        for entry in &self.journal {
+            let (Fact::TrialDone { trial, .. }
+            | Fact::TrialStopped { trial, .. }
+            | Fact::TrialFailed { trial, .. }
+            | Fact::TrialCancelled { trial, .. }) = &entry.fact
+            else {
+                continue;
+            };
+            *ends.entry(*trial).or_default() += 1;
+        }
+        ends
+    }
+
+    /// Asks for an orderly stop.
+    pub(crate) fn stop(&mut self) {
+        self.inbox.push(Input::StopRequested);
+    }
+
+    /// Starts again after an orderly stop.
+    pub(crate) fn resume(&mut self) {
+        self.restart();
+    }
+}
