@@ -8,12 +8,14 @@
 //! - [`space`]: what can be searched;
 //! - [`tpe`]: what to try next;
 //! - [`trials`]: a search as a whole, and when a trial is given up;
+//! - [`sim`]: what a cluster would do with a list of jobs, in virtual time;
 //! - [`worker`]: which example a training sees when, however many workers it has.
 //!
 //! The first two follow *Pollux* (Qiao et al., OSDI'21); `docs/goodput.md` lists every departure and why.
 
 pub mod alloc;
 pub mod goodput;
+pub mod sim;
 pub mod space;
 pub mod tpe;
 pub mod trials;

@@ -11,6 +11,7 @@ mod fit;
 mod plot;
 mod profile;
 mod results;
+mod simulate;
 mod study;
 
 use std::{
@@ -20,6 +21,7 @@ use std::{
 };
 
 use clap::{Args, Parser, Subcommand};
+use pollux_tune::sim::Rules;
 
 const ABOUT: &str = "Hyper-parameter optimization that schedules GPUs by goodput";
 
@@ -40,6 +42,60 @@ enum Command {
     Best(BestArgs),
     Importance(ImportanceArgs),
     Fit(FitArgs),
+    #[command(subcommand)]
+    Simulate(SimulateCommand),
+}
+
+/// Simulate a cluster
+#[derive(Debug, Subcommand)]
+enum SimulateCommand {
+    Workload(WorkloadArgs),
+}
+
+/// Simulate a cluster that trains a list of jobs
+#[derive(Debug, Args)]
+#[command(long_about = ABOUT_WORKLOAD, after_long_help = WORKLOAD_COLUMNS, arg_required_else_help = true)]
+struct WorkloadArgs {
+    /// The jobs, a CSV file with a header line
+    #[arg(value_name = "FILE.csv")]
+    file: PathBuf,
+    /// Who shares the GPUs out: goodput, pollux, optimus, tiresias or static
+    #[arg(long, default_value = "goodput")]
+    policy: String,
+    /// The machines, such as 2x8xa100,4x4xt4, or a study file that has them
+    #[arg(long, value_name = "CLUSTER", default_value = "16x4xt4")]
+    cluster: String,
+    /// Seconds between two decisions, at most
+    #[arg(long, value_name = "SECONDS", default_value_t = 60.0)]
+    interval: f64,
+    /// The fairness exponent of goodput and pollux [default: -1; without it, goodput aims at a low mean completion time]
+    #[arg(long, allow_negative_numbers = true)]
+    p: Option<f64>,
+    /// The share of its speed that a distributed job loses next to another one on the same node
+    #[arg(long, value_name = "SHARE", default_value_t = 0.0)]
+    interference: f64,
+    /// Let distributed jobs share nodes
+    #[arg(long)]
+    no_avoidance: bool,
+    /// Seconds that a job stands still when its GPUs change
+    #[arg(long, value_name = "SECONDS", default_value_t = 30.0)]
+    restart_delay: f64,
+    /// For policies that draw random numbers
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
+    /// Follow the simulator of a paper to the second, its quirks included
+    #[arg(long, value_name = "PAPER", value_enum)]
+    compat: Option<Compat>,
+    /// Print one JSON object instead of text, all jobs included
+    #[arg(long)]
+    json: bool,
+}
+
+/// Whose simulator to follow.
+#[derive(Debug, Clone, Copy, clap::ValueEnum)]
+enum Compat {
+    /// Pollux (OSDI'21)
+    Osdi21,
 }
 
 /// Fit the throughput model to measured step times
@@ -137,6 +193,25 @@ Show how much each parameter matters
 The share of the objective's variance that each parameter explains by itself, from a random forest over the
 finished trials (functional ANOVA, Hutter et al. 2014).";
 
+const ABOUT_WORKLOAD: &str = "\
+Simulate a cluster that trains a list of jobs
+
+Each job trains one of six measured models. The policy is asked whenever a job comes or goes, and at least
+once in every interval.";
+
+const WORKLOAD_COLUMNS: &str = "\
+Columns, in any order:
+  name          of the job
+  time          of its submission, in seconds
+  application   bert, cifar10, deepspeech2, imagenet, ncf or yolov3
+  num_replicas  GPUs that its user asks for, for policies that do not adapt
+  batch_size    total batch that its user asks for, likewise
+Lines that begin with `#` are ignored. Step times were measured on t4 (up to 4 GPUs in a node), a100 and
+rtx2080ti (up to 8).
+
+Example:
+  pollux-tune simulate workload data/workloads/osdi21/load-1.0/workload-1.csv --policy tiresias --compat osdi21";
+
 const ABOUT_FIT: &str = "\
 Fit the throughput model to measured step times
 
@@ -181,6 +256,22 @@ pub(crate) fn run(
             let drawing = svg.map(|path| fit::Drawing { path, title });
             fit::run(&fit::Settings { files, format, drawing }, out, notes)
         }
+        Command::Simulate(SimulateCommand::Workload(args)) => {
+            let settings = simulate::Settings {
+                workload: args.file,
+                policy: args.policy,
+                cluster: args.cluster,
+                rules: args.compat.map_or(Rules::Own, |Compat::Osdi21| Rules::Osdi21),
+                interval_s: args.interval,
+                p: args.p,
+                interference: args.interference,
+                avoid_interference: !args.no_avoidance,
+                restart_delay_s: args.restart_delay,
+                seed: args.seed,
+                format: format(args.json),
+            };
+            simulate::workload(&settings, out, notes)
+        }
         Command::Check(CheckArgs { files }) => study::check(&files, out, notes),
         Command::Schema => study::schema(out),
         Command::AskTell(AskTellArgs { study, journal, warm_start }) => {
@@ -209,6 +300,7 @@ pub(crate) fn exit_code(error: &anyhow::Error) -> ExitCode {
         || error.is::<study::Error>()
         || error.downcast_ref::<ask_tell::JournalError>().is_some_and(|error| !error.is_failure())
         || error.is::<results::Error>()
+        || error.is::<simulate::Error>()
         || error.is::<pollux_tune::trials::Error>();
     ExitCode::from(if of_input { 2 } else { 1 })
 }
