@@ -96,6 +96,17 @@ struct WorkloadArgs {
 enum Compat {
     /// Pollux (OSDI'21)
     Osdi21,
+    /// Sia (SOSP'23)
+    Sosp23,
+}
+
+impl Compat {
+    const fn rules(self) -> Rules {
+        match self {
+            Self::Osdi21 => Rules::Osdi21,
+            Self::Sosp23 => Rules::Sosp23,
+        }
+    }
 }
 
 /// Fit the throughput model to measured step times
@@ -261,7 +272,7 @@ pub(crate) fn run(
                 workload: args.file,
                 policy: args.policy,
                 cluster: args.cluster,
-                rules: args.compat.map_or(Rules::Own, |Compat::Osdi21| Rules::Osdi21),
+                rules: args.compat.map_or(Rules::Own, Compat::rules),
                 interval_s: args.interval,
                 p: args.p,
                 interference: args.interference,

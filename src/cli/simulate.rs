@@ -170,7 +170,11 @@ fn json(settings: &Settings, report: &Report) -> Value {
     object.insert("workload".to_owned(), json!(settings.workload.display().to_string()));
     object.insert("policy".to_owned(), json!(settings.policy));
     object.insert("cluster".to_owned(), json!(settings.cluster));
-    let rules = if settings.rules == Rules::Osdi21 { json!("osdi21") } else { Value::Null };
+    let rules = match settings.rules {
+        Rules::Own => Value::Null,
+        Rules::Osdi21 => json!("osdi21"),
+        Rules::Sosp23 => json!("sosp23"),
+    };
     object.insert("compat".to_owned(), rules);
     object.insert("seed".to_owned(), json!(settings.seed));
     object.extend(figures(report));

@@ -7,7 +7,7 @@ use crate::{
     alloc::{Cluster, TrialId, TrialRequest},
     goodput::{
         BatchLimits, BatchPlan, GoodputModel, GpuType, NoiseScale, Observations, Osdi21Profile, Shape,
-        ThroughputParams, fit,
+        ThroughputParams, ThroughputPrior, TypeCatalog, bootstrap, fit,
     },
 };
 
@@ -28,7 +28,8 @@ pub(super) struct Agent {
     batch: Batch,
     noise: NoiseScale,
     types: BTreeMap<GpuType, Known>,
-    largest_gpus: u32,
+    /// Types that it might run on.
+    around: Vec<GpuType>,
 }
 
 /// What was learned on one GPU type.
@@ -36,6 +37,8 @@ pub(super) struct Agent {
 struct Known {
     seen: Seen,
     params: ThroughputParams,
+    /// The most GPUs it had there.
+    largest_gpus: u32,
 }
 
 #[derive(Debug, Clone)]
@@ -44,13 +47,52 @@ enum Seen {
     Osdi21(Osdi21Profile),
 }
 
+impl Seen {
+    /// Whether the step is of a kind that was not seen before.
+    fn record(&mut self, shape: Shape, plan: BatchPlan, time: StepTime) -> Result<bool, Error> {
+        match self {
+            Self::Osdi21(profile) => Ok(profile.record(shape, plan.per_gpu, time.step_s, time.sync_s)?),
+            Self::Own(seen) => {
+                let (before, total_s) = (seen.len(), time.with_accumulation_s(plan.accumulation));
+                seen.record(shape, plan.per_gpu, plan.accumulation, total_s)?;
+                let new = seen.len() > before;
+                for _ in 1..if new { STEPS } else { 1 } {
+                    seen.record(shape, plan.per_gpu, plan.accumulation, total_s)?;
+                }
+                Ok(new)
+            }
+        }
+    }
+}
+
 /// A step time in a simulation has no scatter: one stands for many.
 const STEPS: u32 = 32;
 
 impl Agent {
-    pub(super) fn new(application: &'static Application, rules: Rules, batch: Batch) -> Self {
-        let (noise, types) = (NoiseScale::ZERO, BTreeMap::new());
-        Self { application, rules, batch, noise, types, largest_gpus: 0 }
+    pub(super) fn new(
+        application: &'static Application,
+        rules: Rules,
+        batch: Batch,
+        cluster: &Cluster,
+    ) -> Self {
+        let around = application.room(cluster, 1).map(|(gpu_type, ..)| gpu_type).collect();
+        Self { application, rules, batch, noise: NoiseScale::ZERO, types: BTreeMap::new(), around }
+    }
+
+    /// Tries some batches on one GPU of each type, as Sia does before a job starts (SOSP'23).
+    pub(super) fn profile(&mut self) -> Result<(), Error> {
+        for gpu_type in &self.around {
+            let Some(times) = self.application.step_times(gpu_type) else { continue };
+            let mut seen = Observations::default();
+            for (per_gpu, time) in times.on_one_gpu() {
+                for _ in 0..STEPS {
+                    seen.record(Shape::single(), per_gpu, 0, time.step_s)?;
+                }
+            }
+            let params = fit(&seen, None, None)?.params;
+            self.types.insert(gpu_type.clone(), Known { seen: Seen::Own(seen), params, largest_gpus: 0 });
+        }
+        Ok(())
     }
 
     /// The batch for an allocation of this type.
@@ -83,32 +125,55 @@ impl Agent {
         noise: NoiseScale,
     ) -> Result<(), Error> {
         self.noise = noise;
-        self.largest_gpus = self.largest_gpus.max(shape.gpus());
         let known = self.types.remove(gpu_type);
-        let (mut seen, old) = match known {
-            Some(Known { seen, params }) => (seen, Some(params)),
-            None if self.rules == Rules::Osdi21 => (Seen::Osdi21(Osdi21Profile::default()), None),
-            None => (Seen::Own(Observations::default()), None),
+        let (mut seen, old, before_gpus) = match known {
+            Some(Known { seen, params, largest_gpus }) => (seen, Some(params), largest_gpus),
+            None if self.rules == Rules::Osdi21 => (Seen::Osdi21(Osdi21Profile::default()), None, 0),
+            None => (Seen::Own(Observations::default()), None, 0),
         };
-        let new = match &mut seen {
-            Seen::Osdi21(profile) => profile.record(shape, plan.per_gpu, time.step_s, time.sync_s)?,
-            Seen::Own(seen) => {
-                let before = seen.len();
-                let total_s = time.with_accumulation_s(plan.accumulation);
-                seen.record(shape, plan.per_gpu, plan.accumulation, total_s)?;
-                let new = seen.len() > before;
-                for _ in 1..if new { STEPS } else { 1 } {
-                    seen.record(shape, plan.per_gpu, plan.accumulation, total_s)?;
-                }
-                new
-            }
-        };
+        let new = seen.record(shape, plan, time)?;
         let params = match (old, &seen) {
             (Some(old), _) if !new => old,
             (_, Seen::Osdi21(profile)) => profile.fit()?,
-            (old, Seen::Own(seen)) => fit(seen, None, old.as_ref())?.params,
+            (old, Seen::Own(seen)) => fit(seen, self.prior(gpu_type)?.as_ref(), old.as_ref())?.params,
         };
-        self.types.insert(gpu_type.clone(), Known { seen, params });
+        let largest_gpus = before_gpus.max(shape.gpus());
+        self.types.insert(gpu_type.clone(), Known { seen, params, largest_gpus });
+        if new && self.rules != Rules::Osdi21 {
+            self.tell_others(gpu_type)?;
+        }
+        Ok(())
+    }
+
+    /// What the type with most experience says of another one.
+    fn prior(&self, gpu_type: &GpuType) -> Result<Option<ThroughputPrior>, Error> {
+        let others = self.types.iter().filter(|(other, _)| *other != gpu_type);
+        let Some((source, known)) = others.max_by_key(|(_, known)| known.largest_gpus) else {
+            return Ok(None);
+        };
+        if known.largest_gpus == 0 {
+            return Ok(None);
+        }
+        Ok(Some(bootstrap(&TypeCatalog::builtin(), &known.params, source, gpu_type)?))
+    }
+
+    /// Lets types with less experience learn from what was seen on this one.
+    fn tell_others(&mut self, source: &GpuType) -> Result<(), Error> {
+        let experience = self.types.get(source).map_or(0, |known| known.largest_gpus);
+        for gpu_type in self.around.clone().into_iter().filter(|gpu_type| gpu_type != source) {
+            let Some(prior) = self.prior(&gpu_type)? else { continue };
+            let known = self.types.remove(&gpu_type);
+            let (seen, old, largest_gpus) = match known {
+                Some(Known { seen, params, largest_gpus }) => (seen, Some(params), largest_gpus),
+                None => (Seen::Own(Observations::default()), None, 0),
+            };
+            let params = match (&seen, old) {
+                (_, Some(old)) if largest_gpus >= experience => old,
+                (Seen::Own(seen), _) if !seen.is_empty() => fit(seen, Some(&prior), None)?.params,
+                _ => prior.params()?,
+            };
+            self.types.insert(gpu_type, Known { seen, params, largest_gpus });
+        }
         Ok(())
     }
 
@@ -123,7 +188,8 @@ impl Agent {
             let types = self.application.room(cluster, 1).map(|(gpu_type, ..)| gpu_type);
             return Ok(TrialRequest::unprofiled(id, types));
         };
-        let cap = self.largest_gpus.saturating_mul(2).min(cluster.total_gpus());
+        let largest = self.types.values().map(|known| known.largest_gpus).max().unwrap_or(0);
+        let cap = largest.saturating_mul(2).max(1).min(cluster.total_gpus());
         if self.rules == Rules::Osdi21 {
             // Their fair share is on one node, however large, and does not end at the cap.
             let most = cap.max(fair_gpus);
@@ -135,7 +201,7 @@ impl Agent {
         Ok(TrialRequest { max_gpus: cap, ..TrialRequest::new(id, table) })
     }
 
-    /// Whether it has run, so that its goodput is a number of examples per second.
+    /// Whether something is known of it, so that its goodput is a number of examples per second.
     pub(super) fn is_profiled(&self) -> bool {
         !self.types.is_empty()
     }

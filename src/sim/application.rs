@@ -100,6 +100,19 @@ impl Application {
         self.times.keys()
     }
 
+    /// Seconds that a change of its GPUs takes in the simulator of Sia (SOSP'23), and by how much it trains slower there than
+    /// the step times say.
+    pub(super) fn sosp23(&self) -> (f64, f64) {
+        match self.name {
+            "bert" => (120.0, 1.2),
+            "cifar10" => (50.0, 1.8),
+            "deepspeech2" => (25.0, 1.2),
+            "imagenet" => (250.0, 1.2),
+            "ncf" => (15.0, 1.5),
+            _ => (80.0, 1.2),
+        }
+    }
+
     /// As [`Cluster::room`], with no more GPUs of a type than were measured together.
     pub(super) fn room(&self, cluster: &Cluster, most: u32) -> impl Iterator<Item = (GpuType, u32, u32)> {
         cluster.room(most).filter_map(|(gpu_type, node_gpus, total)| {

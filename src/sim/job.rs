@@ -14,6 +14,10 @@ pub(super) struct Job<'a> {
     pub(super) fullest_first: bool,
     /// Whether it models its own speed.
     learns: bool,
+    /// What a change of its GPUs takes.
+    pub(super) restart_s: f64,
+    /// By how much it is slower than its step times say.
+    slowness: f64,
     /// What it runs with; none while it waits.
     running: Option<Running>,
     /// Seconds until it trains again after a change of its GPUs.
@@ -34,6 +38,18 @@ struct Running {
     plan: BatchPlan,
 }
 
+impl Running {
+    /// Whether it is the same on other nodes.
+    fn is_like(&self, other: &Self) -> bool {
+        let sorted = |placement: &[u32]| {
+            let mut gpus = placement.to_vec();
+            gpus.sort_unstable();
+            gpus
+        };
+        self.gpu_type == other.gpu_type && sorted(&self.placement) == sorted(&other.placement)
+    }
+}
+
 /// How fast a job goes at the moment.
 struct Pace {
     time: StepTime,
@@ -45,9 +61,15 @@ struct Pace {
 impl<'a> Job<'a> {
     pub(super) fn new(spec: &'a JobSpec, agent: Agent, settings: &Settings) -> Self {
         let learns = adapts(settings.policy);
+        let (restart_s, slowness) = match settings.rules {
+            Rules::Sosp23 => spec.application.sosp23(),
+            Rules::Own | Rules::Osdi21 => (settings.restart_delay_s, 1.0),
+        };
         Self {
             spec,
             learns,
+            restart_s,
+            slowness,
             agent,
             allocation: Allocation::none(),
             fullest_first: settings.rules == Rules::Osdi21 && !learns,
@@ -74,12 +96,11 @@ impl<'a> Job<'a> {
         &mut self,
         allocation: Allocation,
         cluster: &Cluster,
-        delay_s: f64,
+        rules: Rules,
     ) -> Result<(), Error> {
         self.allocation = allocation;
         let first = self.allocation.iter().next();
-        let Some((node, shape)) = first.zip(self.allocation.shape()).map(|((node, _), shape)| (node, shape))
-        else {
+        let Some(((node, _), shape)) = first.zip(self.allocation.shape()) else {
             self.running = None;
             return Ok(());
         };
@@ -88,10 +109,16 @@ impl<'a> Job<'a> {
         if self.fullest_first {
             placement.sort_unstable_by(|a, b| b.cmp(a));
         }
-        self.delay_s = delay_s;
-        self.restarts = Some(self.restarts.map_or(0, |restarts| restarts + 1));
+        let before = self.running.take();
         let plan = BatchPlan { per_gpu: 0, accumulation: 0 };
-        self.running = Some(Running { gpu_type, shape, placement, plan });
+        let now = Running { gpu_type, shape, placement, plan };
+        // In the simulator of Sia it does not matter which nodes they are.
+        let alike = rules == Rules::Sosp23 && before.is_some_and(|before| before.is_like(&now));
+        if !alike {
+            self.delay_s = self.restart_s;
+            self.restarts = Some(self.restarts.map_or(0, |restarts| restarts + 1));
+        }
+        self.running = Some(now);
         self.choose_batch()
     }
 
@@ -128,7 +155,7 @@ impl<'a> Job<'a> {
         let total = plan.total(shape.gpus()) as u32;
         let noise = application.noise(self.epoch, total);
         let gain = noise.gain(f64::from(application.initial_batch()), f64::from(total));
-        let rate = gain / time.with_accumulation_s(plan.accumulation) * (1.0 - interference);
+        let rate = gain / time.with_accumulation_s(plan.accumulation) * (1.0 - interference) / self.slowness;
         Ok(Some(Pace { time, noise, rate }))
     }
 

@@ -31,6 +31,9 @@ pub enum Rules {
     /// Those of the authors' simulator (Pollux OSDI'21), with their quirks: rounds of one interval, epochs that end at
     /// whole seconds, the authors' fit, 50 sampled batches, and NCF on one GPU.
     Osdi21,
+    /// The world of Sia's simulator (SOSP'23), with our jobs: rounds and whole seconds as above, restarts and speeds by model,
+    /// and before its start a job has tried one GPU of each type. A job pays for other GPUs, but not for other nodes.
+    Sosp23,
 }
 
 /// What policies that maximise FITNESS aim at.
@@ -98,8 +101,7 @@ impl Settings {
         range("the interval in seconds", self.interval_s, 1.0, 86_400.0, "1 to 86400")?;
         range("the interference", self.interference, 0.0, 0.99, "0 to 0.99")?;
         range("the restart delay in seconds", self.restart_delay_s, 0.0, 86_400.0, "0 to 86400")?;
-        if self.rules == Rules::Osdi21
-            && (self.interval_s.fract() != 0.0 || self.restart_delay_s.fract() != 0.0)
+        if self.rules != Rules::Own && (self.interval_s.fract() != 0.0 || self.restart_delay_s.fract() != 0.0)
         {
             let value = if self.interval_s.fract() == 0.0 { self.restart_delay_s } else { self.interval_s };
             let what = "a time by the rules of osdi21";
@@ -181,14 +183,14 @@ pub fn simulate(
 ) -> Result<Report, Error> {
     settings.check()?;
     settings.check_cluster(workload)?;
-    let mut run = Run::new(workload, settings);
+    let mut run = Run::new(workload, settings)?;
     if settings.rules == Rules::Own {
         // Jobs that are there from the beginning.
         run.decide()?;
     }
     while run.completed < run.jobs.len() {
         match settings.rules {
-            Rules::Osdi21 => run.advance(settings.interval_s)?,
+            Rules::Osdi21 | Rules::Sosp23 => run.advance(settings.interval_s)?,
             Rules::Own => run.advance_to_news()?,
         }
         run.decide()?;
@@ -216,10 +218,13 @@ struct Run<'a> {
 }
 
 impl<'a> Run<'a> {
-    fn new(workload: &'a Workload, settings: &'a Settings) -> Self {
-        let jobs: Vec<Job> =
-            workload.jobs().iter().map(|spec| Job::new(spec, agent(spec, settings), settings)).collect();
-        Self {
+    fn new(workload: &'a Workload, settings: &'a Settings) -> Result<Self, Error> {
+        let jobs: Vec<Job> = workload
+            .jobs()
+            .iter()
+            .map(|spec| Ok(Job::new(spec, agent(spec, settings)?, settings)))
+            .collect::<Result<_, Error>>()?;
+        Ok(Self {
             settings,
             policy: settings.build_policy(),
             rng: ChaCha8Rng::seed_from_u64(settings.seed),
@@ -229,7 +234,7 @@ impl<'a> Run<'a> {
             completed: 0,
             last_question_s: 0.0,
             last_progress_s: 0.0,
-        }
+        })
     }
 
     fn moment(&self) -> Moment {
@@ -240,7 +245,7 @@ impl<'a> Run<'a> {
     /// Lets all jobs train for some seconds.
     fn advance(&mut self, seconds: f64) -> Result<(), Error> {
         let crowded = self.crowded_nodes();
-        let whole = self.settings.rules == Rules::Osdi21;
+        let whole = self.settings.rules != Rules::Own;
         for job in self.jobs.iter_mut().filter(|job| job.completed_s.is_none()) {
             let slowed = slowdown(&job.allocation, &crowded, self.settings.interference);
             job.advance(self.now_s, seconds, slowed, whole)?;
@@ -277,7 +282,7 @@ impl<'a> Run<'a> {
         for (&job, assignment) in active.iter().zip(plan.assignments) {
             let job = &mut self.jobs[job];
             if assignment.allocation != job.allocation {
-                job.reallocate(assignment.allocation, &self.settings.cluster, self.settings.restart_delay_s)?;
+                job.reallocate(assignment.allocation, &self.settings.cluster, self.settings.rules)?;
             }
         }
         Ok(())
@@ -311,7 +316,7 @@ impl<'a> Run<'a> {
                 current: job.allocation.clone(),
                 age_s: self.now_s - job.spec.submitted_s,
                 reallocations: job.restarts.unwrap_or(0),
-                realloc_delay_s: self.settings.restart_delay_s,
+                realloc_delay_s: job.restart_s,
                 attained_gpu_s: job.attained_gpu_s,
                 requested_gpus: job.spec.requested_gpus,
                 ..request
@@ -419,14 +424,18 @@ fn is_ncf(application: &Application) -> bool {
     application.name() == "ncf"
 }
 
-fn agent(spec: &JobSpec, settings: &Settings) -> Agent {
+fn agent(spec: &JobSpec, settings: &Settings) -> Result<Agent, Error> {
     let batch = match settings.rules {
         _ if !adapts(settings.policy) => Batch::Fixed(spec.requested_batch),
         // The authors' simulator makes this exception.
         Rules::Osdi21 if is_ncf(spec.application) => Batch::Fixed(spec.application.max_batch()),
         _ => Batch::Adaptive,
     };
-    Agent::new(spec.application, settings.agent_rules(), batch)
+    let mut agent = Agent::new(spec.application, settings.agent_rules(), batch, &settings.cluster);
+    if settings.rules == Rules::Sosp23 && batch == Batch::Adaptive {
+        agent.profile()?;
+    }
+    Ok(agent)
 }
 
 fn slowdown(allocation: &Allocation, crowded: &BTreeSet<NodeId>, interference: f64) -> f64 {

@@ -112,6 +112,11 @@ impl StepTimes {
         self.placements.keys().flatten().copied().max().unwrap_or(0)
     }
 
+    /// The batches that were measured on one GPU, with their times.
+    pub(super) fn on_one_gpu(&self) -> impl Iterator<Item = (u32, StepTime)> {
+        self.placements.get(&[1][..]).into_iter().flatten().map(|row| (row.per_gpu, row.time))
+    }
+
     /// The time of one step on a placement, the GPUs of each node in order, with `per_gpu` examples on each of them: between
     /// measured batches of that placement in proportion, and where it was not measured, between those with about as
     /// many nodes, GPUs and examples. None where nothing was measured around it. More nodes than were measured count as
@@ -137,19 +142,25 @@ pub(super) fn smallest_rotation(placement: &[u32]) -> Vec<u32> {
     (0..placement.len()).map(rotated).min().unwrap_or_default()
 }
 
+/// How far beyond the largest measured batch of a placement times go on in proportion: large placements were measured up to
+/// the last batch of a coarse grid.
+const BEYOND: f64 = 1.5;
+
 fn between(rows: &[Measured], per_gpu: u32) -> Option<StepTime> {
     let next = rows.partition_point(|row| row.per_gpu < per_gpu);
-    let above = rows.get(next)?;
-    if above.per_gpu == per_gpu {
-        return Some(above.time);
+    if let Some(exact) = rows.get(next).filter(|row| row.per_gpu == per_gpu) {
+        return Some(exact.time);
     }
-    let below = rows.get(next.checked_sub(1)?)?;
+    let last = rows.last()?;
+    if f64::from(per_gpu) > BEYOND * f64::from(last.per_gpu) {
+        return None;
+    }
+    let next = next.min(rows.len() - 1);
+    let (below, above) = (rows.get(next.checked_sub(1)?)?, &rows[next]);
     let share = f64::from(per_gpu - below.per_gpu) / f64::from(above.per_gpu - below.per_gpu);
     let mix = |low: f64, high: f64| low + share * (high - low);
-    Some(StepTime {
-        step_s: mix(below.time.step_s, above.time.step_s),
-        sync_s: mix(below.time.sync_s, above.time.sync_s),
-    })
+    let step_s = mix(below.time.step_s, above.time.step_s);
+    Some(StepTime { step_s, sync_s: mix(below.time.sync_s, above.time.sync_s).clamp(0.0, step_s) })
 }
 
 #[cfg(test)]
@@ -173,7 +184,7 @@ mod tests {
         assert!((times.at(&[2, 3, 1, 1], 15).unwrap().step_s - 3.0).abs() < 1e-12);
         assert!((times.at(&[2, 2, 2, 1], 15).unwrap().step_s - 2.5).abs() < 1e-12);
         assert!(times.at(&[4, 4], 15).is_none());
-        assert!(times.at(&[1, 2, 1, 3], 9).is_none() && times.at(&[1, 2, 1, 3], 21).is_none());
+        assert!(times.at(&[1, 2, 1, 3], 9).is_none() && times.at(&[1, 2, 1, 3], 31).is_none());
         assert_eq!((times.per_gpu_range(), times.gpus_max(), times.node_gpus_max()), ((10, 20), 7, 3));
     }
 }
