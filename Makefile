@@ -7,7 +7,7 @@ TORCH := scripts/with-libtorch.sh $(CARGO)
 ALL := --locked --workspace --features torch
 
 .DEFAULT_GOAL := help
-.PHONY: help test verify fix bench bench-search bench-c10d libtorch check-cuda cifar10
+.PHONY: help test verify fix paper bench bench-search bench-c10d libtorch check-cuda cifar10
 
 help: ## List the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
@@ -35,6 +35,9 @@ cifar10: ## Get CIFAR-10 into the cache folder
 
 check-cuda: ## Compile what is for GPUs; needs 1.5 GB of packages, but no GPU
 	LIBTORCH_FLAVOUR=cuda $(TORCH) clippy --locked --workspace --features cuda,tch/doc-only --all-targets -- -D warnings
+
+paper: ## Repeat the published experiments into target/paper (an hour of computing)
+	$(CARGO) run --locked --release -- simulate paper target/paper
 
 bench: ## Measure the goodput engine and the allocator
 	$(CARGO) bench --locked --bench engine

@@ -265,3 +265,21 @@ fn goodput_beyond(curve: &Curve, gpus: u32, node_gpus: u32) -> f64 {
         .filter(|_| gpus > 0);
     known.map_or(0.0, |(k, goodput)| goodput * f64::from(gpus) / f64::from(k))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::alloc::placement::tests::{problem, trial};
+
+    #[test]
+    fn the_rules_of_osdi21_know_one_node_and_charge_the_first_start() {
+        let waiting = TrialRequest { age_s: 60.0, realloc_delay_s: 30.0, ..trial(0, 1) };
+        let question = problem("2x4xt4", vec![waiting]);
+        let fair = |rules| Instance::with_rules(&question, rules).unwrap().trials[0].fair_goodput;
+        assert!((fair(SpeedupRules::Own) - 0.9 * 8f64.powf(0.8)).abs() < 1e-12);
+        assert!((fair(SpeedupRules::Osdi21) - 8f64.powf(0.8)).abs() < 1e-12);
+        let factor = |rules| Instance::with_rules(&question, rules).unwrap().trials[0].moved_factor;
+        assert!((factor(SpeedupRules::Own) - 1.0).abs() < 1e-12);
+        assert!((factor(SpeedupRules::Osdi21) - 60.0 / 90.0).abs() < 1e-12);
+    }
+}

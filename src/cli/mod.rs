@@ -8,6 +8,7 @@
 mod ask_tell;
 mod figure;
 mod fit;
+mod paper;
 mod plot;
 mod profile;
 mod results;
@@ -16,8 +17,10 @@ mod study;
 
 use std::{
     io::{self, BufRead, Write},
+    num::NonZero,
     path::PathBuf,
     process::ExitCode,
+    thread,
 };
 
 use clap::{Args, Parser, Subcommand};
@@ -50,6 +53,22 @@ enum Command {
 #[derive(Debug, Subcommand)]
 enum SimulateCommand {
     Workload(WorkloadArgs),
+    Paper(PaperArgs),
+}
+
+/// Repeat the published experiments, into a folder of tables and drawings (an hour of computing)
+#[derive(Debug, Args)]
+#[command(arg_required_else_help = true)]
+struct PaperArgs {
+    /// Where to write; what is there of the same name is replaced
+    #[arg(value_name = "FOLDER")]
+    folder: PathBuf,
+    /// How many workloads of each kind to take, at most
+    #[arg(long, value_name = "COUNT", default_value_t = 8)]
+    workloads: usize,
+    /// How many to simulate at the same time [default: one for each processor]
+    #[arg(long, value_name = "COUNT")]
+    threads: Option<usize>,
 }
 
 /// Simulate a cluster that trains a list of jobs
@@ -257,7 +276,7 @@ pub(crate) fn run(
     cli: Cli,
     input: &mut impl BufRead,
     out: &mut impl Write,
-    notes: &mut impl Write,
+    notes: &mut (impl Write + Send),
 ) -> anyhow::Result<()> {
     let format = |json| if json { fit::Format::Json } else { fit::Format::Text };
     match cli.command {
@@ -266,6 +285,10 @@ pub(crate) fn run(
             let title = title.unwrap_or_else(|| fit::default_title(&files));
             let drawing = svg.map(|path| fit::Drawing { path, title });
             fit::run(&fit::Settings { files, format, drawing }, out, notes)
+        }
+        Command::Simulate(SimulateCommand::Paper(PaperArgs { folder, workloads, threads })) => {
+            let threads = threads.unwrap_or_else(|| thread::available_parallelism().map_or(1, NonZero::get));
+            paper::run(&paper::Settings { folder, workloads, threads }, notes)
         }
         Command::Simulate(SimulateCommand::Workload(args)) => {
             let settings = simulate::Settings {

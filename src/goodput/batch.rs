@@ -472,4 +472,28 @@ mod tests {
             }
         }
     }
+
+    #[test]
+    fn a_batch_is_split_evenly_over_gpus_and_passes() {
+        assert_eq!(BatchPlan::split(2048, 6, 1024, 1), BatchPlan { per_gpu: 342, accumulation: 0 });
+        assert_eq!(BatchPlan::split(4096, 1, 1024, 1), BatchPlan { per_gpu: 1024, accumulation: 3 });
+        assert_eq!(BatchPlan::split(100, 1, 1024, 2), BatchPlan { per_gpu: 50, accumulation: 1 });
+    }
+
+    #[test]
+    fn the_sampled_batch_is_hardly_worse_but_accumulates_on_one_gpu() {
+        let limits = BatchLimits::new(128, BatchMode::Adaptive { max: 4096 }, 32, 1024).unwrap();
+        let (params, noise) = (params(0.05, 0.001, 0.2, 2.0), NoiseScale::new(3000.0).unwrap());
+        for gpus in [1, 2, 7, 16, 64] {
+            let shape = Shape::at_tier(gpus, crate::goodput::Tier::Node);
+            let exact = best_batch(&params, shape, noise, &limits).unwrap();
+            let sampled = best_batch(&params, shape, noise, &limits.sampled()).unwrap();
+            let share = sampled.goodput / exact.goodput;
+            assert!(
+                share < 1.0 + 1e-9 && share > if gpus == 1 { 0.8 } else { 0.995 },
+                "{gpus} GPUs: {share}"
+            );
+            assert!(gpus > 1 || sampled.plan.accumulation > 0);
+        }
+    }
 }

@@ -91,6 +91,11 @@ impl<'a> Job<'a> {
         self.spec.submitted_s <= now_s && self.completed_s.is_none()
     }
 
+    /// Whether it has GPUs but does not train on them yet.
+    pub(super) fn is_restarting(&self) -> bool {
+        self.delay_s > 0.0 && self.running.is_some()
+    }
+
     /// Gives the job other GPUs, or none.
     pub(super) fn reallocate(
         &mut self,

@@ -14,6 +14,7 @@
 
 mod agent;
 mod application;
+mod builtin;
 mod data;
 mod error;
 mod job;

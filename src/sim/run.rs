@@ -315,6 +315,8 @@ impl<'a> Run<'a> {
             trials.push(TrialRequest {
                 current: job.allocation.clone(),
                 age_s: self.now_s - job.spec.submitted_s,
+                // What is on its way stays: to turn back half-way is a waste.
+                pinned: self.settings.rules != Rules::Osdi21 && job.is_restarting(),
                 reallocations: job.restarts.unwrap_or(0),
                 realloc_delay_s: job.restart_s,
                 attained_gpu_s: job.attained_gpu_s,

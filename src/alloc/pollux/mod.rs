@@ -53,6 +53,8 @@ impl Default for PolluxOptions {
 ///   of breeding ends the search.
 /// - Trials have a least number of GPUs, may be pinned, and keep to one GPU type and group: of a mixed row
 ///   the pool with most of its GPUs stays.
+///
+/// With [`SpeedupRules::Osdi21`] it follows their code in all of this but the last two points, for comparisons with it.
 #[derive(Debug, Clone, Default)]
 pub struct PolluxPolicy {
     options: PolluxOptions,
@@ -196,6 +198,12 @@ mod tests {
         let instance = Instance::new(&question).unwrap();
         let space = Space::new(&instance);
         assert_eq!(space.trials, [1, 2, 0], "the least served first");
+        assert_eq!(memory.recall(&instance, &space), [0, 0, 0, 1, 0, 2, 4, 0, 5]);
+        // The authors' code gives the first survivor the first row, whoever had it.
+        question.trials[2].attained_gpu_s = 2.0;
+        let instance = Instance::with_rules(&question, SpeedupRules::Osdi21).unwrap();
+        let space = Space::new(&instance);
+        assert_eq!(space.trials, [1, 0, 2]);
         assert_eq!(memory.recall(&instance, &space), [0, 0, 0, 1, 0, 2, 4, 0, 5]);
     }
 

@@ -241,6 +241,16 @@ mod tests {
     }
 
     #[test]
+    fn the_authors_also_evict_bystanders() {
+        let question = problem("3x4xt4", trials(3));
+        let instance = Instance::with_rules(&question, SpeedupRules::Osdi21).unwrap();
+        let space = Space::new(&instance);
+        let mut cells = [1, 1, 0, 0, 1, 1, 0, 2, 0];
+        Repair::new(&space).apply(&space, &mut cells, &mut ChaCha8Rng::seed_from_u64(0));
+        assert_eq!(cells, [1, 1, 0, 0, 0, 1, 0, 0, 0]);
+    }
+
+    #[test]
     fn a_pinned_distributed_trial_keeps_others_from_its_nodes() {
         let pinned = TrialRequest { pinned: true, ..running(9, 1, &[(0, 1), (1, 1)]) };
         let question = problem("3x4xt4", vec![pinned, trial(0, 1), trial(1, 1)]);

@@ -213,3 +213,57 @@ fn pass(point: &Point, per_gpu: f64) -> (f64, Point) {
     slopes[BETA_GRAD] = growing / (fixed + growing);
     ((fixed + growing).ln(), slopes)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::goodput::{ComputeCost, SyncCost};
+
+    fn profile(params: &ThroughputParams, shapes: &[(u32, u32)], batches: &[u32]) -> Osdi21Profile {
+        let mut profile = Osdi21Profile::default();
+        for &(gpus, nodes) in shapes {
+            for &per_gpu in batches {
+                let shape = Shape::new(gpus, nodes).unwrap();
+                let step_s = params.iter_time_s(shape, f64::from(per_gpu), 0);
+                let sync_s = step_s - params.grad_time_s(f64::from(per_gpu));
+                assert!(profile.record(shape, per_gpu, step_s, sync_s).unwrap());
+            }
+        }
+        profile
+    }
+
+    fn params() -> ThroughputParams {
+        let sync = [SyncCost { alpha_s: 0.03, beta_s: 0.002 }, SyncCost { alpha_s: 0.2, beta_s: 0.001 }];
+        ThroughputParams::new(ComputeCost { alpha_s: 0.02, beta_s: 0.0006 }, sync, 2.0).unwrap()
+    }
+
+    #[test]
+    fn times_that_the_model_made_are_found_again() {
+        let shapes = [(1, 1), (2, 1), (4, 1), (4, 2), (8, 2), (16, 4)];
+        let fitted = profile(&params(), &shapes, &[32, 64, 256, 1024]).fit().unwrap();
+        for (gpus, nodes) in [(1, 1), (3, 1), (12, 3), (32, 8)] {
+            let shape = Shape::new(gpus, nodes).unwrap();
+            let ratio = fitted.iter_time_s(shape, 128.0, 0) / params().iter_time_s(shape, 128.0, 0);
+            assert!((ratio - 1.0).abs() < 0.02, "{gpus} GPUs on {nodes} nodes: {ratio}");
+        }
+    }
+
+    #[test]
+    fn what_was_not_used_costs_nothing_or_a_tenth_more() {
+        let alone = profile(&params(), &[(1, 1)], &[32, 64]).fit().unwrap();
+        assert!(alone.sync_time_s(Shape::new(8, 2).unwrap()).abs() < 1e-12);
+        let local = profile(&params(), &[(1, 1), (2, 1)], &[32, 64]).fit().unwrap();
+        let ratio = local.sync(Tier::Node).alpha_s / local.sync(Tier::Local).alpha_s;
+        assert!((ratio - 1.1).abs() < 1e-9, "{ratio}");
+    }
+
+    #[test]
+    fn a_configuration_counts_once_and_bad_times_are_refused() {
+        let mut profile = Osdi21Profile::default();
+        assert_eq!(profile.fit(), Err(Error::NoObservations));
+        assert!(profile.record(Shape::single(), 32, 0.5, 0.1).unwrap());
+        assert!(!profile.record(Shape::single(), 32, 9.0, 0.1).unwrap());
+        assert!(profile.record(Shape::single(), 64, f64::NAN, 0.1).is_err());
+        assert!(profile.record(Shape::single(), 64, 0.5, 0.5).is_err());
+    }
+}
