@@ -36,7 +36,7 @@ cifar10: ## Get CIFAR-10 into the cache folder
 check-cuda: ## Compile what is for GPUs; needs 1.5 GB of packages, but no GPU
 	LIBTORCH_FLAVOUR=cuda $(TORCH) clippy --locked --workspace --features cuda,tch/doc-only --all-targets -- -D warnings
 
-paper: ## Repeat the published experiments into target/paper (an hour of computing)
+paper: ## Repeat the published experiments into target/paper (one to two hours of computing)
 	$(CARGO) run --locked --release -- simulate paper target/paper
 
 bench: ## Measure the goodput engine and the allocator

@@ -56,7 +56,7 @@ enum SimulateCommand {
     Paper(PaperArgs),
 }
 
-/// Repeat the published experiments, into a folder of tables and drawings (an hour of computing)
+/// Repeat the published experiments, into a folder of tables and drawings (one to two hours of computing)
 #[derive(Debug, Args)]
 #[command(arg_required_else_help = true)]
 struct PaperArgs {
