@@ -7,7 +7,7 @@ TORCH := scripts/with-libtorch.sh $(CARGO)
 ALL := --locked --workspace --features torch
 
 .DEFAULT_GOAL := help
-.PHONY: help test test-cuda verify fix bench bench-engine bench-elastic bench-study bench-search bench-c10d libtorch check-cuda cifar10
+.PHONY: help test test-cuda verify fix paper bench bench-engine bench-elastic bench-study bench-search bench-c10d libtorch check-cuda cifar10
 
 help: ## List the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
@@ -48,6 +48,9 @@ test-cuda: peer ## Run the tests of elastic training on two GPUs; gets PyTorch w
 peer:
 	python3 -m venv $(PEER)
 	$(PEER)/bin/pip install --quiet torch==2.13.0 numpy
+
+paper: ## Repeat the published experiments into target/paper (one to two hours of computing)
+	$(CARGO) run --locked --release -- simulate paper target/paper
 
 bench: bench-engine bench-elastic ## Measure the engine, and elastic training against PyTorch
 

@@ -8,6 +8,7 @@
 //! - [`space`]: what can be searched;
 //! - [`tpe`]: what to try next;
 //! - [`trials`]: the life of a study, and when a trial is given up;
+//! - [`sim`]: what a cluster would do with a list of jobs, in virtual time;
 //! - [`store`]: studies on disk;
 //! - [`worker`]: training on worker processes that come and go, with the feature `torch`;
 //! - [`wire`]: what a head and its workers tell each other;
@@ -18,6 +19,7 @@
 pub mod alloc;
 pub mod cli;
 pub mod goodput;
+pub mod sim;
 pub mod space;
 pub mod store;
 pub mod tpe;

@@ -9,6 +9,17 @@ use crate::goodput::{Curve, GpuType, Tier};
 /// stay empty.
 const MOVED_FACTOR_MIN: f64 = 0.01;
 
+/// Whose rules speedups follow.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum SpeedupRules {
+    /// Ours.
+    #[default]
+    Own,
+    /// Those of the authors' simulator, for comparison: a fair share is on one node whatever its size, a first start pays
+    /// for a move too, and the factor of a move may be 0.
+    Osdi21,
+}
+
 /// GPUs of one trial by node position, sorted, without zeros.
 pub(crate) type Row = Vec<(usize, u32)>;
 
@@ -77,10 +88,15 @@ pub(crate) struct Instance {
     pub(crate) trials: Vec<TrialData>,
     pub(crate) fairness: Fairness,
     pub(crate) avoid_interference: bool,
+    pub(crate) rules: SpeedupRules,
 }
 
 impl Instance {
     pub(crate) fn new(problem: &Problem) -> Result<Self, Error> {
+        Self::with_rules(problem, SpeedupRules::Own)
+    }
+
+    pub(crate) fn with_rules(problem: &Problem, rules: SpeedupRules) -> Result<Self, Error> {
         problem.check()?;
         let mut pools: Vec<Pool> = Vec::new();
         let mut pool_of = BTreeMap::new();
@@ -97,10 +113,10 @@ impl Instance {
         }
         let fair_gpus = problem.cluster.total_gpus().div_ceil(problem.trials.len().max(1) as u32);
         let mut trials: Vec<_> =
-            problem.trials.iter().map(|trial| compile(trial, &nodes, &pools, fair_gpus)).collect();
+            problem.trials.iter().map(|trial| compile(trial, &nodes, &pools, fair_gpus, rules)).collect();
         release_impossible_pins(&mut trials, &nodes);
         let (fairness, avoid_interference) = (problem.fairness, problem.avoid_interference);
-        Ok(Self { nodes, pools, trials, fairness, avoid_interference })
+        Ok(Self { nodes, pools, trials, fairness, avoid_interference, rules })
     }
 
     /// Speedup of a trial with these GPUs, including the re-allocation factor.
@@ -148,8 +164,14 @@ impl Instance {
     }
 }
 
-fn compile(trial: &TrialRequest, nodes: &[NodeSlot], pools: &[Pool], fair_gpus: u32) -> TrialData {
-    let fair = fair_goodput(trial, pools, fair_gpus);
+fn compile(
+    trial: &TrialRequest,
+    nodes: &[NodeSlot],
+    pools: &[Pool],
+    fair_gpus: u32,
+    rules: SpeedupRules,
+) -> TrialData {
+    let fair = fair_goodput(trial, pools, fair_gpus, rules);
     let speedups = pools
         .iter()
         .map(|pool| {
@@ -170,11 +192,12 @@ fn compile(trial: &TrialRequest, nodes: &[NodeSlot], pools: &[Pool], fair_gpus: 
         .collect();
     let one_pool = |row: &Row| row.windows(2).all(|pair| nodes[pair[0].0].pool == nodes[pair[1].0].pool);
     let current = current.filter(one_pool).unwrap_or_default();
-    // A trial that waits, or whose GPUs are gone, has to be started anyway.
-    let moved_factor = if current.is_empty() {
-        1.0
-    } else {
-        realloc_factor(trial.age_s, trial.reallocations, trial.realloc_delay_s).max(MOVED_FACTOR_MIN)
+    let factor = realloc_factor(trial.age_s, trial.reallocations, trial.realloc_delay_s);
+    let moved_factor = match rules {
+        SpeedupRules::Osdi21 => factor,
+        // A trial that waits, or whose GPUs are gone, has to be started anyway.
+        SpeedupRules::Own if current.is_empty() => 1.0,
+        SpeedupRules::Own => factor.max(MOVED_FACTOR_MIN),
     };
     TrialData {
         id: trial.id,
@@ -208,12 +231,13 @@ fn release_impossible_pins(trials: &mut [TrialData], nodes: &[NodeSlot]) {
 
 /// Goodput of the fair share, an exclusive 1/J of the cluster (section 4.2): `fair_gpus` GPUs, averaged over
 /// the types the trial can run on by how many GPUs there are of each.
-fn fair_goodput(trial: &TrialRequest, pools: &[Pool], fair_gpus: u32) -> f64 {
+fn fair_goodput(trial: &TrialRequest, pools: &[Pool], fair_gpus: u32, rules: SpeedupRules) -> f64 {
     let wanted = fair_gpus.max(trial.min_gpus);
     let (mut sum, mut share) = (0.0, 0.0);
     for pool in pools {
         let Some(curve) = trial.table.get(&pool.gpu_type) else { continue };
-        let goodput = goodput_beyond(curve, wanted.min(pool.gpus), pool.largest);
+        let node_gpus = if rules == SpeedupRules::Osdi21 { u32::MAX } else { pool.largest };
+        let goodput = goodput_beyond(curve, wanted.min(pool.gpus), node_gpus);
         if goodput > 0.0 {
             sum += goodput * f64::from(pool.gpus);
             share += f64::from(pool.gpus);
@@ -240,4 +264,22 @@ fn goodput_beyond(curve: &Curve, gpus: u32, node_gpus: u32) -> f64 {
         .or_else(|| smallest_with(Tier::Node))
         .filter(|_| gpus > 0);
     known.map_or(0.0, |(k, goodput)| goodput * f64::from(gpus) / f64::from(k))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::alloc::placement::tests::{problem, trial};
+
+    #[test]
+    fn the_rules_of_osdi21_know_one_node_and_charge_the_first_start() {
+        let waiting = TrialRequest { age_s: 60.0, realloc_delay_s: 30.0, ..trial(0, 1) };
+        let question = problem("2x4xt4", vec![waiting]);
+        let fair = |rules| Instance::with_rules(&question, rules).unwrap().trials[0].fair_goodput;
+        assert!((fair(SpeedupRules::Own) - 0.9 * 8f64.powf(0.8)).abs() < 1e-12);
+        assert!((fair(SpeedupRules::Osdi21) - 8f64.powf(0.8)).abs() < 1e-12);
+        let factor = |rules| Instance::with_rules(&question, rules).unwrap().trials[0].moved_factor;
+        assert!((factor(SpeedupRules::Own) - 1.0).abs() < 1e-12);
+        assert!((factor(SpeedupRules::Osdi21) - 60.0 / 90.0).abs() < 1e-12);
+    }
 }

@@ -14,6 +14,7 @@
 
 mod allocation;
 mod cluster;
+mod completion;
 mod error;
 mod fixed;
 mod instance;
@@ -32,6 +33,7 @@ pub use allocation::Allocation;
 pub use cluster::{Cluster, Node, NodeId};
 pub use error::Error;
 pub use fixed::StaticPolicy;
+pub use instance::SpeedupRules;
 pub use kind::PolicyKind;
 pub use objective::{Fairness, realloc_factor};
 pub use optimal::{GoodputOptions, GoodputPolicy};

@@ -40,7 +40,8 @@ pub struct TrialRequest {
     pub attained_gpu_s: f64,
     /// The GPUs its user asks for: what `static` and `tiresias` give.
     pub requested_gpus: u32,
-    /// Examples (at the efficiency of the initial batch) until it is done: what `optimus` goes by.
+    /// Examples (at the efficiency of the initial batch) until it is done: what `optimus` and
+    /// [`Problem::aim_at_completion`] go by. 0 if unknown.
     pub remaining_examples: f64,
 }
 

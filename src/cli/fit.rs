@@ -68,7 +68,7 @@ pub(crate) fn run(settings: &Settings, out: &mut impl Write, notes: &mut impl Wr
 }
 
 /// Writes a file that is either complete or not there: others never see a part of it.
-fn write_whole(path: &Path, text: &str) -> io::Result<()> {
+pub(crate) fn write_whole(path: &Path, text: &str) -> io::Result<()> {
     let mut name = path.file_name().ok_or(io::ErrorKind::InvalidFilename)?.to_owned();
     name.push(format!(".{}.tmp", process::id()));
     let temporary = path.with_file_name(name);

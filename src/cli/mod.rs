@@ -9,20 +9,25 @@ mod ask_tell;
 mod figure;
 mod fit;
 mod inspect;
+mod paper;
 mod plot;
 mod profile;
 mod results;
+mod simulate;
 mod study;
 mod table;
 mod train;
 
 use std::{
     io::{self, BufRead, Write},
+    num::NonZero,
     panic,
     path::PathBuf,
     process::{self, ExitCode},
+    thread,
 };
 
+use crate::sim::Rules;
 use clap::{Args, Parser, Subcommand};
 
 /// The exit code of a panic, also where panics abort.
@@ -98,6 +103,87 @@ enum Command {
     Importance(ImportanceArgs),
     Fit(FitArgs),
     Train(train::TrainArgs),
+    #[command(subcommand)]
+    Simulate(SimulateCommand),
+}
+
+/// Simulate a cluster
+#[derive(Debug, Subcommand)]
+enum SimulateCommand {
+    Workload(WorkloadArgs),
+    Paper(PaperArgs),
+}
+
+/// Repeat the published experiments, into a folder of tables and drawings (one to two hours of computing)
+#[derive(Debug, Args)]
+#[command(arg_required_else_help = true)]
+struct PaperArgs {
+    /// Where to write; what is there of the same name is replaced
+    #[arg(value_name = "FOLDER")]
+    folder: PathBuf,
+    /// How many workloads of each kind to take, at most
+    #[arg(long, value_name = "COUNT", default_value_t = 8)]
+    workloads: usize,
+    /// How many to simulate at the same time [default: one for each processor]
+    #[arg(long, value_name = "COUNT")]
+    threads: Option<usize>,
+}
+
+/// Simulate a cluster that trains a list of jobs
+#[derive(Debug, Args)]
+#[command(long_about = ABOUT_WORKLOAD, after_long_help = WORKLOAD_COLUMNS, arg_required_else_help = true)]
+struct WorkloadArgs {
+    /// The jobs, a CSV file with a header line
+    #[arg(value_name = "FILE.csv")]
+    file: PathBuf,
+    /// Who shares the GPUs out: goodput, pollux, optimus, tiresias or static
+    #[arg(long, default_value = "goodput")]
+    policy: String,
+    /// The machines, such as 2x8xa100,4x4xt4, or a study file that has them
+    #[arg(long, value_name = "CLUSTER", default_value = "16x4xt4")]
+    cluster: String,
+    /// Seconds between two decisions, at most
+    #[arg(long, value_name = "SECONDS", default_value_t = 60.0)]
+    interval: f64,
+    /// The fairness exponent of goodput and pollux [default: -1; without it, goodput aims at a low mean completion time]
+    #[arg(long, allow_negative_numbers = true)]
+    p: Option<f64>,
+    /// The share of its speed that a distributed job loses next to another one on the same node
+    #[arg(long, value_name = "SHARE", default_value_t = 0.0)]
+    interference: f64,
+    /// Let distributed jobs share nodes
+    #[arg(long)]
+    no_avoidance: bool,
+    /// Seconds that a job stands still when its GPUs change
+    #[arg(long, value_name = "SECONDS", default_value_t = 30.0)]
+    restart_delay: f64,
+    /// For policies that draw random numbers
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
+    /// Follow the simulator of a paper to the second, its quirks included
+    #[arg(long, value_name = "PAPER", value_enum)]
+    compat: Option<Compat>,
+    /// Print one JSON object instead of text, all jobs included
+    #[arg(long)]
+    json: bool,
+}
+
+/// Whose simulator to follow.
+#[derive(Debug, Clone, Copy, clap::ValueEnum)]
+enum Compat {
+    /// Pollux (OSDI'21)
+    Osdi21,
+    /// Sia (SOSP'23)
+    Sosp23,
+}
+
+impl Compat {
+    const fn rules(self) -> Rules {
+        match self {
+            Self::Osdi21 => Rules::Osdi21,
+            Self::Sosp23 => Rules::Sosp23,
+        }
+    }
 }
 
 /// Fit the throughput model to measured step times
@@ -234,6 +320,25 @@ Show how much each parameter matters
 The share of the objective's variance that each parameter explains by itself, from a random forest over the
 finished trials (functional ANOVA, Hutter et al. 2014).";
 
+const ABOUT_WORKLOAD: &str = "\
+Simulate a cluster that trains a list of jobs
+
+Each job trains one of six measured models. The policy is asked whenever a job comes or goes, and at least
+once in every interval.";
+
+const WORKLOAD_COLUMNS: &str = "\
+Columns, in any order:
+  name          of the job
+  time          of its submission, in seconds
+  application   bert, cifar10, deepspeech2, imagenet, ncf or yolov3
+  num_replicas  GPUs that its user asks for, for policies that do not adapt
+  batch_size    total batch that its user asks for, likewise
+Lines that begin with `#` are ignored. Step times were measured on t4 (up to 4 GPUs in a node), a100 and
+rtx2080ti (up to 8).
+
+Example:
+  pollux-tune simulate workload data/workloads/osdi21/load-1.0/workload-1.csv --policy tiresias --compat osdi21";
+
 const ABOUT_FIT: &str = "\
 Fit the throughput model to measured step times
 
@@ -269,7 +374,7 @@ fn run(
     trainables: Trainables,
     input: &mut impl BufRead,
     out: &mut impl Write,
-    notes: &mut impl Write,
+    notes: &mut (impl Write + Send),
 ) -> anyhow::Result<()> {
     #[cfg(not(feature = "torch"))]
     let _ = trainables;
@@ -285,6 +390,26 @@ fn run(
         Command::Train(arguments) => train::run(&arguments, trainables, out, notes),
         #[cfg(not(feature = "torch"))]
         Command::Train(arguments) => train::run(&arguments),
+        Command::Simulate(SimulateCommand::Paper(PaperArgs { folder, workloads, threads })) => {
+            let threads = threads.unwrap_or_else(|| thread::available_parallelism().map_or(1, NonZero::get));
+            paper::run(&paper::Settings { folder, workloads, threads }, notes)
+        }
+        Command::Simulate(SimulateCommand::Workload(args)) => {
+            let settings = simulate::Settings {
+                workload: args.file,
+                policy: args.policy,
+                cluster: args.cluster,
+                rules: args.compat.map_or(Rules::Own, Compat::rules),
+                interval_s: args.interval,
+                p: args.p,
+                interference: args.interference,
+                avoid_interference: !args.no_avoidance,
+                restart_delay_s: args.restart_delay,
+                seed: args.seed,
+                format: format(args.json),
+            };
+            simulate::workload(&settings, out, notes)
+        }
         Command::Check(CheckArgs { files }) => study::check(&files, out, notes),
         Command::Schema => study::schema(out),
         Command::AskTell(AskTellArgs { study, journal, warm_start }) => {
@@ -319,7 +444,8 @@ fn exit_code(error: &anyhow::Error) -> ExitCode {
         || error.is::<inspect::Error>()
         || error.downcast_ref::<crate::store::Error>().is_some_and(inspect::is_of_input)
         || error.is::<crate::trials::Error>()
-        || error.is::<train::Error>();
+        || error.is::<train::Error>()
+        || error.is::<simulate::Error>();
     ExitCode::from(if of_input { 2 } else { 1 })
 }
 

@@ -28,6 +28,7 @@ pub struct BatchLimits {
     mode: BatchMode,
     per_gpu_min: u32,
     per_gpu_max: u32,
+    sampled: bool,
 }
 
 impl BatchLimits {
@@ -47,7 +48,7 @@ impl BatchLimits {
         if let BatchMode::Adaptive { max } = mode {
             ordered("the initial batch size", initial, "the maximum batch size", max)?;
         }
-        Ok(Self { initial, mode, per_gpu_min, per_gpu_max })
+        Ok(Self { initial, mode, per_gpu_min, per_gpu_max, sampled: false })
     }
 
     /// The initial total batch `M0`.
@@ -56,10 +57,23 @@ impl BatchLimits {
         self.initial
     }
 
-    /// The largest pass on one GPU.
+    /// The smallest batch of one pass on one GPU.
+    #[must_use]
+    pub const fn per_gpu_min(&self) -> u32 {
+        self.per_gpu_min
+    }
+
+    /// The largest batch of one pass on one GPU.
     #[must_use]
     pub const fn per_gpu_max(&self) -> u32 {
         self.per_gpu_max
+    }
+
+    /// The same limits, with the best batch found as the authors' code does, for comparison: among 50 samples, and on one
+    /// GPU never more than the initial batch in one pass.
+    #[must_use]
+    pub const fn sampled(self) -> Self {
+        Self { sampled: true, ..self }
     }
 
     /// The most GPUs that can share the largest batch.
@@ -82,6 +96,15 @@ pub struct BatchPlan {
 }
 
 impl BatchPlan {
+    /// Divides a total batch as evenly as it goes over `gpus` GPUs (at least one), in as few passes as the memory for
+    /// `per_gpu_max` examples allows, but `passes` at least. Rounding up may make the total larger.
+    #[must_use]
+    pub fn split(total: u32, gpus: u32, per_gpu_max: u32, passes: u32) -> Self {
+        let share = total.div_ceil(gpus);
+        let passes = share.div_ceil(per_gpu_max).max(passes).max(1);
+        Self { per_gpu: share.div_ceil(passes), accumulation: passes - 1 }
+    }
+
     /// The total batch M on `gpus` GPUs.
     #[must_use]
     pub fn total(&self, gpus: u32) -> u64 {
@@ -128,20 +151,55 @@ pub fn best_batch(
     limits: &BatchLimits,
 ) -> Option<BestBatch> {
     match limits.mode {
+        BatchMode::Adaptive { max } if limits.sampled => sampled_batch(params, shape, noise, limits, max),
         BatchMode::Adaptive { max } => Search::new(params, shape, noise, limits, max).run(),
         BatchMode::Fixed => fixed_batch(params, shape, limits),
     }
 }
 
 fn fixed_batch(params: &ThroughputParams, shape: Shape, limits: &BatchLimits) -> Option<BestBatch> {
-    let share = limits.initial.div_ceil(shape.gpus());
     if limits.initial < shape.gpus().saturating_mul(limits.per_gpu_min) {
         return None;
     }
-    let passes = share.div_ceil(limits.per_gpu_max);
-    let plan = BatchPlan { per_gpu: share.div_ceil(passes), accumulation: passes - 1 };
+    let plan = BatchPlan::split(limits.initial, shape.gpus(), limits.per_gpu_max, 1);
     let time_s = params.iter_time_s(shape, f64::from(plan.per_gpu), plan.accumulation);
     Some(BestBatch { plan, goodput: f64::from(limits.initial) / time_s })
+}
+
+/// The authors' search: of 50 total batches in geometric order the first that is best after rounding. On one GPU they want
+/// an accumulation pass with any batch above the initial one, for the sake of their estimate of the noise.
+fn sampled_batch(
+    params: &ThroughputParams,
+    shape: Shape,
+    noise: NoiseScale,
+    limits: &BatchLimits,
+    max: u32,
+) -> Option<BestBatch> {
+    const SAMPLES: u32 = 50;
+    const EPS: f64 = 1e-8;
+    let gpus = f64::from(shape.gpus());
+    let (initial, low) = (f64::from(limits.initial), f64::from(limits.per_gpu_min) * gpus);
+    let (low, high) = (initial.max(low), f64::from(max));
+    let search = Search::new(params, shape, noise, limits, max);
+    let mut best: Option<BestBatch> = None;
+    let mut last = None;
+    for sample in 0..SAMPLES {
+        let share = low * (high / low).powf(f64::from(sample) / f64::from(SAMPLES - 1)) / gpus;
+        let mut accumulation = (share / f64::from(limits.per_gpu_max) - EPS).ceil().max(1.0) - 1.0;
+        if shape.gpus() == 1 && share > initial + EPS {
+            accumulation = accumulation.max(1.0);
+        }
+        let per_gpu = (share / (accumulation + 1.0) - EPS).ceil() as u32;
+        let plan = BatchPlan { per_gpu, accumulation: accumulation as u32 };
+        if last.replace(plan) == Some(plan) || !(limits.per_gpu_min..=limits.per_gpu_max).contains(&per_gpu) {
+            continue;
+        }
+        let found = search.at(plan.per_gpu, plan.accumulation);
+        if best.is_none_or(|best| found.goodput > best.goodput) {
+            best = Some(found);
+        }
+    }
+    best
 }
 
 /// Goodputs that differ by less than this share are the same.
@@ -414,6 +472,30 @@ mod tests {
                 prop_assert!(total >= u64::from(initial) && total <= u64::from(max));
                 prop_assert!(found.plan.per_gpu >= low && found.plan.per_gpu <= low + high);
             }
+        }
+    }
+
+    #[test]
+    fn a_batch_is_split_evenly_over_gpus_and_passes() {
+        assert_eq!(BatchPlan::split(2048, 6, 1024, 1), BatchPlan { per_gpu: 342, accumulation: 0 });
+        assert_eq!(BatchPlan::split(4096, 1, 1024, 1), BatchPlan { per_gpu: 1024, accumulation: 3 });
+        assert_eq!(BatchPlan::split(100, 1, 1024, 2), BatchPlan { per_gpu: 50, accumulation: 1 });
+    }
+
+    #[test]
+    fn the_sampled_batch_is_hardly_worse_but_accumulates_on_one_gpu() {
+        let limits = BatchLimits::new(128, BatchMode::Adaptive { max: 4096 }, 32, 1024).unwrap();
+        let (params, noise) = (params(0.05, 0.001, 0.2, 2.0), NoiseScale::new(3000.0).unwrap());
+        for gpus in [1, 2, 7, 16, 64] {
+            let shape = Shape::at_tier(gpus, crate::goodput::Tier::Node);
+            let exact = best_batch(&params, shape, noise, &limits).unwrap();
+            let sampled = best_batch(&params, shape, noise, &limits.sampled()).unwrap();
+            let share = sampled.goodput / exact.goodput;
+            assert!(
+                share < 1.0 + 1e-9 && share > if gpus == 1 { 0.8 } else { 0.995 },
+                "{gpus} GPUs: {share}"
+            );
+            assert!(gpus > 1 || sampled.plan.accumulation > 0);
         }
     }
 }

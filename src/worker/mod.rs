@@ -1,6 +1,6 @@
 //! Elastic training in worker processes.
 //!
-//! A user writes a [`Trainable`] and puts it into a [`Registry`]. A [`Pool`] starts the program again as its workers, one for each
+//! A user writes a `Trainable` and puts it into a `Registry`. A `Pool` starts the program again as its workers, one for each
 //! slot, and each hosts a rank of whatever trial it is given. Workers of a trial form a group; a group re-forms in place when
 //! workers come, go or die.
 //!

@@ -20,7 +20,7 @@ use self::{
     nsga::{Population, Search},
     space::Space,
 };
-use super::{Error, NodeId, Plan, Policy, Problem, TrialId, instance::Instance};
+use super::{Error, NodeId, Plan, Policy, Problem, SpeedupRules, TrialId, instance::Instance};
 
 /// How much the search of [`PolluxPolicy`] may try.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,12 +29,14 @@ pub struct PolluxOptions {
     pub population: usize,
     /// Generations including the initial one; 0 counts as 1.
     pub generations: u32,
+    /// Whose rules it follows where ours differ.
+    pub rules: SpeedupRules,
 }
 
 impl Default for PolluxOptions {
     /// The authors' figures.
     fn default() -> Self {
-        Self { population: 100, generations: 100 }
+        Self { population: 100, generations: 100, rules: SpeedupRules::Own }
     }
 }
 
@@ -51,6 +53,8 @@ impl Default for PolluxOptions {
 ///   of breeding ends the search.
 /// - Trials have a least number of GPUs, may be pinned, and keep to one GPU type and group: of a mixed row
 ///   the pool with most of its GPUs stays.
+///
+/// With [`SpeedupRules::Osdi21`] it follows their code in all of this but the last two points, for comparisons with it.
 #[derive(Debug, Clone, Default)]
 pub struct PolluxPolicy {
     options: PolluxOptions,
@@ -79,14 +83,18 @@ impl Policy for PolluxPolicy {
     }
 
     fn allocate(&mut self, problem: &Problem, rng: &mut ChaCha8Rng) -> Result<Plan, Error> {
-        let instance = Instance::new(problem)?;
+        let instance = Instance::with_rules(problem, self.options.rules)?;
         let space = Space::new(&instance);
         if space.cells() == 0 {
             return Plan::from_rows(problem, &instance, &space.rows_of(&instance, &[]), None);
         }
         let mut search = Search::new(&space, self.options, rng);
-        search.seed(&space.current);
-        for cells in self.memory.recall(&instance, &space).chunks_exact(space.cells()) {
+        let remembered = self.memory.recall(&instance, &space);
+        // The authors' search starts from the present allocation only at its first question.
+        if self.options.rules == SpeedupRules::Own || remembered.is_empty() {
+            search.seed(&space.current);
+        }
+        for cells in remembered.chunks_exact(space.cells()) {
             search.seed(cells);
         }
         let front = search.run();
@@ -114,8 +122,15 @@ impl Memory {
         let trial_of: BTreeMap<TrialId, usize> = self.trials.iter().copied().zip(0..).collect();
         let columns: Vec<Option<usize>> =
             instance.nodes.iter().map(|slot| self.nodes.binary_search(&slot.id).ok()).collect();
-        let rows: Vec<Option<usize>> =
+        let mut rows: Vec<Option<usize>> =
             space.trials.iter().map(|&trial| trial_of.get(&instance.trials[trial].id).copied()).collect();
+        if instance.rules == SpeedupRules::Osdi21 {
+            // The authors hand the rows of survivors on by their position, though the order has changed since.
+            let mut survivors: Vec<usize> = rows.iter().copied().flatten().collect();
+            survivors.sort_unstable();
+            let mut next = survivors.into_iter();
+            rows.iter_mut().filter(|row| row.is_some()).for_each(|row| *row = next.next());
+        }
         let mut cells = Vec::with_capacity(self.cells.len() / old_stride * space.cells());
         for matrix in self.cells.chunks_exact(old_stride) {
             for row in &rows {
@@ -139,7 +154,7 @@ mod tests {
     use crate::alloc::{Reason, TrialRequest};
 
     fn small() -> PolluxPolicy {
-        PolluxPolicy::new(PolluxOptions { population: 20, generations: 20 })
+        PolluxPolicy::new(PolluxOptions { population: 20, generations: 20, ..PolluxOptions::default() })
     }
 
     fn solve(policy: &mut PolluxPolicy, problem: &Problem) -> Plan {
@@ -183,6 +198,12 @@ mod tests {
         let instance = Instance::new(&question).unwrap();
         let space = Space::new(&instance);
         assert_eq!(space.trials, [1, 2, 0], "the least served first");
+        assert_eq!(memory.recall(&instance, &space), [0, 0, 0, 1, 0, 2, 4, 0, 5]);
+        // The authors' code gives the first survivor the first row, whoever had it.
+        question.trials[2].attained_gpu_s = 2.0;
+        let instance = Instance::with_rules(&question, SpeedupRules::Osdi21).unwrap();
+        let space = Space::new(&instance);
+        assert_eq!(space.trials, [1, 0, 2]);
         assert_eq!(memory.recall(&instance, &space), [0, 0, 0, 1, 0, 2, 4, 0, 5]);
     }
 

@@ -3,7 +3,10 @@
 use rand::seq::SliceRandom;
 use rand_chacha::ChaCha8Rng;
 
-use super::space::{Space, Worth};
+use super::{
+    super::SpeedupRules,
+    space::{Space, Worth},
+};
 
 /// What the search knows of a matrix.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
@@ -27,6 +30,8 @@ pub(super) struct Repair {
     /// Nodes of the row at hand.
     used: Vec<usize>,
     pool_gpus: Vec<u32>,
+    /// Distributed trials on each node, in the authors' order of repair.
+    tenants: Vec<u32>,
 }
 
 impl Repair {
@@ -36,6 +41,7 @@ impl Repair {
             network_taken: vec![false; space.width],
             used: Vec::with_capacity(space.width),
             pool_gpus: vec![0; space.pools],
+            tenants: vec![0; space.width],
         }
     }
 
@@ -48,13 +54,17 @@ impl Repair {
     pub(super) fn apply(&mut self, space: &Space, cells: &mut [u16], rng: &mut ChaCha8Rng) -> Score {
         self.free.copy_from_slice(&space.capacity);
         self.network_taken.copy_from_slice(&space.network_taken);
+        let walks = space.rules_of == SpeedupRules::Own;
+        if !walks {
+            self.apply_in_steps(space, cells, rng);
+        }
         let (mut total, mut hash) = (space.pinned, 0_u64);
         for (index, row) in cells.chunks_exact_mut(space.width).enumerate() {
             let rules = &space.rules[index];
             self.used.clear();
             self.used.extend(row.iter().enumerate().filter(|(_, cell)| **cell > 0).map(|(node, _)| node));
             let pool = self.keep_one_pool(space, row);
-            if self.used.len() > 1 {
+            if walks && self.used.len() > 1 {
                 self.leave_taken_networks(row);
             }
             self.cap_row(row, rules.cap[pool], rng);
@@ -74,6 +84,30 @@ impl Repair {
             total.speedup += worth.speedup;
         }
         self.score(space, total, hash)
+    }
+
+    /// The authors' order: one step for all rows before the next. Their interference avoidance also takes GPUs from trials
+    /// on one node, if two distributed ones come before on that node.
+    fn apply_in_steps(&mut self, space: &Space, cells: &mut [u16], rng: &mut ChaCha8Rng) {
+        if space.avoid_interference {
+            let distributed = |row: &[u16]| row.iter().filter(|cell| **cell > 0).take(2).count() > 1;
+            self.tenants.fill(0);
+            for row in cells.chunks_exact_mut(space.width) {
+                let spread = distributed(row);
+                for (cell, tenants) in row.iter_mut().zip(&mut self.tenants) {
+                    *tenants += u32::from(spread && *cell > 0);
+                    if *tenants > 1 {
+                        *cell = 0;
+                    }
+                }
+            }
+        }
+        for (row, rules) in cells.chunks_exact_mut(space.width).zip(&space.rules) {
+            self.used.clear();
+            self.used.extend(row.iter().enumerate().filter(|(_, cell)| **cell > 0).map(|(node, _)| node));
+            let pool = self.keep_one_pool(space, row);
+            self.cap_row(row, rules.cap[pool], rng);
+        }
     }
 
     fn score(&self, space: &Space, total: Worth, hash: u64) -> Score {
@@ -204,6 +238,16 @@ mod tests {
         assert_eq!(repaired(&question, &cells).0, [1, 1, 0, 0, 0, 1, 0, 2, 0]);
         question.avoid_interference = false;
         assert_eq!(repaired(&question, &cells).0, cells);
+    }
+
+    #[test]
+    fn the_authors_also_evict_bystanders() {
+        let question = problem("3x4xt4", trials(3));
+        let instance = Instance::with_rules(&question, SpeedupRules::Osdi21).unwrap();
+        let space = Space::new(&instance);
+        let mut cells = [1, 1, 0, 0, 1, 1, 0, 2, 0];
+        Repair::new(&space).apply(&space, &mut cells, &mut ChaCha8Rng::seed_from_u64(0));
+        assert_eq!(cells, [1, 1, 0, 0, 0, 1, 0, 0, 0]);
     }
 
     #[test]

@@ -1,6 +1,9 @@
 //! What is searched: the trials that may move, in order of priority, and what any row is worth.
 
-use super::super::instance::{Instance, Row};
+use super::super::{
+    SpeedupRules,
+    instance::{Instance, Row},
+};
 use crate::goodput::Tier;
 
 /// What a trial's GPUs are worth.
@@ -68,6 +71,8 @@ pub(super) struct Space {
     pub(super) trials: Vec<usize>,
     pub(super) rules: Vec<RowRules>,
     /// How many nodes there are.
+    /// Whose rules repair follows.
+    pub(super) rules_of: SpeedupRules,
     pub(super) width: usize,
     pub(super) pools: usize,
     pub(super) pool_of: Vec<usize>,
@@ -111,6 +116,7 @@ impl Space {
         Self {
             rules: trials.iter().map(|&trial| RowRules::new(instance, trial)).collect(),
             trials,
+            rules_of: instance.rules,
             width,
             pools: instance.pools.len(),
             pool_of: instance.nodes.iter().map(|slot| slot.pool).collect(),

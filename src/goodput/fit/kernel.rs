@@ -28,6 +28,12 @@ pub(crate) fn gamma_from_logit(logit: f64) -> f64 {
     ThroughputParams::GAMMA_MIN + GAMMA_RANGE / (1.0 + (-logit).exp())
 }
 
+/// d gamma / d logit.
+pub(crate) fn gamma_slope(logit: f64) -> f64 {
+    let share = (gamma_from_logit(logit) - ThroughputParams::GAMMA_MIN) / GAMMA_RANGE;
+    GAMMA_RANGE * share * (1.0 - share)
+}
+
 pub(crate) fn logit_from_gamma(gamma: f64) -> f64 {
     let share = ((gamma - ThroughputParams::GAMMA_MIN) / GAMMA_RANGE).clamp(1e-4, 1.0 - 1e-4);
     (share / (1.0 - share)).ln()
@@ -71,8 +77,7 @@ impl Costs {
             *value = value.exp();
         }
         let gamma = gamma_from_logit(point[GAMMA]);
-        let share = (gamma - ThroughputParams::GAMMA_MIN) / GAMMA_RANGE;
-        Self { values, gamma, gamma_slope: GAMMA_RANGE * share * (1.0 - share) }
+        Self { values, gamma, gamma_slope: gamma_slope(point[GAMMA]) }
     }
 
     /// `ln T_iter` (Pollux OSDI'21 eq. 11) of a configuration, and its gradient in the unconstrained variables.

@@ -8,6 +8,7 @@
 
 mod kernel;
 mod objective;
+mod osdi21;
 mod solver;
 mod start;
 #[cfg(test)]
@@ -18,6 +19,7 @@ pub(crate) use kernel::{
 };
 use objective::MODEL_VARIANCE;
 pub(crate) use objective::{CoefficientPrior, Group, Layout, Objective, weight};
+pub use osdi21::Osdi21Profile;
 pub(crate) use solver::Matrix;
 pub(crate) use start::{explored, layout, rough};
 

@@ -80,7 +80,7 @@ where
 }
 
 /// Solves `(H + damping * diag(H)) step = g`; none if that is not positive definite.
-fn damped_step(hessian: &Matrix, gradient: &[f64], damping: f64) -> Option<Vec<f64>> {
+pub(super) fn damped_step(hessian: &Matrix, gradient: &[f64], damping: f64) -> Option<Vec<f64>> {
     let lower = cholesky(hessian, damping)?;
     let mut step = gradient.to_vec();
     solve(&lower, &mut step);

@@ -1,0 +1,231 @@
+//! What a job knows of its own speed, and the batch it chooses with that.
+
+use std::collections::BTreeMap;
+
+use super::{Application, Error, Rules, StepTime};
+use crate::{
+    alloc::{Cluster, TrialId, TrialRequest},
+    goodput::{
+        BatchLimits, BatchPlan, GoodputModel, GpuType, NoiseScale, Observations, Osdi21Profile, Shape,
+        ThroughputParams, ThroughputPrior, TypeCatalog, bootstrap, fit,
+    },
+};
+
+/// How a job comes to its batch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Batch {
+    /// Always this total batch.
+    Fixed(u32),
+    /// Whatever is best at the moment.
+    Adaptive,
+}
+
+/// The goodput model of one job, learned while it runs.
+#[derive(Debug, Clone)]
+pub(super) struct Agent {
+    application: &'static Application,
+    rules: Rules,
+    batch: Batch,
+    noise: NoiseScale,
+    types: BTreeMap<GpuType, Known>,
+    /// Types that it might run on.
+    around: Vec<GpuType>,
+}
+
+/// What was learned on one GPU type.
+#[derive(Debug, Clone)]
+struct Known {
+    seen: Seen,
+    params: ThroughputParams,
+    /// The most GPUs it had there.
+    largest_gpus: u32,
+}
+
+#[derive(Debug, Clone)]
+enum Seen {
+    Own(Observations),
+    Osdi21(Osdi21Profile),
+}
+
+impl Seen {
+    /// Whether the step is of a kind that was not seen before.
+    fn record(&mut self, shape: Shape, plan: BatchPlan, time: StepTime) -> Result<bool, Error> {
+        match self {
+            Self::Osdi21(profile) => Ok(profile.record(shape, plan.per_gpu, time.step_s, time.sync_s)?),
+            Self::Own(seen) => {
+                let (before, total_s) = (seen.len(), time.with_accumulation_s(plan.accumulation));
+                seen.record(shape, plan.per_gpu, plan.accumulation, total_s)?;
+                let new = seen.len() > before;
+                for _ in 1..if new { STEPS } else { 1 } {
+                    seen.record(shape, plan.per_gpu, plan.accumulation, total_s)?;
+                }
+                Ok(new)
+            }
+        }
+    }
+}
+
+/// A step time in a simulation has no scatter: one stands for many.
+const STEPS: u32 = 32;
+
+impl Agent {
+    pub(super) fn new(
+        application: &'static Application,
+        rules: Rules,
+        batch: Batch,
+        cluster: &Cluster,
+    ) -> Self {
+        let around = application.room(cluster, 1).map(|(gpu_type, ..)| gpu_type).collect();
+        Self { application, rules, batch, noise: NoiseScale::ZERO, types: BTreeMap::new(), around }
+    }
+
+    /// Tries some batches on one GPU of each type, as Sia does before a job starts (SOSP'23).
+    pub(super) fn profile(&mut self) -> Result<(), Error> {
+        for gpu_type in &self.around {
+            let Some(times) = self.application.step_times(gpu_type) else { continue };
+            let mut seen = Observations::default();
+            for (per_gpu, time) in times.on_one_gpu() {
+                for _ in 0..STEPS {
+                    seen.record(Shape::single(), per_gpu, 0, time.step_s)?;
+                }
+            }
+            let params = fit(&seen, None, None)?.params;
+            self.types.insert(gpu_type.clone(), Known { seen: Seen::Own(seen), params, largest_gpus: 0 });
+        }
+        Ok(())
+    }
+
+    /// The batch for an allocation of this type.
+    pub(super) fn choose(&self, gpu_type: &GpuType, shape: Shape) -> Option<BatchPlan> {
+        let limits = self.limits(gpu_type)?;
+        let total = match self.batch {
+            Batch::Fixed(total) => Some(total),
+            Batch::Adaptive if self.types.contains_key(gpu_type) => None,
+            Batch::Adaptive => Some(limits.initial().max(limits.per_gpu_min().saturating_mul(shape.gpus()))),
+        };
+        let plan = match total {
+            None => self.model(gpu_type)?.best_batch(gpu_type, shape)?.plan,
+            Some(total) => {
+                let alone = self.rules == Rules::Osdi21 && shape.gpus() == 1 && total > limits.initial();
+                BatchPlan::split(total, shape.gpus(), limits.per_gpu_max(), if alone { 2 } else { 1 })
+            }
+        };
+        // Rounding up must not exceed the largest batch.
+        let most = self.application.max_batch() / (shape.gpus() * (plan.accumulation + 1));
+        Some(BatchPlan { per_gpu: plan.per_gpu.min(most), ..plan }).filter(|plan| plan.per_gpu > 0)
+    }
+
+    /// Takes note of a step, and learns from it what is new.
+    pub(super) fn observe(
+        &mut self,
+        gpu_type: &GpuType,
+        shape: Shape,
+        plan: BatchPlan,
+        time: StepTime,
+        noise: NoiseScale,
+    ) -> Result<(), Error> {
+        self.noise = noise;
+        let known = self.types.remove(gpu_type);
+        let (mut seen, old, before_gpus) = match known {
+            Some(Known { seen, params, largest_gpus }) => (seen, Some(params), largest_gpus),
+            None if self.rules == Rules::Osdi21 => (Seen::Osdi21(Osdi21Profile::default()), None, 0),
+            None => (Seen::Own(Observations::default()), None, 0),
+        };
+        let new = seen.record(shape, plan, time)?;
+        let params = match (old, &seen) {
+            (Some(old), _) if !new => old,
+            (_, Seen::Osdi21(profile)) => profile.fit()?,
+            (old, Seen::Own(seen)) => fit(seen, self.prior(gpu_type)?.as_ref(), old.as_ref())?.params,
+        };
+        let largest_gpus = before_gpus.max(shape.gpus());
+        self.types.insert(gpu_type.clone(), Known { seen, params, largest_gpus });
+        if new && self.rules != Rules::Osdi21 {
+            self.tell_others(gpu_type)?;
+        }
+        Ok(())
+    }
+
+    /// What the type with most experience says of another one.
+    fn prior(&self, gpu_type: &GpuType) -> Result<Option<ThroughputPrior>, Error> {
+        let others = self.types.iter().filter(|(other, _)| *other != gpu_type);
+        let Some((source, known)) = others.max_by_key(|(_, known)| known.largest_gpus) else {
+            return Ok(None);
+        };
+        if known.largest_gpus == 0 {
+            return Ok(None);
+        }
+        Ok(Some(bootstrap(&TypeCatalog::builtin(), &known.params, source, gpu_type)?))
+    }
+
+    /// Lets types with less experience learn from what was seen on this one.
+    fn tell_others(&mut self, source: &GpuType) -> Result<(), Error> {
+        let experience = self.types.get(source).map_or(0, |known| known.largest_gpus);
+        for gpu_type in self.around.clone().into_iter().filter(|gpu_type| gpu_type != source) {
+            let Some(prior) = self.prior(&gpu_type)? else { continue };
+            let known = self.types.remove(&gpu_type);
+            let (seen, old, largest_gpus) = match known {
+                Some(Known { seen, params, largest_gpus }) => (seen, Some(params), largest_gpus),
+                None => (Seen::Own(Observations::default()), None, 0),
+            };
+            let params = match (&seen, old) {
+                (_, Some(old)) if largest_gpus >= experience => old,
+                (Seen::Own(seen), _) if !seen.is_empty() => fit(seen, Some(&prior), None)?.params,
+                _ => prior.params()?,
+            };
+            self.types.insert(gpu_type, Known { seen, params, largest_gpus });
+        }
+        Ok(())
+    }
+
+    /// The job as an allocator sees it, apart from what it has.
+    pub(super) fn request(
+        &self,
+        id: TrialId,
+        cluster: &Cluster,
+        fair_gpus: u32,
+    ) -> Result<TrialRequest, Error> {
+        let Some(model) = self.known() else {
+            let types = self.application.room(cluster, 1).map(|(gpu_type, ..)| gpu_type);
+            return Ok(TrialRequest::unprofiled(id, types));
+        };
+        let largest = self.types.values().map(|known| known.largest_gpus).max().unwrap_or(0);
+        let cap = largest.saturating_mul(2).max(1).min(cluster.total_gpus());
+        if self.rules == Rules::Osdi21 {
+            // Their fair share is on one node, however large, and does not end at the cap.
+            let most = cap.max(fair_gpus);
+            let room =
+                self.application.room(cluster, most).map(|(gpu_type, _, total)| (gpu_type, most, total));
+            return Ok(TrialRequest { max_gpus: cap, ..TrialRequest::new(id, model.table(room)?) });
+        }
+        let table = model.table(self.application.room(cluster, cap))?;
+        Ok(TrialRequest { max_gpus: cap, ..TrialRequest::new(id, table) })
+    }
+
+    /// Whether something is known of it, so that its goodput is a number of examples per second.
+    pub(super) fn is_profiled(&self) -> bool {
+        !self.types.is_empty()
+    }
+
+    fn limits(&self, gpu_type: &GpuType) -> Option<BatchLimits> {
+        let limits = self.application.batch_limits(gpu_type)?;
+        Some(if self.rules == Rules::Osdi21 { limits.sampled() } else { limits })
+    }
+
+    fn known(&self) -> Option<GoodputModel> {
+        let mut types = self.types.iter().peekable();
+        types.peek()?;
+        Some(types.fold(
+            GoodputModel::new(self.noise),
+            |model, (gpu_type, known)| match self.limits(gpu_type) {
+                Some(limits) => model.with_type(gpu_type.clone(), known.params, limits),
+                None => model,
+            },
+        ))
+    }
+
+    fn model(&self, gpu_type: &GpuType) -> Option<GoodputModel> {
+        let known = self.types.get(gpu_type)?;
+        let limits = self.limits(gpu_type)?;
+        Some(GoodputModel::new(self.noise).with_type(gpu_type.clone(), known.params, limits))
+    }
+}
