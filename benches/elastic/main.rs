@@ -28,7 +28,7 @@ use serde_json::json;
 use tch::{Device, Kind, Tensor, nn, nn::ModuleT};
 
 const SOON: Duration = Duration::from_secs(300);
-/// Rounds of each comparison; medians are told.
+/// Rounds of each comparison, if the command line does not say; medians are told.
 const ROUNDS: usize = 5;
 const STEPS: u32 = 16;
 const EXAMPLES: u32 = 4096;
@@ -83,6 +83,7 @@ struct Bench {
     pool: Option<Pool>,
     folder: PathBuf,
     trials: u32,
+    rounds: usize,
 }
 
 impl Bench {
@@ -202,29 +203,35 @@ fn peer_s(python: &Path, width: i64, per_worker: u32, workers: usize) -> f64 {
 fn main() {
     serve_if_worker(&registry());
     let Some(python) = env::args().skip(1).find(|argument| !argument.starts_with("--")) else {
-        println!("usage: elastic PYTHON, one that has torch; see `make bench-elastic`");
+        println!(
+            "usage: elastic PYTHON [--rounds=N] [--width=16|64], with a PYTHON that has torch; see `make bench-elastic`"
+        );
         exit(2);
     };
+    let number =
+        |name: &str| env::args().find_map(|argument| argument.strip_prefix(name)?.parse::<i64>().ok());
+    let widths: Vec<i64> = number("--width=").map_or_else(|| vec![16, 64], |width| vec![width]);
+    let rounds = number("--rounds=").and_then(|rounds| usize::try_from(rounds).ok()).unwrap_or(ROUNDS);
     let folder = env::temp_dir().join(format!("pollux-bench-{}", std::process::id()));
     let slots = vec![Slot { threads: 1, cuda: None }; 2];
     let pool = Pool::new(slots, &folder, &[]).unwrap();
-    let mut bench = Bench { pool: Some(pool), folder: folder.clone(), trials: 0 };
-    print_steps(&mut bench, Path::new(&python));
-    print_pauses(&mut bench);
+    let mut bench = Bench { pool: Some(pool), folder: folder.clone(), trials: 0, rounds };
+    print_steps(&mut bench, Path::new(&python), &widths);
+    print_pauses(&mut bench, &widths);
     drop(bench);
     let _ = fs::remove_dir_all(folder);
 }
 
-fn print_steps(bench: &mut Bench, python: &Path) {
+fn print_steps(bench: &mut Bench, python: &Path, widths: &[i64]) {
     println!(
         "| width | batch of a worker | workers | ours | PyTorch DDP | ours / DDP | without noise scale | its cost |"
     );
     println!("|---|---|---|---|---|---|---|---|");
-    for (width, per_worker) in [(16, 64), (64, 16)] {
+    for (width, per_worker) in widths.iter().map(|&width| (width, if width < 64 { 64 } else { 16 })) {
         for slots in [&[0][..], &[0, 1]] {
             let mut times = [const { Vec::new() }; 3];
             let (mut ratios, mut costs) = (Vec::new(), Vec::new());
-            for _ in 0..ROUNDS {
+            for _ in 0..bench.rounds {
                 let ours = bench.step_s(width, per_worker, slots, true);
                 let theirs = peer_s(python, width, per_worker, slots.len());
                 let without = bench.step_s(width, per_worker, slots, false);
@@ -243,13 +250,11 @@ fn print_steps(bench: &mut Bench, python: &Path) {
     }
 }
 
-fn print_pauses(bench: &mut Bench) {
-    println!(
-        "\n| width | parameters | what happens | times | pause | of it forming | of it hand-over | longest pause |"
-    );
-    println!("|---|---|---|---|---|---|---|---|");
-    for (width, parameters) in [(16, "0.7 million"), (64, "11.2 million")] {
-        let kinds = bench.pauses(width, 4, ROUNDS);
+fn print_pauses(bench: &mut Bench, widths: &[i64]) {
+    println!("\n| width | what happens | times | pause | of it forming | of it hand-over | longest pause |");
+    println!("|---|---|---|---|---|---|---|");
+    for &width in widths {
+        let kinds = bench.pauses(width, 4, bench.rounds);
         for (what, pauses) in ["growth", "shrink", "migration", "a worker killed"].into_iter().zip(kinds) {
             let of = |part: fn(&Pause) -> f64| {
                 let mut values: Vec<f64> = pauses.iter().map(part).collect();
@@ -261,7 +266,7 @@ fn print_pauses(bench: &mut Bench) {
             let (hand_over, _) = of(|pause| pause.hand_over_s);
             let times = pauses.len();
             println!(
-                "| {width} | {parameters} | {what} | {times} | {pause:.0} ms | {form:.0} ms | {hand_over:.0} ms | {longest:.0} ms |"
+                "| {width} | {what} | {times} | {pause:.0} ms | {form:.0} ms | {hand_over:.0} ms | {longest:.0} ms |"
             );
         }
     }

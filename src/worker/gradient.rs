@@ -2,11 +2,7 @@
 
 use tch::{Tensor, no_grad};
 
-use super::{
-    error::Error,
-    flat::{Flat, copy},
-    team::Norms,
-};
+use super::{error::Error, flat::Flat, team::Norms};
 use crate::goodput::{ConsecutiveNorms, GradientNorms, GradientSample, NoiseEstimator};
 
 /// Gathers the gradient statistics of a training, step by step.
@@ -15,10 +11,17 @@ pub(super) struct Gradients {
     pub(super) noise: NoiseEstimator,
     /// Of several workers, the means over all of them are known one step later.
     awaited: Option<Awaited>,
-    /// Of one worker with one pass, the gradient of the step before, and its batch.
-    before: Option<(Tensor, u32)>,
+    /// Of one worker with one pass, the step before.
+    before: Option<Before>,
     /// Of one worker with several passes, the sum of the passes so far, and their squared norms.
     passes: Option<(Tensor, f64)>,
+}
+
+#[derive(Debug)]
+struct Before {
+    gradient: Tensor,
+    batch: u32,
+    sqr: f64,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -70,19 +73,26 @@ impl Gradients {
                 GradientNorms { count, examples: f64::from(total) / n, mean_sqr: norms * n, sqr_of_mean };
             return self.push(sample);
         }
-        let now = copy(&flat.gradients, flat.gradients.device())?;
-        if let Some((before, batch)) = self.before.take()
-            && batch == total
-        {
-            let difference = no_grad(|| now.f_sub(&before))?;
-            self.push(ConsecutiveNorms {
-                batch: f64::from(total),
-                previous_sqr: squared_norm(&before, weighting)?,
-                current_sqr: squared_norm(&now, weighting)?,
-                difference_sqr: squared_norm(&difference, weighting)?,
-            })?;
-        }
-        self.before = Some((now, total));
+        let current_sqr = squared_norm(&flat.gradients, weighting)?;
+        // In place: vectors of this size cost more to allocate than to compute with.
+        let mut vector = match self.before.take() {
+            Some(Before { mut gradient, batch, sqr }) if batch == total => {
+                // The weighting moves on from step to step.
+                let previous_sqr = match weighting {
+                    Some(_) => squared_norm(&gradient, weighting)?,
+                    None => sqr,
+                };
+                let _ = no_grad(|| gradient.f_sub_(&flat.gradients))?;
+                let difference_sqr = squared_norm(&gradient, weighting)?;
+                let batch = f64::from(total);
+                self.push(ConsecutiveNorms { batch, previous_sqr, current_sqr, difference_sqr })?;
+                gradient
+            }
+            Some(Before { gradient, .. }) => gradient,
+            None => flat.gradients.f_zeros_like()?,
+        };
+        no_grad(|| vector.f_copy_(&flat.gradients).map(drop))?;
+        self.before = Some(Before { gradient: vector, batch: total, sqr: current_sqr });
         Ok(())
     }
 

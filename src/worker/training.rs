@@ -251,7 +251,14 @@ impl Training {
         }
         self.batching.learn(report)?;
         let workers = self.group.members().len() as u32;
-        let Some(batch) = self.batching.better(workers, self.batch) else { return Ok(()) };
+        match self.batching.better(workers, self.batch) {
+            Some(batch) => self.use_batch(batch),
+            None => Ok(()),
+        }
+    }
+
+    /// Uses another batch from the next step on that all workers can agree on, until the group changes.
+    pub fn use_batch(&mut self, batch: Batch) -> Result<(), Error> {
         self.batch = batch;
         self.waiting.push(Happening::Retuned(batch));
         let (trial, generation) = (self.task.trial, self.group.generation());

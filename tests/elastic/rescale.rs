@@ -1,6 +1,6 @@
 //! A training that is rescaled ends where an undisturbed one does.
 
-use pollux_tune::worker::{Batching, Happening, Training};
+use pollux_tune::{wire::Batch, worker::Happening};
 use serde_json::json;
 
 use crate::common::{EXAMPLES, Folder, STEPS, assert_same, pool, sgd, state, steps, task, train};
@@ -80,31 +80,43 @@ fn batch_normalization_learns_on_any_number_of_workers() {
     }
 }
 
-/// The batch changes in the middle of an epoch, by what was measured: every example still comes once.
+/// The batch changes in the middle of an epoch, also into several passes: every example still comes once, and counts for less.
 #[test]
-fn the_batch_adapts_and_no_example_is_lost() {
+fn the_batch_changes_and_no_example_is_lost() {
     let folder = Folder::new();
-    let pool = pool(2, &folder);
-    let mut task = task(&folder, "adaptive", sgd());
-    task.epochs = 20.0;
-    let batching = Batching::adaptive(24, 300, 100).expect("fine limits");
-    let mut training = Training::start(pool, task, batching, &[0, 1]).expect("it starts");
-    let (mut batches, mut last) = (Vec::new(), None);
-    let metrics = loop {
-        let next = training.next(std::time::Duration::from_secs(120)).expect("a head").expect("news");
-        match next {
-            Happening::Reported(report) => last = Some(report),
-            Happening::Retuned(batch) => batches.push(batch),
-            Happening::Finished { metrics } => break metrics,
-            Happening::Failed { reason } => panic!("{reason}"),
-            _ => {}
-        }
-    };
-    let last = last.expect("a report");
-    assert!(!batches.is_empty(), "the batch was never changed");
-    assert!(last.batch.expect("a batch").total > 24, "{last:?}");
+    let mut larger = [(10, Batch { total: 60, accumulation: 0 }), (20, Batch { total: 90, accumulation: 2 })]
+        .iter()
+        .peekable();
+    let mut used = vec![24];
+    let (_, all) =
+        train(pool(2, &folder), task(&folder, "batches", sgd()), &[0, 1], |training, happening| {
+            if let Happening::Reported(report) = happening {
+                used.push(report.batch.expect("a batch").total);
+            }
+            if let (Some(steps), Some((at, batch))) = (steps(happening), larger.peek())
+                && steps >= *at
+            {
+                training.use_batch(*batch).expect("workers are there");
+                larger.next();
+            }
+        });
+    used.dedup();
+    assert_eq!(used, [24, 60, 90]);
+    let reports = all.iter().filter_map(|happening| match happening {
+        Happening::Reported(report) => Some(report),
+        _ => None,
+    });
+    let mut before = (0, 0);
+    for report in reports.clone() {
+        // Workers report every step, and some steps may share a report.
+        let (steps, examples) = (report.steps - before.0, report.examples - before.1);
+        assert!((24 * steps..=90 * steps).contains(&examples), "{report:?} after {before:?}");
+        before = (report.steps, report.examples);
+    }
+    let last = reports.last().expect("a report");
     // Larger batches learn less from an example: more examples than statistical epochs.
-    assert!(last.epochs >= 20.0);
-    assert!(last.examples as f64 / f64::from(EXAMPLES) > last.epochs, "{last:?}");
+    assert!(last.epochs >= 6.0);
+    assert!(last.examples as f64 / f64::from(EXAMPLES) > last.epochs + 0.1, "{last:?}");
+    let Some(Happening::Finished { metrics }) = all.last() else { panic!("{:?}", all.last()) };
     assert!(metrics["accuracy"] > 0.7, "{metrics:?}");
 }
