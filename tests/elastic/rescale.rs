@@ -102,7 +102,7 @@ fn the_batch_changes_and_no_example_is_lost() {
         });
     used.dedup();
     assert_eq!(used, [24, 60, 90]);
-    let reports = all.iter().filter_map(|happening| match happening {
+    let mut reports = all.iter().filter_map(|happening| match happening {
         Happening::Reported(report) => Some(report),
         _ => None,
     });
@@ -113,7 +113,7 @@ fn the_batch_changes_and_no_example_is_lost() {
         assert!((24 * steps..=90 * steps).contains(&examples), "{report:?} after {before:?}");
         before = (report.steps, report.examples);
     }
-    let last = reports.last().expect("a report");
+    let last = reports.next_back().expect("a report");
     // Larger batches learn less from an example: more examples than statistical epochs.
     assert!(last.epochs >= 6.0);
     assert!(last.examples as f64 / f64::from(EXAMPLES) > last.epochs + 0.1, "{last:?}");
