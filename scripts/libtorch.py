@@ -21,6 +21,10 @@ import sys
 import zipfile
 from pathlib import Path
 
+# Nothing is to be left behind in the checkout.
+sys.dont_write_bytecode = True
+import cache
+
 VERSION = "2.13.0"
 # To be raised when other files of the same wheels are wanted.
 LAYOUT = 1
@@ -43,14 +47,6 @@ def fail(message):
 
 def say(message):
     print(f"libtorch: {message}", file=sys.stderr, flush=True)
-
-
-def cache_folder():
-    chosen = os.environ.get("POLLUX_TUNE_CACHE")
-    if chosen:
-        return Path(chosen).expanduser().resolve()
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base).resolve() / "pollux-tune"
 
 
 def key(flavour):
@@ -116,14 +112,14 @@ def unpack(wheels, into, flavour):
     (into / "manifest.json").write_text(json.dumps({"key": key(flavour), "files": files}))
 
 
-def install(cache, target, flavour):
-    for leftover in cache.glob(f".partial-{target.name}*"):
+def install(folder, target, flavour):
+    for leftover in folder.glob(f".partial-{target.name}*"):
         shutil.rmtree(leftover)
-    scratch = cache / f".partial-{target.name}"
+    scratch = folder / f".partial-{target.name}"
     scratch.mkdir()
     try:
         size = {"cpu": "540 MB", "cuda": "1.5 GB"}[flavour]
-        say(f"{VERSION} ({flavour}) is not in {cache} yet; downloading about {size} from PyPI, once")
+        say(f"{VERSION} ({flavour}) is not in {folder} yet; downloading about {size} from PyPI, once")
         tree = scratch / "tree"
         tree.mkdir()
         unpack(download(scratch, flavour), tree, flavour)
@@ -152,13 +148,13 @@ def main():
         fail("usage: libtorch.py [cpu|cuda]")
     if (platform.system(), platform.machine()) != ("Linux", "x86_64"):
         fail(f"no pinned download for this machine; set LIBTORCH to a libtorch {VERSION} with c10d and Gloo")
-    cache = cache_folder()
-    target = cache / f"libtorch-{VERSION}-{flavour}"
-    cache.mkdir(parents=True, exist_ok=True)
-    with open(cache / f"{target.name}.lock", "w") as lock:
+    folder = cache.folder()
+    target = folder / f"libtorch-{VERSION}-{flavour}"
+    folder.mkdir(parents=True, exist_ok=True)
+    with open(folder / f"{target.name}.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not is_complete(target, flavour):
-            install(cache, target, flavour)
+            install(folder, target, flavour)
     libtorch = target / "torch"
     if flavour == "cpu":
         link_into_checkout(libtorch)

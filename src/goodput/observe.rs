@@ -78,14 +78,8 @@ impl Observations {
         accumulation: u32,
         iter_time_s: f64,
     ) -> Result<(), Error> {
-        Error::check_positive("the step time in seconds", iter_time_s)?;
-        Error::check_positive("the per-GPU batch size", f64::from(per_gpu))?;
-        let log_batch = f64::from(per_gpu).ln();
-        let batch_class = (4.0 * f64::from(per_gpu).log2()).round() as u32;
-        let key = Key { tier: shape.tier(), gpus: shape.gpus(), batch_class, accumulation };
-        let step = Cell { steps: 1.0, log_batch_sum: log_batch, log_time_sum: iter_time_s.ln() };
-        self.cells.entry(key).or_default().absorb(step);
-        Ok(())
+        let per_gpu = f64::from(per_gpu);
+        self.add(&Observation { shape, per_gpu, accumulation, iter_time_s, steps: 1.0 })
     }
 
     /// Adds steps that were folded elsewhere, such as those in the report of a worker; they count as newer.

@@ -308,7 +308,6 @@ impl Host<'_> {
                 }
             }
             if agreed.leave {
-                self.save(session, &mut desk, false)?;
                 return Ok(End::Left);
             }
         }

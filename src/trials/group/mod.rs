@@ -163,14 +163,9 @@ impl Group {
     /// A worker's process is gone. If nobody is left, the group waits for another [`reshape`](Self::reshape).
     pub fn gone(&mut self, slot: u32) -> Vec<GroupOrder> {
         let was_inside = self.members.contains(&slot) || self.donors.contains(&slot);
-        for slots in
-            [&mut self.preparing, &mut self.ready, &mut self.holders, &mut self.leaving, &mut self.formed]
-        {
-            slots.remove(&slot);
-        }
+        self.forget(slot);
         self.target.retain(|other| *other != slot);
         self.members.retain(|other| *other != slot);
-        self.donors.retain(|other| *other != slot);
         if was_inside {
             self.fail();
         }
@@ -179,12 +174,7 @@ impl Group {
 
     /// A worker has forgotten the trial.
     pub fn released(&mut self, slot: u32) -> Vec<GroupOrder> {
-        for slots in
-            [&mut self.preparing, &mut self.ready, &mut self.holders, &mut self.leaving, &mut self.formed]
-        {
-            slots.remove(&slot);
-        }
-        self.donors.retain(|other| *other != slot);
+        self.forget(slot);
         if self.members.contains(&slot) {
             // It was done with handing over when it was told to come back.
             self.fail();
@@ -203,6 +193,15 @@ impl Group {
             .into_iter()
             .map(|slot| GroupOrder::Release { slot, save: save && Some(slot) == first })
             .collect()
+    }
+
+    /// The worker on a slot has nothing of the trial any more.
+    fn forget(&mut self, slot: u32) {
+        let Self { preparing, ready, holders, leaving, formed, .. } = self;
+        for slots in [preparing, ready, holders, leaving, formed] {
+            slots.remove(&slot);
+        }
+        self.donors.retain(|other| *other != slot);
     }
 
     fn fail(&mut self) {
