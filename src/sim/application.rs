@@ -113,6 +113,11 @@ impl Application {
         }
     }
 
+    /// Channels of the first layer of the network that was measured, for those that are known by their width.
+    pub(super) fn width(&self) -> Option<f64> {
+        matches!(self.name, "cifar10" | "imagenet").then_some(64.0)
+    }
+
     /// As [`Cluster::room`], with no more GPUs of a type than were measured together.
     pub(super) fn room(&self, cluster: &Cluster, most: u32) -> impl Iterator<Item = (GpuType, u32, u32)> {
         cluster.room(most).filter_map(|(gpu_type, node_gpus, total)| {

@@ -49,6 +49,14 @@ pub enum Error {
         /// What the reader says.
         reason: String,
     },
+    /// A trainable that was never measured.
+    #[error("no measurements of `{name}`: allowed are {allowed}")]
+    UnknownTrainable {
+        /// Its name.
+        name: String,
+        /// Those that were.
+        allowed: String,
+    },
     /// A setting is outside of its range.
     #[error("{what} is {value}, allowed is {allowed}")]
     OutOfRange {

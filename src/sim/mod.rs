@@ -19,13 +19,16 @@ mod data;
 mod error;
 mod job;
 mod mesh;
+mod modelled;
 mod report;
 mod run;
 mod step_time;
+mod surface;
 mod workload;
 
 pub use application::Application;
 pub use error::Error;
+pub use modelled::Modelled;
 pub use report::{JobReport, Report};
 pub use run::{Aim, Moment, Rules, Settings, simulate};
 pub use step_time::{StepTime, StepTimes};

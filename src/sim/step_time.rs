@@ -136,6 +136,32 @@ impl StepTimes {
     }
 }
 
+impl StepTimes {
+    /// The same at any batch on any placement that is not empty: below the smallest measured batch as there, beyond the largest
+    /// one as from the one before to that. More nodes, or more GPUs of one, than were measured count as the most that were.
+    pub(super) fn anywhere(&self, placement: &[u32], per_gpu: f64) -> Option<StepTime> {
+        let node_gpus = self.node_gpus_max();
+        let mut fullest: Vec<u32> = placement.iter().map(|gpus| (*gpus).min(node_gpus)).collect();
+        if fullest.len() > self.nodes_max as usize {
+            fullest.sort_unstable_by(|a, b| b.cmp(a));
+            fullest.truncate(self.nodes_max as usize);
+        }
+        let exact = self.placements.get(&smallest_rotation(&fullest));
+        let rows = exact.cloned().unwrap_or_else(|| {
+            let row = |(per_gpu, _)| Some(Measured { per_gpu, time: self.at(&fullest, per_gpu)? });
+            self.on_one_gpu().filter_map(row).collect()
+        });
+        let last = rows.len().checked_sub(1)?;
+        let next = rows.partition_point(|row| f64::from(row.per_gpu) < per_gpu).clamp(1, last.max(1));
+        let (below, above) = (rows[next - 1], rows[next.min(last)]);
+        let span = f64::from(above.per_gpu - below.per_gpu).max(1.0);
+        let share = ((per_gpu - f64::from(below.per_gpu)) / span).max(0.0);
+        let mix = |low: f64, high: f64, share: f64| low + share * (high - low);
+        let sync_s = mix(below.time.sync_s, above.time.sync_s, share.min(1.0));
+        Some(StepTime { step_s: mix(below.time.pass_s(), above.time.pass_s(), share) + sync_s, sync_s })
+    }
+}
+
 /// Of all rotations of a placement the smallest, by which it is filed.
 pub(super) fn smallest_rotation(placement: &[u32]) -> Vec<u32> {
     let rotated = |by: usize| [&placement[by..], &placement[..by]].concat();
