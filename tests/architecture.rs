@@ -52,7 +52,7 @@ const IMPURE: [&str; 17] = [
 ];
 
 /// External crates that only one module may name.
-const HOMES: [(&str, &str); 8] = [
+const HOMES: [(&str, &str); 10] = [
     ("actix", "actors"),
     ("actix_rt", "actors"),
     ("actix_web", "dashboard"),
@@ -61,7 +61,12 @@ const HOMES: [(&str, &str); 8] = [
     ("rusqlite", "store"),
     ("prost", "wire"),
     ("prost_types", "wire"),
+    ("tonic", "wire"),
+    ("tonic_prost", "wire"),
 ];
+
+/// Written by a program, which does not count lines and has lints of its own.
+const GENERATED: [&str; 1] = ["src/wire/proto.rs"];
 
 const PURITY_LINE: &str = "#![deny(clippy::disallowed_methods, clippy::iter_over_hash_type)]";
 const MAX_LINES: usize = 600;
@@ -99,7 +104,8 @@ fn check(file: &str, text: &str) -> Vec<String> {
     let tokens = tokens(text);
     let mut broken = Vec::new();
     let lines = text.lines().count();
-    if lines > MAX_LINES {
+    let by_hand = !GENERATED.contains(&file);
+    if lines > MAX_LINES && by_hand {
         broken.push(format!("{file}: {lines} lines, allowed are {MAX_LINES}"));
     }
     for token in tokens.iter().filter(|token| token.text == "unsafe") {
@@ -110,7 +116,8 @@ fn check(file: &str, text: &str) -> Vec<String> {
     let Some(inside) = file.strip_prefix("src/") else { return broken };
     for (at, token) in tokens.iter().enumerate() {
         let attribute = at > 0 && matches!(tokens[at - 1].text.as_str(), "[" | ",");
-        if token.text == "allow" && attribute && tokens.get(at + 1).is_some_and(|next| next.text == "(") {
+        let is_allow = token.text == "allow" && tokens.get(at + 1).is_some_and(|next| next.text == "(");
+        if is_allow && attribute && by_hand {
             broken.push(format!("{file}:{}: `allow`: write `expect` with a reason", token.line));
         }
     }
@@ -443,6 +450,8 @@ fn what_is_allowed_passes() {
         ("src/actors/mod.rs", "use actix::Actor;\n#[actix::main]\nasync fn f() {}"),
         ("src/dashboard/mod.rs", "use actix_web::web;"),
         ("src/worker/mod.rs", "use c10d::ProcessGroup;\nuse tch::Tensor;"),
+        ("src/wire/gateway.rs", "use tonic::Status;"),
+        ("src/wire/proto.rs", "#![allow(dead_code)]"),
         ("crates/c10d/src/lib.rs", "unsafe {}"),
     ] {
         assert_eq!(verdict(file, text), "", "{file}: {text}");
@@ -468,7 +477,6 @@ fn clocks_input_and_hidden_randomness_are_found_in_pure_code() {
         "let seed = ::std::env::var(name);",
         "use tokio;",
         "#[tokio::main]\nasync fn f() {}",
-        "let stream: tonic::Streaming<M>;",
         "let x = rand::rng().random();",
         "use rand::{Rng, thread_rng};",
     ] {
@@ -484,6 +492,7 @@ fn crates_and_words_stay_where_they_belong() {
     assert!(verdict("src/trials/mod.rs", "fn f(x: tch::Tensor) {}").contains("belongs in src/worker/"));
     assert!(verdict("src/sim/mod.rs", "use c10d::Store;").contains("belongs in src/worker/"));
     assert!(verdict("src/main.rs", "use prost::Message;").contains("belongs in src/wire/"));
+    assert!(verdict("src/actors/mod.rs", "use tonic::Status;").contains("belongs in src/wire/"));
     assert!(verdict("src/worker/mod.rs", "fn f() { unsafe { g() } }").contains("unsafe code"));
     assert!(verdict("tests/a.rs", "unsafe fn f() {}").contains("unsafe code"));
     assert!(verdict("src/cli/mod.rs", "#[allow(dead_code)]\nfn f() {}").contains("`expect`"));

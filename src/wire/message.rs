@@ -3,7 +3,22 @@ use std::{collections::BTreeMap, path::PathBuf};
 use serde::{Deserialize, Serialize};
 
 /// The version of the messages. Head and worker must have the same.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
+
+/// The first words of a worker.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Hello {
+    /// The version of the messages that it speaks: [`VERSION`], unless it is of another program.
+    pub version: u32,
+    /// Its machine.
+    pub node: u32,
+    /// Its slot.
+    pub slot: u32,
+    /// Its process.
+    pub pid: u32,
+    /// Where its store listens.
+    pub store: String,
+}
 
 /// What is trained: the same for all workers of a trial, and for as long as it lives.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -103,17 +118,6 @@ pub enum Command {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Event {
-    /// The first words.
-    Hello {
-        /// The version of the messages that it speaks.
-        version: u32,
-        /// Its slot.
-        slot: u32,
-        /// Its process.
-        pid: u32,
-        /// Where its store listens.
-        store: String,
-    },
     /// A trial could start.
     Prepared {
         /// The trial.
@@ -176,17 +180,16 @@ pub enum Event {
 impl Event {
     /// The trial that it is about.
     #[must_use]
-    pub fn trial(&self) -> Option<u32> {
+    pub fn trial(&self) -> u32 {
         match self {
-            Self::Hello { .. } => None,
             Self::Prepared { trial }
             | Self::Formed { trial, .. }
             | Self::Broken { trial, .. }
             | Self::Checkpointed { trial, .. }
             | Self::Finished { trial, .. }
             | Self::Released { trial }
-            | Self::Failed { trial, .. } => Some(*trial),
-            Self::Reported(report) => Some(report.trial),
+            | Self::Failed { trial, .. } => *trial,
+            Self::Reported(report) => report.trial,
         }
     }
 }

@@ -1,13 +1,42 @@
-//! What a head and its workers tell each other.
+//! What a head and its workers tell each other, and how it gets there.
 //!
-//! A worker process hosts one rank of one trial at a time. Commands go down to it, events come up. Both are plain values here; how
-//! they travel is up to a link.
+//! A worker process hosts one rank of one trial at a time. Commands go down to it, events come up: plain values, which travel as
+//! protobuf in one gRPC call that lasts as long as the worker (`proto/pollux_tune.proto`). The head opens a [`Gateway`]; a
+//! worker attaches itself with [`attach`], or with [`attach_blocking`] if it has no runtime.
 //!
 //! *Architecture invariant:* every message about a group carries the group's generation, and whoever gets one of an older generation
-//! ignores it.
+//! ignores it. What protobuf needs never leaves this module.
 
+mod address;
+mod attach;
+mod convert;
+mod error;
+mod gateway;
 mod message;
+#[expect(clippy::pedantic, unreachable_pub, reason = "it is generated")]
+#[rustfmt::skip]
+mod proto;
+mod secret;
+mod socket;
+#[cfg(test)]
+mod tests;
 
+use std::time::Duration;
+
+pub use address::Address;
+pub use attach::{Listener, Speaker, attach, attach_blocking};
+pub use error::Error;
+pub use gateway::{Gateway, Heard, Line, WorkerId};
 pub use message::{
-    Batch, Command, Event, Form, Member, Metric, Noise, Pause, Report, StepTime, Task, VERSION,
+    Batch, Command, Event, Form, Hello, Member, Metric, Noise, Pause, Report, StepTime, Task, VERSION,
 };
+pub use secret::Secret;
+
+/// Under this key the secret is in the metadata of the call.
+const SECRET: &str = "pollux-tune-secret";
+/// How often each side asks a silent one whether it is still there, and how long it waits for the answer. Dead processes are noticed
+/// at once; this is for dead machines.
+const KEEP_ALIVE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(30);
+/// The largest message in bytes: room for reports of very many evaluations.
+const LARGEST: usize = 64 << 20;

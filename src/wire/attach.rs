@@ -1,0 +1,207 @@
+//! The worker's side: how it gets to its head.
+
+use std::{
+    fmt,
+    sync::{Arc, Condvar, Mutex, PoisonError, mpsc as blocking},
+    thread,
+    time::Duration,
+};
+
+use tokio::{
+    runtime::Builder,
+    sync::mpsc::{self, UnboundedReceiver, UnboundedSender},
+};
+use tokio_stream::{StreamExt, wrappers::UnboundedReceiverStream};
+use tonic::{Code, Request, Status, Streaming, metadata::MetadataValue, transport::Endpoint};
+
+use super::{
+    Address, Command, Error, Event, Hello, KEEP_ALIVE, LARGEST, PATIENCE, SECRET, Secret,
+    proto::{self, head_client::HeadClient},
+};
+
+/// How long a head may take to accept a connection.
+const CONNECTING: Duration = Duration::from_secs(30);
+/// How long last words may take to be heard.
+const FAREWELL: Duration = Duration::from_secs(10);
+
+/// Attaches a worker to its head, inside a tokio runtime.
+///
+/// What is sent goes up. What is received came down; when there is no more, the head is gone or does not need this worker any
+/// longer. Dropping both ends leaves the head.
+pub async fn attach(
+    address: &Address,
+    secret: &Secret,
+    hello: Hello,
+) -> Result<(UnboundedSender<Event>, UnboundedReceiver<Command>), Error> {
+    let (say, mut downward) = dial(address, secret, hello).await?;
+    let (tell, told) = mpsc::unbounded_channel();
+    tokio::spawn(async move {
+        let listen = async {
+            while let Ok(Some(command)) = next(&mut downward).await {
+                if tell.send(command).is_err() {
+                    break;
+                }
+            }
+        };
+        tokio::select! {
+            () = listen => {}
+            () = tell.closed() => {}
+        }
+    });
+    Ok((say, told))
+}
+
+async fn dial(
+    address: &Address,
+    secret: &Secret,
+    hello: Hello,
+) -> Result<(UnboundedSender<Event>, Streaming<proto::Command>), Error> {
+    let unreachable = |error: tonic::transport::Error| Error::Unreachable {
+        address: address.clone(),
+        reason: root(&error),
+    };
+    let uri = match address {
+        Address::Unix(path) => {
+            let wrong = || Error::Path { path: path.clone(), problem: "is not text" };
+            format!("unix:{}", path.to_str().ok_or_else(wrong)?)
+        }
+        Address::Tcp(address) => format!("http://{address}"),
+    };
+    let endpoint = Endpoint::from_shared(uri)
+        .map_err(unreachable)?
+        .connect_timeout(CONNECTING)
+        .tcp_nodelay(true)
+        .http2_keep_alive_interval(KEEP_ALIVE)
+        .keep_alive_timeout(PATIENCE)
+        .keep_alive_while_idle(true);
+    let channel = endpoint.connect().await.map_err(unreachable)?;
+    let (say, said) = mpsc::unbounded_channel::<Event>();
+    let upward = tokio_stream::once(proto::Event::from(hello))
+        .chain(UnboundedReceiverStream::new(said).map(proto::Event::from));
+    let mut request = Request::new(upward);
+    let mut key = MetadataValue::try_from(secret.reveal()).expect("hexadecimal digits are fine in a header");
+    key.set_sensitive(true);
+    request.metadata_mut().insert(SECRET, key);
+    let mut client = HeadClient::new(channel).max_decoding_message_size(LARGEST);
+    let refused = |status: Status| match status.code() {
+        Code::Unauthenticated | Code::FailedPrecondition | Code::InvalidArgument => {
+            Error::Refused(status.message().to_owned())
+        }
+        _ => Error::Unreachable { address: address.clone(), reason: status.message().to_owned() },
+    };
+    Ok((say, client.attach(request).await.map_err(refused)?.into_inner()))
+}
+
+/// What is behind a chain of "transport error"s.
+fn root(error: &dyn std::error::Error) -> String {
+    error.source().map_or_else(|| error.to_string(), root)
+}
+
+/// The next command; none when the head is gone.
+async fn next(downward: &mut Streaming<proto::Command>) -> Result<Option<Command>, Error> {
+    match downward.message().await {
+        Ok(command) => command.map(Command::try_from).transpose(),
+        Err(status) if status.code() == Code::InvalidArgument => {
+            Err(Error::Refused(status.message().to_owned()))
+        }
+        // A head that has died says no farewell.
+        Err(_) => Ok(None),
+    }
+}
+
+/// Attaches a worker that has no runtime to its head. A thread of its own keeps the connection.
+///
+/// Not to be called inside a tokio runtime, where nothing may block.
+pub fn attach_blocking(
+    address: &Address,
+    secret: &Secret,
+    hello: Hello,
+) -> Result<(Speaker, Listener), Error> {
+    let runtime = Builder::new_current_thread().enable_all().build().map_err(Error::Thread)?;
+    let (say, mut downward) = runtime.block_on(dial(address, secret, hello))?;
+    let (tell, told) = blocking::channel();
+    let over = Arc::new(Over::default());
+    let at_end = over.clone();
+    let run = move || {
+        runtime.block_on(async {
+            while let Some(command) = next(&mut downward).await.transpose() {
+                let is_last = command.is_err();
+                if tell.send(command).is_err() || is_last {
+                    break;
+                }
+            }
+        });
+        at_end.announce();
+    };
+    thread::Builder::new().name("head link".to_owned()).spawn(run).map_err(Error::Thread)?;
+    Ok((Speaker { say: Arc::new(Mutex::new(Some(say))), over }, Listener { told }))
+}
+
+/// The end of a worker that speaks, for those without a runtime.
+#[derive(Clone)]
+pub struct Speaker {
+    /// None after [`Speaker::close`].
+    say: Arc<Mutex<Option<UnboundedSender<Event>>>>,
+    over: Arc<Over>,
+}
+
+impl fmt::Debug for Speaker {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        f.debug_struct("Speaker").finish_non_exhaustive()
+    }
+}
+
+impl Speaker {
+    /// Tells the head what happened, without waiting. That the head is gone is told by [`Listener::hear`].
+    pub fn say(&self, event: &Event) {
+        if let Some(say) = &*self.say.lock().unwrap_or_else(PoisonError::into_inner) {
+            // As it says.
+            let _ = say.send(event.clone());
+        }
+    }
+
+    /// Says no more, and waits until the head has heard everything, but not for ever: for the last words of a process.
+    pub fn close(&self) {
+        drop(self.say.lock().unwrap_or_else(PoisonError::into_inner).take());
+        self.over.wait(FAREWELL);
+    }
+
+    /// Whether it was closed on this side.
+    #[must_use]
+    pub fn is_closed(&self) -> bool {
+        self.say.lock().unwrap_or_else(PoisonError::into_inner).is_none()
+    }
+}
+
+/// The end of a worker that listens, for those without a runtime.
+#[derive(Debug)]
+pub struct Listener {
+    told: blocking::Receiver<Result<Command, Error>>,
+}
+
+impl Listener {
+    /// Waits for the next command; none when the head is gone or does not need this worker any longer.
+    pub fn hear(&mut self) -> Result<Option<Command>, Error> {
+        self.told.recv().ok().transpose()
+    }
+}
+
+/// Whether the connection has ended.
+#[derive(Default)]
+struct Over {
+    is: Mutex<bool>,
+    changed: Condvar,
+}
+
+impl Over {
+    fn announce(&self) {
+        *self.is.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        self.changed.notify_all();
+    }
+
+    fn wait(&self, patience: Duration) {
+        let is = self.is.lock().unwrap_or_else(PoisonError::into_inner);
+        // Whatever comes out: there is nothing more to be done.
+        drop(self.changed.wait_timeout_while(is, patience, |is| !*is));
+    }
+}

@@ -1,0 +1,290 @@
+//! The head's side: where workers come in.
+
+use std::{
+    fmt, fs, io,
+    pin::Pin,
+    sync::atomic::{AtomicU64, Ordering},
+    task::{Context, Poll},
+};
+
+use tokio::{
+    net::{TcpListener, UnixListener},
+    runtime::Handle,
+    sync::{
+        mpsc::{self, Receiver, Sender, UnboundedReceiver, UnboundedSender},
+        oneshot, watch,
+    },
+};
+use tokio_stream::{Stream, wrappers::UnixListenerStream};
+use tonic::{
+    Request, Response, Status, Streaming,
+    transport::{Server, server::TcpIncoming},
+};
+
+use super::{
+    Address, Command, Error, Event, Hello, KEEP_ALIVE, LARGEST, PATIENCE, SECRET, Secret, VERSION, convert,
+    proto::{
+        self,
+        head_server::{Head, HeadServer},
+    },
+    socket,
+};
+
+/// What may wait to be heard. Beyond that, workers wait.
+const WAITING: usize = 1024;
+
+/// One connection of a worker. No two of a gateway have the same.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct WorkerId(u64);
+
+impl fmt::Display for WorkerId {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// What a gateway hears.
+///
+/// Of each worker first that it joined, then what it said, in this order, and in the end exactly once that it is gone.
+#[derive(Debug)]
+pub enum Heard {
+    /// A worker has come.
+    Joined {
+        /// Its connection.
+        worker: WorkerId,
+        /// Its first words.
+        hello: Hello,
+        /// How to tell it something.
+        line: Line,
+    },
+    /// A worker has said something.
+    Said {
+        /// Its connection.
+        worker: WorkerId,
+        /// What it said.
+        event: Event,
+    },
+    /// A worker has ended, died, or become silent.
+    Gone {
+        /// Its connection.
+        worker: WorkerId,
+    },
+    /// Somebody was not let in, or said what makes no sense and is about to be gone.
+    Refused {
+        /// The slot that it claimed to be on, if it got so far.
+        slot: Option<u32>,
+        /// What it was told.
+        reason: String,
+    },
+}
+
+/// The way down to a worker. When all lines of a worker are dropped, its stream ends, and so does the worker.
+#[derive(Debug, Clone)]
+pub struct Line(UnboundedSender<Command>);
+
+impl Line {
+    /// Tells a worker what to do, without waiting. One that is gone hears nothing; [`Heard::Gone`] tells of it.
+    pub fn tell(&self, command: Command) {
+        // As it says.
+        let _ = self.0.send(command);
+    }
+}
+
+/// Lets workers in, for as long as it lives.
+///
+/// ```
+/// use pollux_tune::wire::{self, Command, Gateway, Heard, Hello, Secret, VERSION};
+///
+/// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+/// let secret = Secret::random()?;
+/// let (gateway, mut heard) = Gateway::open(&"127.0.0.1:0".parse()?, &secret)?;
+/// let hello = Hello { version: VERSION, node: 0, slot: 3, pid: 1, store: String::new() };
+/// let (_say, mut told) = wire::attach(gateway.address(), &secret, hello).await?;
+///
+/// let Some(Heard::Joined { hello, line, .. }) = heard.recv().await else { panic!("nobody came") };
+/// assert_eq!(hello.slot, 3);
+/// line.tell(Command::Release { trial: 7, save: false });
+/// assert_eq!(told.recv().await, Some(Command::Release { trial: 7, save: false }));
+/// # Ok::<(), wire::Error>(())
+/// # })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct Gateway {
+    address: Address,
+    /// Closed when the gateway is dropped: everything else ends then.
+    _open: watch::Sender<()>,
+}
+
+impl Gateway {
+    /// Listens at an address, inside a tokio runtime. What is heard has to be received: workers wait for it.
+    pub fn open(address: &Address, secret: &Secret) -> Result<(Self, Receiver<Heard>), Error> {
+        let runtime = Handle::try_current().map_err(|_| Error::NoRuntime)?;
+        let (hear, heard) = mpsc::channel(WAITING);
+        let (open, closed) = watch::channel(());
+        let is_over = until(closed.clone());
+        let reception = Reception { secret: secret.clone(), hear, closed, next: AtomicU64::new(0) };
+        let service = HeadServer::new(reception).max_decoding_message_size(LARGEST);
+        let server = Server::builder()
+            .http2_keepalive_interval(Some(KEEP_ALIVE))
+            .http2_keepalive_timeout(Some(PATIENCE));
+        let listens = |address: &Address| {
+            let address = address.clone();
+            |source: io::Error| Error::Listen { address, source }
+        };
+        let address = match address {
+            Address::Unix(path) => {
+                let (listener, path) = socket::unix(path)?;
+                let listener = UnixListener::from_std(listener).map_err(listens(address))?;
+                let incoming = UnixListenerStream::new(listener);
+                runtime.spawn(server.serve_with_incoming_shutdown(service, incoming, is_over));
+                Address::Unix(path)
+            }
+            Address::Tcp(asked) => {
+                let (listener, got) = socket::tcp(*asked)?;
+                let listener = TcpListener::from_std(listener).map_err(listens(address))?;
+                let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
+                runtime.spawn(server.serve_with_incoming_shutdown(service, incoming, is_over));
+                Address::Tcp(got)
+            }
+        };
+        Ok((Self { address, _open: open }, heard))
+    }
+
+    /// Where it listens: with the port that it got, if it was asked for any.
+    #[must_use]
+    pub const fn address(&self) -> &Address {
+        &self.address
+    }
+}
+
+impl Drop for Gateway {
+    fn drop(&mut self) {
+        if let Address::Unix(path) = &self.address {
+            // Somebody may have tidied up already.
+            let _ = fs::remove_file(path);
+        }
+    }
+}
+
+/// Waits until the gateway is dropped.
+async fn until(mut closed: watch::Receiver<()>) {
+    // Nothing is ever sent; an error is the end.
+    while closed.changed().await.is_ok() {}
+}
+
+/// Looks at who comes.
+struct Reception {
+    secret: Secret,
+    hear: Sender<Heard>,
+    closed: watch::Receiver<()>,
+    next: AtomicU64,
+}
+
+impl Reception {
+    /// Tells both sides.
+    async fn refuse(&self, slot: Option<u32>, status: Status) -> Status {
+        let reason = status.message().to_owned();
+        // Without a head there is nobody to be told.
+        let _ = self.hear.send(Heard::Refused { slot, reason }).await;
+        status
+    }
+}
+
+#[tonic::async_trait]
+impl Head for Reception {
+    type AttachStream = Downward;
+
+    async fn attach(&self, request: Request<Streaming<proto::Event>>) -> Result<Response<Downward>, Status> {
+        let knows = request.metadata().get(SECRET).is_some_and(|given| self.secret.is(given.as_bytes()));
+        if !knows {
+            let reason =
+                "a worker came with another secret: it belongs to another study, or to an earlier run of it";
+            return Err(self.refuse(None, Status::unauthenticated(reason)).await);
+        }
+        let mut upward = request.into_inner();
+        // Whoever goes without a word does not have to be told anything.
+        let first = upward.message().await?.ok_or_else(|| Status::cancelled("no hello"))?;
+        let hello = match convert::hello(first) {
+            Ok(hello) => hello,
+            Err(error) => return Err(self.refuse(None, Status::invalid_argument(error.to_string())).await),
+        };
+        if hello.version != VERSION {
+            let reason = format!(
+                "worker {} speaks version {} of the protocol, the head speaks {VERSION}: they must be the same program",
+                hello.slot, hello.version
+            );
+            return Err(self.refuse(Some(hello.slot), Status::failed_precondition(reason)).await);
+        }
+        let (tell, commands) = mpsc::unbounded_channel();
+        let (end, ended) = oneshot::channel();
+        let worker = WorkerId(self.next.fetch_add(1, Ordering::Relaxed));
+        let attached = Attached { worker, slot: hello.slot, upward, hear: self.hear.clone() };
+        let joined = Heard::Joined { worker, hello, line: Line(tell) };
+        // On its own, so that it tells of the end whatever becomes of this call.
+        tokio::spawn(attached.listen(joined, end, self.closed.clone()));
+        Ok(Response::new(Downward { commands, ended: Some(ended) }))
+    }
+}
+
+/// A worker that was let in.
+struct Attached {
+    worker: WorkerId,
+    slot: u32,
+    upward: Streaming<proto::Event>,
+    hear: Sender<Heard>,
+}
+
+impl Attached {
+    /// Passes on what the worker says until it has ended, the gateway is closed, or nobody listens.
+    async fn listen(mut self, joined: Heard, end: oneshot::Sender<Status>, closed: watch::Receiver<()>) {
+        let refused = tokio::select! {
+            refused = self.pass_on(joined) => refused,
+            () = until(closed) => None,
+        };
+        let Self { worker, slot, hear, .. } = self;
+        if let Some(error) = refused {
+            let reason = error.to_string();
+            // As below. The worker may have gone already.
+            let _ = end.send(Status::invalid_argument(reason.clone()));
+            let _ = hear.send(Heard::Refused { slot: Some(slot), reason }).await;
+        } else {
+            drop(end);
+        }
+        // Without a head there is nobody to be told.
+        let _ = hear.send(Heard::Gone { worker }).await;
+    }
+
+    /// Until there is no more; or until a message makes no sense.
+    async fn pass_on(&mut self, joined: Heard) -> Option<Error> {
+        let worker = self.worker;
+        let mut open = self.hear.send(joined).await.is_ok();
+        // A broken connection is an end as any other.
+        while open && let Ok(Some(event)) = self.upward.message().await {
+            match Event::try_from(event) {
+                Ok(event) => open = self.hear.send(Heard::Said { worker, event }).await.is_ok(),
+                Err(error) => return Some(error),
+            }
+        }
+        None
+    }
+}
+
+/// What goes down to a worker: commands, until nobody can give any or the worker has nothing more to say.
+struct Downward {
+    commands: UnboundedReceiver<Command>,
+    ended: Option<oneshot::Receiver<Status>>,
+}
+
+impl Stream for Downward {
+    type Item = Result<proto::Command, Status>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context) -> Poll<Option<Self::Item>> {
+        let Some(ended) = &mut self.ended else { return Poll::Ready(None) };
+        if let Poll::Ready(why) = Pin::new(ended).poll(context) {
+            self.ended = None;
+            return Poll::Ready(why.ok().map(Err));
+        }
+        self.commands.poll_recv(context).map(|command| command.map(|command| Ok(command.into())))
+    }
+}

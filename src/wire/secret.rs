@@ -1,0 +1,96 @@
+use std::{fmt, hint, str::FromStr};
+
+use super::Error;
+
+const BYTES: usize = 16;
+const DIGITS: usize = 2 * BYTES;
+
+/// What a worker has to know to be let in: 128 random bits.
+///
+/// It has no `Display`, `Debug` does not show it, and comparing takes as long whatever is different.
+#[derive(Clone)]
+pub struct Secret(String);
+
+impl Secret {
+    /// A new one, from the system's random numbers.
+    pub fn random() -> Result<Self, Error> {
+        let mut bytes = [0_u8; BYTES];
+        getrandom::fill(&mut bytes)?;
+        let digit = |nibble: u8| char::from(if nibble < 10 { b'0' + nibble } else { b'a' + nibble - 10 });
+        Ok(Self(bytes.into_iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]).collect()))
+    }
+
+    /// The secret as text, for the environment of a worker.
+    #[must_use]
+    pub fn reveal(&self) -> &str {
+        &self.0
+    }
+
+    /// Whether somebody else's text is this secret.
+    pub(super) fn is(&self, text: &[u8]) -> bool {
+        let different = |(a, b): (&u8, &u8)| a ^ b;
+        let all =
+            self.0.as_bytes().iter().zip(text).map(different).fold(0, |all, one| hint::black_box(all | one));
+        text.len() == DIGITS && all == 0
+    }
+}
+
+impl FromStr for Secret {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self, Error> {
+        if text.len() == DIGITS && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f')) {
+            Ok(Self(text.to_owned()))
+        } else {
+            Err(Error::Secret { found: text.len(), allowed: DIGITS })
+        }
+    }
+}
+
+impl PartialEq for Secret {
+    fn eq(&self, other: &Self) -> bool {
+        self.is(other.0.as_bytes())
+    }
+}
+
+impl Eq for Secret {}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        f.write_str("Secret(..)")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_secret_is_only_itself() {
+        let secret = Secret::random().expect("random numbers");
+        let text = secret.reveal();
+        assert_eq!(text.len(), 32);
+        assert_eq!(text.parse::<Secret>().expect("a secret"), secret);
+        assert_ne!(Secret::random().expect("random numbers"), secret);
+        assert!(secret.is(text.as_bytes()) && !secret.is(&text.as_bytes()[..31]) && !secret.is(b""));
+        assert!(!secret.is(format!("{text}0").as_bytes()));
+        for at in 0..32 {
+            let mut other = text.as_bytes().to_vec();
+            other[at] ^= 1;
+            assert!(!secret.is(&other), "digit {at}");
+        }
+    }
+
+    #[test]
+    fn a_secret_is_not_shown() {
+        let secret: Secret = "0123456789abcdef0123456789abcdef".parse().expect("a secret");
+        assert_eq!(format!("{secret:?}"), "Secret(..)");
+        for wrong in ["", "0123456789abcdef0123456789abcdeF", "0123456789abcdef0123456789abcdef0"] {
+            let error = wrong.parse::<Secret>().expect_err("no secret").to_string();
+            assert!(
+                error.contains("32 hexadecimal digits") && (wrong.is_empty() || !error.contains(wrong)),
+                "{error}"
+            );
+        }
+    }
+}

@@ -1,0 +1,63 @@
+//! Sockets to listen at.
+
+use std::{
+    fs,
+    io::{self, ErrorKind},
+    net::{self, SocketAddr},
+    os::unix::{
+        fs::{FileTypeExt, PermissionsExt},
+        net::{UnixListener, UnixStream},
+    },
+    path::{self, Path, PathBuf},
+};
+
+use super::{Address, Error};
+
+/// For `map_err`.
+fn failed(address: Address) -> impl FnOnce(io::Error) -> Error {
+    move |source| match source.kind() {
+        ErrorKind::AddrInUse => Error::InUse { address },
+        _ => Error::Listen { address, source },
+    }
+}
+
+/// Also says which port it is, if any would do.
+pub(super) fn tcp(address: SocketAddr) -> Result<(net::TcpListener, SocketAddr), Error> {
+    let listen = || {
+        let listener = net::TcpListener::bind(address)?;
+        listener.set_nonblocking(true)?;
+        let address = listener.local_addr()?;
+        Ok((listener, address))
+    };
+    listen().map_err(failed(Address::Tcp(address)))
+}
+
+/// A socket that only this user can connect to, and its absolute path. One whose owner has died is replaced.
+pub(super) fn unix(path: &Path) -> Result<(UnixListener, PathBuf), Error> {
+    let wrong = |problem| Error::Path { path: path.to_owned(), problem };
+    let failed = || failed(Address::Unix(path.to_owned()));
+    let path = path::absolute(path).map_err(failed())?;
+    if path.to_str().is_none() {
+        return Err(wrong("is not text"));
+    }
+    match fs::symlink_metadata(&path) {
+        Ok(found) if !found.file_type().is_socket() => return Err(wrong("is a file that is no socket")),
+        Ok(_) => match UnixStream::connect(&path) {
+            Ok(_) => return Err(Error::InUse { address: Address::Unix(path) }),
+            Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
+                fs::remove_file(&path).map_err(failed())?;
+            }
+            Err(error) => return Err(failed()(error)),
+        },
+        Err(error) if error.kind() == ErrorKind::NotFound => {}
+        Err(error) => return Err(failed()(error)),
+    }
+    let listener = UnixListener::bind(&path).map_err(|error| match error.kind() {
+        ErrorKind::InvalidInput => wrong("is too long for one, which takes about 100 bytes"),
+        _ => failed()(error),
+    })?;
+    // Whoever is faster than this still has to know the secret.
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).map_err(failed())?;
+    listener.set_nonblocking(true).map_err(failed())?;
+    Ok((listener, path))
+}

@@ -1,0 +1,195 @@
+use std::{ffi::OsString, os::unix::ffi::OsStringExt};
+
+use proptest::{collection::btree_map, collection::vec, option, prelude::*};
+use prost::Message;
+use serde_json::{Value, json};
+
+use super::{proto::command::Kind as ToDo, proto::event::Kind as Happened, *};
+
+fn params() -> impl Strategy<Value = serde_json::Map<String, Value>> {
+    let value = prop_oneof![
+        any::<bool>().prop_map(Value::from),
+        any::<i64>().prop_map(Value::from),
+        proptest::num::f64::NORMAL.prop_map(Value::from),
+        ".*".prop_map(Value::from),
+    ];
+    vec((".*", value), 0..4).prop_map(|list| list.into_iter().collect())
+}
+
+prop_compose! {
+    fn task()(
+        (trial, seed, initial_batch) in any::<(u32, u64, u32)>(),
+        (trainable, lr_rule) in (".*", ".*"),
+        params in params(),
+        (epochs, checkpoint_every_s, report_every_s, evaluate_every) in any::<(f64, f64, f64, f64)>(),
+        path in vec(any::<u8>(), 0..8),
+        (measure_noise, mixed_precision) in any::<(bool, bool)>(),
+    ) -> Task {
+        let checkpoint = OsString::from_vec(path).into();
+        Task {
+            trial, trainable, params, seed, epochs, initial_batch, lr_rule, checkpoint, checkpoint_every_s,
+            report_every_s, evaluate_every, measure_noise, mixed_precision,
+        }
+    }
+}
+
+prop_compose! {
+    fn batch()((total, accumulation) in any::<(u32, u32)>()) -> Batch {
+        Batch { total, accumulation }
+    }
+}
+
+fn members() -> impl Strategy<Value = Vec<Member>> {
+    vec((any::<u32>(), any::<u32>(), ".*").prop_map(|(slot, node, store)| Member { slot, node, store }), 0..3)
+}
+
+fn commands() -> impl Strategy<Value = Command> {
+    let form = (any::<(u32, u64, bool)>(), members(), members(), batch());
+    prop_oneof![
+        task().prop_map(|task| Command::Prepare(Box::new(task))),
+        form.prop_map(|((trial, generation, broken), members, donors, batch)| {
+            Command::Form(Form { trial, generation, members, donors, batch, broken })
+        }),
+        (any::<(u32, u64)>(), batch()).prop_map(|((trial, generation), batch)| Command::Retune {
+            trial,
+            generation,
+            batch
+        }),
+        any::<(u32, bool)>().prop_map(|(trial, save)| Command::Release { trial, save }),
+    ]
+}
+
+fn metrics() -> impl Strategy<Value = std::collections::BTreeMap<String, f64>> {
+    btree_map(".*", any::<f64>(), 0..3)
+}
+
+prop_compose! {
+    fn step_time()(
+        (replicas, nodes, accumulation) in any::<(u32, u32, u32)>(),
+        (per_gpu, seconds, steps) in any::<(f64, f64, f64)>(),
+    ) -> StepTime {
+        StepTime { replicas, nodes, per_gpu, accumulation, seconds, steps }
+    }
+}
+
+prop_compose! {
+    fn report()(
+        (trial, generation, steps, examples) in any::<(u32, u64, u64, u64)>(),
+        (epochs, loss, learning_rate) in any::<(f64, Option<f64>, f64)>(),
+        batch in option::of(batch()),
+        step_times in vec(step_time(), 0..3),
+        noise in option::of(any::<(f64, f64)>().prop_map(|(sqr, var)| Noise { sqr, var })),
+        metrics in vec((any::<f64>(), metrics()).prop_map(|(epochs, values)| Metric { epochs, values }), 0..3),
+    ) -> Report {
+        Report { trial, generation, steps, examples, epochs, loss, learning_rate, batch, step_times, noise, metrics }
+    }
+}
+
+fn events() -> impl Strategy<Value = Event> {
+    prop_oneof![
+        any::<u32>().prop_map(|trial| Event::Prepared { trial }),
+        any::<((u32, u64, u64), (f64, f64, f64))>().prop_map(
+            |((trial, generation, steps), (total_s, form_s, hand_over_s))| {
+                Event::Formed { trial, generation, steps, pause: Pause { total_s, form_s, hand_over_s } }
+            }
+        ),
+        (any::<(u32, u64, Option<u64>)>(), ".*").prop_map(|((trial, generation, steps), reason)| {
+            Event::Broken { trial, generation, steps, reason }
+        }),
+        report().prop_map(|report| Event::Reported(Box::new(report))),
+        any::<(u32, u64)>().prop_map(|(trial, steps)| Event::Checkpointed { trial, steps }),
+        (any::<(u32, u64)>(), metrics()).prop_map(|((trial, generation), metrics)| Event::Finished {
+            trial,
+            generation,
+            metrics
+        }),
+        any::<u32>().prop_map(|trial| Event::Released { trial }),
+        (any::<u32>(), ".*").prop_map(|(trial, reason)| Event::Failed { trial, reason }),
+    ]
+}
+
+/// Through bytes, as on a socket.
+fn sent<T: Message + Default>(message: &T) -> T {
+    T::decode(message.encode_to_vec().as_slice()).expect("what was written can be read")
+}
+
+proptest! {
+    #[test]
+    fn a_command_arrives_as_it_was_sent(command in commands()) {
+        let arrived = Command::try_from(sent(&proto::Command::from(command.clone()))).expect("it makes sense");
+        prop_assert_eq!(arrived, command);
+    }
+
+    #[test]
+    fn an_event_arrives_as_it_was_sent(event in events()) {
+        let arrived = Event::try_from(sent(&proto::Event::from(event.clone()))).expect("it makes sense");
+        prop_assert_eq!(arrived, event);
+    }
+
+    #[test]
+    fn whatever_bytes_come_there_is_no_panic(bytes in vec(any::<u8>(), 0..64)) {
+        let _ = proto::Command::decode(bytes.as_slice()).map(Command::try_from);
+        let _ = proto::Event::decode(bytes.as_slice()).map(|event| (convert::hello(event.clone()), Event::try_from(event)));
+    }
+}
+
+#[test]
+fn a_loss_that_is_no_number_arrives() {
+    let report = Report { loss: Some(f64::NAN), epochs: f64::INFINITY, ..Report::default() };
+    let arrived = Event::try_from(sent(&proto::Event::from(Event::Reported(Box::new(report)))));
+    let Ok(Event::Reported(arrived)) = arrived else { panic!("{arrived:?}") };
+    assert!(arrived.loss.is_some_and(f64::is_nan) && arrived.epochs.is_infinite());
+}
+
+#[test]
+fn hello_arrives_first_and_only_first() {
+    let hello = Hello { version: 1, node: 2, slot: 3, pid: 4, store: "127.0.0.1:5".to_owned() };
+    let sent = sent(&proto::Event::from(hello.clone()));
+    assert_eq!(convert::hello(sent.clone()).expect("it is one"), hello);
+    let again = Event::try_from(sent).expect_err("too late").to_string();
+    assert_eq!(again, "Hello: it comes again, after the first message");
+    let late = convert::hello(Event::Prepared { trial: 1 }.into()).expect_err("too early").to_string();
+    assert_eq!(late, "the first message of a worker: it is not a hello");
+}
+
+/// The numbers of a hello are those of the first release that had one: other versions have to be able to read it.
+#[test]
+fn the_form_of_a_hello_never_changes() {
+    let hello = Hello { version: 2, node: 3, slot: 4, pid: 5, store: "a".to_owned() };
+    let bytes = proto::Event::from(hello).encode_to_vec();
+    assert_eq!(bytes, [10, 11, 8, 2, 16, 3, 24, 4, 32, 5, 42, 1, b'a']);
+}
+
+#[test]
+fn what_makes_no_sense_says_so() {
+    let command =
+        |kind| Command::try_from(proto::Command { kind }).expect_err("it makes no sense").to_string();
+    assert_eq!(command(None), "a command: it has no kind that is known");
+    assert_eq!(command(Some(ToDo::Form(proto::Form::default()))), "Form: it has no batch");
+    assert_eq!(command(Some(ToDo::Retune(proto::Retune::default()))), "Retune: it has no batch");
+    let params = |text: &str| {
+        let task = proto::Task { params_json: text.to_owned(), ..proto::Task::default() };
+        command(Some(ToDo::Prepare(task)))
+    };
+    for wrong in ["", "[1]", "{\"a\":"] {
+        let error = params(wrong);
+        assert!(error.starts_with("Task: its parameters are no JSON object: "), "{error}");
+    }
+    let event = |kind| Event::try_from(proto::Event { kind }).expect_err("it makes no sense").to_string();
+    assert_eq!(event(None), "an event: it has no kind that is known");
+    assert_eq!(event(Some(Happened::Formed(proto::Formed::default()))), "Formed: it has no pause");
+}
+
+/// Whole numbers stay whole, and the text of numbers keeps every digit.
+#[test]
+fn hyper_parameters_keep_their_types() {
+    let Value::Object(params) = json!({"a": 1, "b": 1.0, "c": 0.1, "d": "1", "e": true, "f": i64::MAX})
+    else {
+        panic!("an object")
+    };
+    let task =
+        proto::Task { params_json: Value::Object(params.clone()).to_string(), ..proto::Task::default() };
+    let task = Task::try_from(sent(&task)).expect("it makes sense");
+    assert!(task.params["a"].is_i64() && task.params["b"].is_f64());
+    assert_eq!(task.params, params);
+}
