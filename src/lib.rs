@@ -11,6 +11,7 @@
 //! - [`sim`]: what a cluster would do with a list of jobs, in virtual time;
 //! - [`store`]: studies on disk;
 //! - [`worker`]: training on worker processes that come and go, with the feature `torch`;
+//! - [`emulate`]: worker processes that only pretend to train, for whole clusters on one machine;
 //! - [`wire`]: what a head and its workers tell each other;
 //! - [`cli`]: the program, for those who build their own.
 //!
@@ -18,6 +19,7 @@
 
 pub mod alloc;
 pub mod cli;
+pub mod emulate;
 pub mod goodput;
 pub mod sim;
 pub mod space;

@@ -15,7 +15,7 @@ use std::{
 const PURE: [&str; 6] = ["space", "tpe", "goodput", "alloc", "trials", "sim"];
 
 /// What each module may import of the crate, besides itself; `*` is everything. Some are still to come.
-const MAP: [(&str, &[&str]); 12] = [
+const MAP: [(&str, &[&str]); 13] = [
     ("space", &[]),
     ("goodput", &[]),
     ("tpe", &["space"]),
@@ -25,6 +25,7 @@ const MAP: [(&str, &[&str]); 12] = [
     ("store", &["trials", "space", "tpe", "alloc"]),
     ("wire", &["space", "goodput", "alloc", "trials"]),
     ("worker", &["wire", "space", "goodput", "trials"]),
+    ("emulate", &["wire", "sim", "goodput", "space"]),
     ("actors", &["trials", "alloc", "goodput", "tpe", "store", "wire"]),
     ("dashboard", &["trials", "store"]),
     ("cli", &["*"]),

@@ -39,7 +39,7 @@ type Trainables<'a> = &'a crate::worker::Registry;
 #[cfg(not(feature = "torch"))]
 type Trainables<'a> = std::marker::PhantomData<&'a ()>;
 
-/// The `pollux-tune` program without any trainables.
+/// The `pollux-tune` program without any trainables. Started again as an emulated node, it emulates.
 #[must_use]
 pub fn main() -> ExitCode {
     #[cfg(feature = "torch")]
@@ -60,6 +60,7 @@ pub fn main_with(trainables: &crate::worker::Registry) -> ExitCode {
 }
 
 fn run_program(trainables: Trainables) -> ExitCode {
+    crate::emulate::serve_if_node();
     let default_hook = panic::take_hook();
     panic::set_hook(Box::new(move |info| {
         default_hook(info);

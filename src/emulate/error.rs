@@ -1,0 +1,82 @@
+use std::path::PathBuf;
+
+use crate::{goodput, sim, wire};
+
+/// Why an emulated node or worker cannot do what it was asked to.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// What is to be trained cannot be modelled.
+    #[error(transparent)]
+    Model(#[from] sim::Error),
+    /// A setting of the trial is wrong.
+    #[error(transparent)]
+    Goodput(#[from] goodput::Error),
+    /// A number is outside of its range.
+    #[error("{what} is {value}, allowed is {allowed}")]
+    OutOfRange {
+        /// What it is.
+        what: &'static str,
+        /// Its value.
+        value: f64,
+        /// What it may be.
+        allowed: &'static str,
+    },
+    /// A step whose time is not known.
+    #[error(
+        "how long a step of `{trainable}` takes on `{gpu_type}` GPUs with {per_gpu} examples on each was not measured; \
+         allowed are {allowed}"
+    )]
+    NotMeasured {
+        /// What is trained.
+        trainable: String,
+        /// The type of the GPUs.
+        gpu_type: String,
+        /// Examples of a pass on one GPU.
+        per_gpu: f64,
+        /// The types that were measured, with at least one example.
+        allowed: String,
+    },
+    /// A checkpoint cannot be used.
+    #[error("the checkpoint {path} {problem}")]
+    Checkpoint {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// The environment of a process does not say what kind of node it is.
+    #[error("the variable {name} is `{value}`; start emulated nodes through `emulate::launch`")]
+    Environment {
+        /// The variable.
+        name: &'static str,
+        /// What it says.
+        value: String,
+    },
+    /// The head cannot be talked to.
+    #[error(transparent)]
+    Wire(#[from] wire::Error),
+    /// Files, sockets and processes.
+    #[error("{what}: {source}")]
+    Io {
+        /// What was tried.
+        what: String,
+        /// Why it failed.
+        source: std::io::Error,
+    },
+}
+
+impl Error {
+    /// For `map_err`.
+    pub(super) fn io(what: impl Into<String>) -> impl FnOnce(std::io::Error) -> Self {
+        let what = what.into();
+        |source| Self::Io { what, source }
+    }
+
+    pub(super) fn check_positive(what: &'static str, value: f64) -> Result<(), Self> {
+        if value.is_finite() && value > 0.0 {
+            return Ok(());
+        }
+        Err(Self::OutOfRange { what, value, allowed: "a finite number above 0" })
+    }
+}

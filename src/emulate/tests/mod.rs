@@ -1,0 +1,239 @@
+//! Light workers in virtual time: a clock that jumps to the next moment at which anything happens.
+
+mod group;
+mod session;
+mod story;
+mod tables;
+
+use std::{
+    collections::BTreeMap,
+    env, fs,
+    path::PathBuf,
+    process,
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
+    time::Duration,
+};
+
+use serde_json::json;
+use tokio::{
+    sync::mpsc::{self, UnboundedReceiver, UnboundedSender},
+    task::JoinHandle,
+    time::{Instant, timeout},
+};
+
+use super::{
+    hall::Hall,
+    light::{Place, work},
+};
+use crate::{
+    goodput::GpuType,
+    wire::{Batch, Command, Event, Form, Member, Report, Secret, Task},
+};
+
+/// Slots of a node.
+const NODE: u32 = 4;
+const STORE: &str = "here";
+
+fn task() -> Task {
+    Task {
+        trial: 7,
+        trainable: "cifar10".to_owned(),
+        params: json!({"lr": 0.05}).as_object().expect("it is one").clone(),
+        seed: 3,
+        epochs: 2.0,
+        initial_batch: 128,
+        lr_rule: "adascale".to_owned(),
+        checkpoint: PathBuf::from("nowhere"),
+        checkpoint_every_s: 5.0,
+        report_every_s: 1.0,
+        evaluate_every: 0.5,
+        measure_noise: true,
+        mixed_precision: false,
+    }
+}
+
+const fn batch(total: u32) -> Batch {
+    Batch { total, accumulation: 0 }
+}
+
+fn member(slot: u32) -> Member {
+    Member { slot, node: slot / NODE, store: STORE.to_owned() }
+}
+
+fn form(generation: u64, members: &[u32], donors: &[u32], total: u32) -> Form {
+    let list = |slots: &[u32]| slots.iter().map(|slot| member(*slot)).collect();
+    let (members, donors) = (list(members), list(donors));
+    Form { trial: 7, generation, members, donors, batch: batch(total), broken: false }
+}
+
+/// A folder that is removed in the end.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new() -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let path = env::temp_dir().join(format!("pollux-emulate-{}-{number}", process::id()));
+        fs::create_dir_all(&path).expect("a folder for checkpoints");
+        Self(path)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        // Nothing of it is missed, if this fails.
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+struct Worker {
+    life: u32,
+    commands: UnboundedSender<Command>,
+    running: JoinHandle<()>,
+}
+
+/// Light workers that share a hall, seen from their head.
+struct World {
+    time_scale: f64,
+    gpu_type: GpuType,
+    hall: Arc<Hall>,
+    folder: Folder,
+    workers: BTreeMap<u32, Worker>,
+    lives: u32,
+    said: UnboundedReceiver<(u32, u32, Event)>,
+    say: UnboundedSender<(u32, u32, Event)>,
+}
+
+impl World {
+    fn new(slots: u32, time_scale: f64) -> Self {
+        Self::of("a100", slots, time_scale)
+    }
+
+    fn of(gpu_type: &str, slots: u32, time_scale: f64) -> Self {
+        let (say, said) = mpsc::unbounded_channel();
+        let mut world = Self {
+            time_scale,
+            gpu_type: GpuType::new(gpu_type).expect("it has a name"),
+            hall: Arc::new(Hall::new(time_scale)),
+            folder: Folder::new(),
+            workers: BTreeMap::new(),
+            lives: 0,
+            said,
+            say,
+        };
+        (0..slots).for_each(|slot| world.start(slot));
+        world
+    }
+
+    fn task(&self) -> Task {
+        Task { checkpoint: self.folder.0.join("trial"), ..task() }
+    }
+
+    fn start(&mut self, slot: u32) {
+        let place = Place {
+            node: slot / NODE,
+            slot,
+            gpu_type: self.gpu_type.clone(),
+            time_scale: self.time_scale,
+            hall: self.hall.clone(),
+            store: STORE.to_owned(),
+            secret: Secret::random().expect("random numbers"),
+        };
+        let (commands, orders) = mpsc::unbounded_channel();
+        let (tell, mut told) = mpsc::unbounded_channel();
+        let running = tokio::spawn(async move { work(&place, orders, tell).await });
+        self.lives += 1;
+        let (life, say) = (self.lives, self.say.clone());
+        tokio::spawn(async move {
+            while let Some(event) = told.recv().await {
+                if say.send((slot, life, event)).is_err() {
+                    return;
+                }
+            }
+        });
+        self.workers.insert(slot, Worker { life, commands, running });
+    }
+
+    /// As `kill -9` would: no farewell.
+    fn kill(&mut self, slot: u32) {
+        self.workers.remove(&slot).expect("it lives").running.abort();
+    }
+
+    fn tell(&self, slot: u32, command: Command) {
+        self.workers[&slot].commands.send(command).expect("it listens");
+    }
+
+    fn tell_all(&self, slots: &[u32], command: &Command) {
+        slots.iter().for_each(|slot| self.tell(*slot, command.clone()));
+    }
+
+    /// What a living worker says next; none if nobody does within so many emulated seconds.
+    async fn next(&mut self, within_s: f64) -> Option<(u32, Event)> {
+        let deadline = Instant::now() + Duration::from_secs_f64(within_s * self.time_scale);
+        loop {
+            let wait = deadline.saturating_duration_since(Instant::now());
+            let (slot, life, event) = timeout(wait, self.said.recv()).await.ok()??;
+            if self.workers.get(&slot).is_some_and(|worker| worker.life == life) {
+                return Some((slot, event));
+            }
+        }
+    }
+
+    /// Waits for something. Everything until then is dropped.
+    async fn find<T>(&mut self, mut wanted: impl FnMut(u32, &Event) -> Option<T>) -> T {
+        loop {
+            let (slot, event) = self.next(1e6).await.expect("it comes some time");
+            if let Some(found) = wanted(slot, &event) {
+                return found;
+            }
+        }
+    }
+
+    async fn report(&mut self) -> Report {
+        self.find(|_, event| match event {
+            Event::Reported(report) => Some(report.as_ref().clone()),
+            _ => None,
+        })
+        .await
+    }
+
+    /// Lets workers prepare the trial.
+    async fn prepare(&mut self, slots: &[u32]) {
+        self.tell_all(slots, &Command::Prepare(Box::new(self.task())));
+        for _ in slots {
+            self.find(|_, event| matches!(event, Event::Prepared { trial: 7 }).then_some(())).await;
+        }
+    }
+
+    /// Has a group formed, and says at which step it starts.
+    async fn form(&mut self, form: Form) -> u64 {
+        let told: Vec<u32> = self.workers.keys().copied().collect();
+        self.tell_all(&told, &Command::Form(form.clone()));
+        let mut started = None;
+        for _ in &form.members {
+            let steps = self
+                .find(|_, event| match event {
+                    Event::Formed { generation, steps, .. } if *generation == form.generation => Some(*steps),
+                    _ => None,
+                })
+                .await;
+            assert!(started.is_none_or(|started| started == steps), "all start from the same step");
+            started = Some(steps);
+        }
+        started.expect("a group has members")
+    }
+
+    /// Has the workers of some slots prepare and form the first group.
+    async fn begin(&mut self, slots: &[u32], total: u32) -> u64 {
+        self.prepare(slots).await;
+        self.form(form(1, slots, &[], total)).await
+    }
+}
+
+/// Emulated seconds since a moment.
+fn since(world: &World, moment: Instant) -> f64 {
+    moment.elapsed().as_secs_f64() / world.time_scale
+}
