@@ -17,6 +17,7 @@ mod simulate;
 mod stop;
 mod study;
 mod table;
+mod timeline;
 mod train;
 
 use std::{
@@ -100,6 +101,7 @@ enum Command {
     Status(StatusArgs),
     Trials(TrialsArgs),
     Show(ShowArgs),
+    Timeline(timeline::TimelineArgs),
     Stop(stop::StopArgs),
     Best(BestArgs),
     Importance(ImportanceArgs),
@@ -420,6 +422,7 @@ fn run(
         Command::Status(StatusArgs { folder, json }) => inspect::status(&folder, format(json), out),
         Command::Trials(TrialsArgs { folder, json }) => inspect::trials(&folder, format(json), out),
         Command::Show(ShowArgs { folder, trial, json }) => inspect::show(&folder, trial, format(json), out),
+        Command::Timeline(arguments) => timeline::run(&arguments, out),
         Command::Stop(arguments) => stop::run(&arguments, out, notes),
         Command::Best(BestArgs { journal, count, json }) => results::best(&journal, count, format(json), out),
         Command::Importance(ImportanceArgs { journal, objective, json }) => {
