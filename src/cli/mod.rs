@@ -14,8 +14,10 @@ mod plot;
 mod profile;
 mod results;
 mod simulate;
+mod stop;
 mod study;
 mod table;
+mod timeline;
 mod train;
 
 use std::{
@@ -100,6 +102,8 @@ enum Command {
     Status(StatusArgs),
     Trials(TrialsArgs),
     Show(ShowArgs),
+    Timeline(timeline::TimelineArgs),
+    Stop(stop::StopArgs),
     Best(BestArgs),
     Importance(ImportanceArgs),
     Fit(FitArgs),
@@ -419,6 +423,8 @@ fn run(
         Command::Status(StatusArgs { folder, json }) => inspect::status(&folder, format(json), out),
         Command::Trials(TrialsArgs { folder, json }) => inspect::trials(&folder, format(json), out),
         Command::Show(ShowArgs { folder, trial, json }) => inspect::show(&folder, trial, format(json), out),
+        Command::Timeline(arguments) => timeline::run(&arguments, out),
+        Command::Stop(arguments) => stop::run(&arguments, out, notes),
         Command::Best(BestArgs { journal, count, json }) => results::best(&journal, count, format(json), out),
         Command::Importance(ImportanceArgs { journal, objective, json }) => {
             results::importance(&journal, objective.as_deref(), format(json), out)
@@ -443,6 +449,7 @@ fn exit_code(error: &anyhow::Error) -> ExitCode {
         || error.downcast_ref::<ask_tell::JournalError>().is_some_and(|error| !error.is_failure())
         || error.is::<results::Error>()
         || error.is::<inspect::Error>()
+        || error.is::<stop::Error>()
         || error.downcast_ref::<crate::store::Error>().is_some_and(inspect::is_of_input)
         || error.is::<crate::trials::Error>()
         || error.is::<train::Error>()

@@ -2,7 +2,7 @@ use std::{
     fs::{self, File, OpenOptions, TryLockError},
     io::{self, Write},
     path::{Path, PathBuf},
-    thread,
+    process, thread,
     time::Duration,
 };
 
@@ -10,6 +10,31 @@ use super::Error;
 
 const LOCK_TRIES: u32 = 10;
 const LOCK_PAUSE: Duration = Duration::from_millis(20);
+
+/// The process that runs a study.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Runner {
+    /// Its number.
+    pub process: u32,
+    /// The name of its machine.
+    pub host: String,
+}
+
+impl Runner {
+    /// This process.
+    #[must_use]
+    pub fn this() -> Self {
+        Self {
+            process: process::id(),
+            host: rustix::system::uname().nodename().to_string_lossy().into_owned(),
+        }
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        let (process, host) = text.trim_end().split_once(' ')?;
+        Some(Self { process: process.parse().ok()?, host: host.to_owned() })
+    }
+}
 
 /// Where things are in the folder of a study.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -62,20 +87,56 @@ impl Folder {
         Ok(())
     }
 
+    /// Held by the process that runs the study, whose number and machine it names.
+    fn lock_path(&self) -> PathBuf {
+        self.root.join("lock")
+    }
+
     /// Keeps all other writers away for as long as the file is open. The system takes the lock back from a dead process.
     pub(super) fn lock(&self) -> Result<File, Error> {
-        let path = self.root.join("lock");
+        let path = self.lock_path();
         let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path);
         let file = file.map_err(|source| Error::io("open", &path, source))?;
         for _ in 0..LOCK_TRIES {
             match file.try_lock() {
-                Ok(()) => return Ok(file),
+                Ok(()) => {
+                    sign(&file).map_err(|source| Error::io("write", &path, source))?;
+                    return Ok(file);
+                }
                 // Perhaps only somebody who looks whether the study runs.
                 Err(TryLockError::WouldBlock) => thread::sleep(LOCK_PAUSE),
                 Err(TryLockError::Error(source)) => return Err(Error::io("lock", &path, source)),
             }
         }
         Err(Error::InUse(self.root.clone()))
+    }
+
+    /// Whether a process runs the study now.
+    pub(super) fn is_run(&self) -> bool {
+        let lock = File::open(self.lock_path());
+        lock.is_ok_and(|lock| matches!(lock.try_lock_shared(), Err(TryLockError::WouldBlock)))
+    }
+
+    /// Who runs the study now, if anybody does.
+    pub(super) fn runner(&self) -> Result<Option<Runner>, Error> {
+        let path = self.lock_path();
+        if !self.is_run() {
+            return Ok(None);
+        }
+        let text = fs::read_to_string(&path).map_err(|source| Error::io("read", &path, source))?;
+        let problem = || "it does not name the process that runs the study".to_owned();
+        Runner::parse(&text).map(Some).ok_or_else(|| Error::Damaged { path, problem: problem() })
+    }
+
+    /// Waits until nobody runs the study.
+    pub(super) fn wait(&self) -> Result<(), Error> {
+        let path = self.lock_path();
+        // Closing the file gives the lock back.
+        let wait = || File::open(&path)?.lock_shared();
+        match wait() {
+            Err(source) if source.kind() != io::ErrorKind::NotFound => Err(Error::io("lock", &path, source)),
+            _ => Ok(()),
+        }
     }
 
     /// Replaces the study file, as a whole.
@@ -90,4 +151,11 @@ impl Folder {
         };
         write().map_err(|source| Error::io("write", &path, source))
     }
+}
+
+/// Writes into a lock who holds it.
+fn sign(mut file: &File) -> io::Result<()> {
+    let Runner { process, host } = Runner::this();
+    file.set_len(0)?;
+    file.write_all(format!("{process} {host}\n").as_bytes())
 }
