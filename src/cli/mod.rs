@@ -13,6 +13,7 @@ mod paper;
 mod plot;
 mod profile;
 mod results;
+mod run;
 mod simulate;
 mod stop;
 mod study;
@@ -71,9 +72,9 @@ fn run_program(trainables: Trainables) -> ExitCode {
     let arguments = Cli::parse();
     let mut stdout = io::BufWriter::new(io::stdout().lock());
     let outcome = run(arguments, trainables, &mut io::stdin().lock(), &mut stdout, &mut io::stderr())
-        .and_then(|()| stdout.flush().map_err(output_error));
+        .and_then(|code| stdout.flush().map(|()| code).map_err(output_error));
     match outcome {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => code,
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             // Nobody is left to hear that stderr is gone.
@@ -95,6 +96,7 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    Run(Box<run::RunArgs>),
     Check(CheckArgs),
     /// Print the JSON Schema of study files, for editors
     Schema,
@@ -380,11 +382,14 @@ fn run(
     input: &mut impl BufRead,
     out: &mut impl Write,
     notes: &mut (impl Write + Send),
-) -> anyhow::Result<()> {
-    #[cfg(not(feature = "torch"))]
-    let _ = trainables;
+) -> anyhow::Result<ExitCode> {
+    if let Command::Run(arguments) = &cli.command {
+        return run::run(arguments, trainables, out, notes).map(run::Exit::code);
+    }
     let format = |json| if json { fit::Format::Json } else { fit::Format::Text };
     match cli.command {
+        // Above: it alone has an exit code of its own.
+        Command::Run(_) => Ok(()),
         Command::Fit(FitArgs { files, svg, json, title }) => {
             let format = format(json);
             let title = title.unwrap_or_else(|| fit::default_title(&files));
@@ -430,6 +435,7 @@ fn run(
             results::importance(&journal, objective.as_deref(), format(json), out)
         }
     }
+    .map(|()| ExitCode::SUCCESS)
 }
 
 /// Stdout cannot be written.
@@ -453,6 +459,8 @@ fn exit_code(error: &anyhow::Error) -> ExitCode {
         || error.downcast_ref::<crate::store::Error>().is_some_and(inspect::is_of_input)
         || error.is::<crate::trials::Error>()
         || error.is::<train::Error>()
+        || error.is::<run::Error>()
+        || error.downcast_ref::<crate::actors::Error>().is_some_and(crate::actors::Error::is_of_input)
         || error.is::<simulate::Error>();
     ExitCode::from(if of_input { 2 } else { 1 })
 }

@@ -7,7 +7,9 @@ use std::{
 };
 
 use super::Error;
+use crate::tpe::TrialId;
 
+const EMULATED: &str = "emulated";
 const LOCK_TRIES: u32 = 10;
 const LOCK_PAUSE: Duration = Duration::from_millis(20);
 
@@ -73,14 +75,39 @@ impl Folder {
         self.root.join("checkpoints")
     }
 
+    /// The state of a trial: a folder for programs that keep their own, else a file.
+    #[must_use]
+    pub fn checkpoint(&self, trial: TrialId) -> PathBuf {
+        self.checkpoints().join(format!("trial-{trial}"))
+    }
+
+    /// What the program of a trial has printed.
+    #[must_use]
+    pub fn log(&self, trial: TrialId) -> PathBuf {
+        self.logs().join(format!("trial-{trial}.log"))
+    }
+
     /// What programs have printed.
     #[must_use]
     pub fn logs(&self) -> PathBuf {
         self.root.join("logs")
     }
 
+    /// What the study runs on, if its devices are emulated.
+    #[must_use]
+    pub fn emulated(&self) -> Option<String> {
+        Some(fs::read_to_string(self.root.join(EMULATED)).ok()?.trim().to_owned())
+    }
+
+    /// Marks the study as one on emulated devices. Its folder is made if it is not there.
+    pub fn mark_emulated(&self, devices: &str) -> Result<(), Error> {
+        self.create()?;
+        let path = self.root.join(EMULATED);
+        fs::write(&path, format!("{devices}\n")).map_err(|source| Error::io("write", &path, source))
+    }
+
     /// Makes the folder and what belongs in it.
-    pub(super) fn create(&self) -> Result<(), Error> {
+    pub(crate) fn create(&self) -> Result<(), Error> {
         for path in [self.root.clone(), self.checkpoints(), self.logs()] {
             fs::create_dir_all(&path).map_err(|source| Error::io("make the folder", &path, source))?;
         }
@@ -140,7 +167,7 @@ impl Folder {
     }
 
     /// Replaces the study file, as a whole.
-    pub(super) fn write_study(&self, yaml: &str) -> Result<(), Error> {
+    pub(crate) fn write_study(&self, yaml: &str) -> Result<(), Error> {
         let path = self.study();
         let new = self.root.join("study.yaml.new");
         let write = || -> io::Result<()> {

@@ -8,6 +8,7 @@
 //! lock             held by the one process that writes, whose number and machine it names
 //! checkpoints/     states of trials
 //! logs/            what programs have printed
+//! emulated         on which devices, if they are emulated
 //! ```
 //!
 //! [`Store`] writes, [`Reader`] answers questions, also while a store writes. [`Memory`] keeps facts for as long as it lives.
