@@ -372,6 +372,8 @@ impl Handler<Order> for TrialGroup {
                     _ => self.tell_fate(),
                 }
             }
+            // It comes too late.
+            Order::Retune { .. } if self.fate != Fate::Training => {}
             Order::Retune { batch } => {
                 self.batch = batch;
                 let members = self.group.members().to_vec();

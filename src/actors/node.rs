@@ -255,6 +255,7 @@ impl Node {
     fn said(&mut self, place: usize, event: Event) {
         let slot = self.slot(place);
         let desk = &mut self.desks[place];
+        tracing::trace!(%slot, ?event, "a worker has said");
         let has_let_go = matches!(event, Event::Released { .. } | Event::Failed { .. });
         let Some(owner) = &desk.owner else { return };
         if event.trial() != owner.trial.0 {
@@ -358,13 +359,16 @@ impl Handler<Tell> for Node {
             from.hears.do_send(Said { slot, event: None });
             return;
         };
+        tracing::trace!(%slot, trial = %from.trial, ?command, is_free = desk.owner.is_none(), "to a worker");
         match &desk.owner {
             Some(owner) if *owner != from => desk.waiting.push_back((from, command)),
             Some(_) => desk.tell(command),
-            None => {
+            None if matches!(command, Command::Prepare(_)) => {
                 desk.owner = Some(from);
                 desk.tell(command);
             }
+            // The worker has let go, and its last word is on its way to whoever this is from.
+            None => {}
         }
     }
 }

@@ -87,7 +87,7 @@ impl Engine {
                 }
                 Phase::Waiting | Phase::Running if self.kind == TrialKind::Elastic => {
                     let next = self.towards_target(trial, active, &reserved);
-                    if next.is_none() && active.phase == Phase::Running && !is_there(active) {
+                    if next.is_none() && active.phase == Phase::Running && gives_up(active) {
                         blocked = blocked.or(Some(trial));
                     }
                     next
@@ -202,6 +202,11 @@ impl Engine {
         let up = self.state.nodes.get(&node).into_iter().flat_map(|state| &state.up);
         up.map(move |&index| SlotId { node, index })
     }
+}
+
+/// Whether a trial has slots that it should not have.
+fn gives_up(active: &Active) -> bool {
+    active.slots.iter().any(|slot| !active.target.contains(slot))
 }
 
 /// Whether a trial has the slots it should have.

@@ -243,3 +243,24 @@ fn a_report_that_crosses_a_change_is_not_lost() {
     assert_eq!(scene.report(0, 1, 3, (1.1, 0.2)).0, [], "it is long gone");
     assert_eq!(kinds(&scene.report(0, 2, 1, (1.2, 0.2)).0), ["measured"]);
 }
+
+/// Whoever waits for more has nothing to give up: it must not form what it has anew while others sort it out.
+#[test]
+fn a_circle_is_not_broken_by_whom_it_only_keeps_waiting() {
+    let mut scene = Scene::with_nodes(&ELASTIC.replace("parallel: 2", "parallel: 3"), &[2, 2, 2]);
+    for trial in 0..3 {
+        scene.suggest();
+        scene.fit(trial, None);
+        if trial < 2 {
+            scene.plan(&[]);
+        }
+    }
+    scene.plan(&[(0, &[(0, 2)]), (1, &[(1, 2)]), (2, &[(2, 2)])]);
+    for trial in 0..3 {
+        scene.ready(trial, 1);
+    }
+    scene.ask_for_plan();
+    let (_, commands) = scene.plan(&[(0, &[(0, 2), (1, 1)]), (1, &[(2, 1)]), (2, &[(1, 1), (2, 1)])]);
+    assert_eq!(commands[0], Command::Stop { trial: TrialId(1), generation: 1, keep: true });
+    assert_eq!(scene.trial(0).generation, 1);
+}
