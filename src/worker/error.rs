@@ -1,7 +1,8 @@
 use std::path::PathBuf;
 
+#[cfg(feature = "torch")]
 use super::BoxError;
-use crate::{goodput, space};
+use crate::{goodput, space, wire};
 
 /// Why a worker cannot do what it was asked to.
 #[derive(Debug, thiserror::Error)]
@@ -16,6 +17,7 @@ pub enum Error {
         known: String,
     },
     /// The trainable's own code has failed.
+    #[cfg(feature = "torch")]
     #[error("{what} failed: {source}")]
     User {
         /// What it was asked for.
@@ -45,9 +47,11 @@ pub enum Error {
         problem: String,
     },
     /// The group has lost a member, or never came together.
+    #[cfg(feature = "torch")]
     #[error("the group is broken: {0}")]
     Group(#[from] c10d::Error),
     /// libtorch has refused.
+    #[cfg(feature = "torch")]
     #[error("libtorch: {0}")]
     Torch(#[from] tch::TchError),
     /// A value of the goodput engine is out of its range.
@@ -56,7 +60,10 @@ pub enum Error {
     /// A hyper-parameter is missing or of another type.
     #[error(transparent)]
     Space(#[from] space::Error),
-    /// Files and sockets.
+    /// Head and worker cannot talk to each other.
+    #[error(transparent)]
+    Wire(#[from] wire::Error),
+    /// Files and processes.
     #[error("{what}: {source}")]
     Io {
         /// What was tried.
@@ -77,6 +84,7 @@ impl Error {
     }
 
     /// Whether only the group is to blame, so that the trial can go on in another one.
+    #[cfg(feature = "torch")]
     #[must_use]
     pub const fn is_of_the_group(&self) -> bool {
         matches!(self, Self::Group(error) if !matches!(error, c10d::Error::Invalid { .. }))

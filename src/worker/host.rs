@@ -2,9 +2,7 @@
 
 use std::{
     collections::VecDeque,
-    panic,
-    path::Path,
-    process,
+    panic, process,
     sync::{
         Arc, Mutex, PoisonError,
         mpsc::{self, Receiver, TryRecvError},
@@ -21,49 +19,72 @@ use super::{
     checkpoint::Writing,
     error::Error,
     hand_over::{self, Meeting, Role},
-    link::{self, Listener, Speaker},
+    launch::Place,
     session::{Seen, Session},
     team::Team,
 };
-use crate::wire::{Batch, Command, Event, Form, Metric, Noise, Report, StepTime, VERSION};
-
-/// What a worker process is told when it is started.
-#[derive(Debug, Clone)]
-pub(super) struct Place<'a> {
-    pub(super) socket: &'a Path,
-    pub(super) slot: u32,
-    pub(super) threads: i32,
-    pub(super) device: Device,
-}
+use crate::wire::{
+    self, Batch, Command, Event, Form, Hello, Listener, Metric, Noise, Report, Speaker, StepTime, VERSION,
+};
 
 /// The group that can be aborted from outside: with its generation.
 type Abortable = Arc<Mutex<Option<(u64, AbortHandle)>>>;
 
-/// Serves the head at the other end of the socket until it is gone.
-pub(super) fn serve(place: &Place, registry: &Registry) -> Result<(), Error> {
-    tch::set_num_threads(place.threads);
-    let (mut speaker, listener) = link::connect(place.socket)?;
+/// If this process was started as a worker, works until the head is gone, and then ends the process.
+///
+/// Every program with a [`Pool`](super::Pool) calls it first thing in `main`.
+pub fn serve_if_worker(registry: &Registry) {
+    let served = match Place::of_this_process() {
+        Ok(None) => return,
+        Ok(Some(place)) => serve(&place, registry).map_err(|error| format!("worker {}: {error}", place.slot)),
+        Err(error) => Err(error.to_string()),
+    };
+    let code = match served {
+        Ok(()) => 0,
+        Err(message) => {
+            tell_the_user(&message);
+            1
+        }
+    };
+    process::exit(code);
+}
+
+#[expect(clippy::print_stderr, reason = "the head is out of reach, and a silent end helps nobody")]
+fn tell_the_user(message: &str) {
+    eprintln!("{message}");
+}
+
+/// Serves the head until it is gone.
+fn serve(place: &Place, registry: &Registry) -> Result<(), Error> {
+    tch::set_num_threads(place.threads.cast_signed());
     let store = Store::host("127.0.0.1:0")?;
-    let address = store.address().to_owned();
-    speaker.say(&Event::Hello { version: VERSION, slot: place.slot, pid: process::id(), store: address })?;
+    let hello = Hello {
+        version: VERSION,
+        node: place.node,
+        slot: place.slot,
+        pid: process::id(),
+        store: store.address().to_owned(),
+    };
+    let (speaker, listener) = wire::attach_blocking(&place.address, &place.secret, hello)?;
     let abortable = Abortable::default();
-    let inbox = Inbox::listen(listener, abortable.clone())?;
-    let speaker = Arc::new(Mutex::new(speaker));
+    let inbox = Inbox::listen(listener, speaker.clone(), abortable.clone())?;
     let hosted = Arc::new(Mutex::new(None));
     report_panics(speaker.clone(), hosted.clone());
-    Host { place, registry, store, inbox, speaker, abortable, session: None, hosted }.run()
+    let device = place.cuda.map_or(Device::Cpu, |device| Device::Cuda(device as usize));
+    let slot = place.slot;
+    Host { slot, device, registry, store, inbox, speaker, abortable, session: None, hosted }.run();
+    Ok(())
 }
 
 /// Code of a trainable may panic, and panics may abort: the head is told before that happens.
-fn report_panics(speaker: Arc<Mutex<Speaker>>, hosted: Arc<Mutex<Option<u32>>>) {
+fn report_panics(speaker: Speaker, hosted: Arc<Mutex<Option<u32>>>) {
     let usual = panic::take_hook();
     panic::set_hook(Box::new(move |info| {
         usual(info);
-        let trial = hosted.try_lock().ok().and_then(|trial| *trial);
-        if let (Some(trial), Ok(mut speaker)) = (trial, speaker.try_lock()) {
-            // There is nothing else to be done about it.
-            let _ = speaker.say(&Event::Failed { trial, reason: info.to_string() });
+        if let Some(trial) = hosted.try_lock().ok().and_then(|trial| *trial) {
+            speaker.say(&Event::Failed { trial, reason: info.to_string() });
         }
+        speaker.close();
         process::exit(101);
     }));
 }
@@ -75,16 +96,20 @@ struct Inbox {
 }
 
 impl Inbox {
-    fn listen(mut listener: Listener, abortable: Abortable) -> Result<Self, Error> {
+    fn listen(mut listener: Listener, speaker: Speaker, abortable: Abortable) -> Result<Self, Error> {
         let (send, coming) = mpsc::channel();
         let listen = move || {
-            while let Ok(Some(command)) = listener.hear::<Command>() {
+            while let Ok(Some(command)) = listener.hear() {
                 if let Command::Form(Form { generation, broken: true, .. }) = &command {
                     abort_before(&abortable, *generation);
                 }
                 if send.send(command).is_err() {
                     break;
                 }
+            }
+            // Whoever closes the connection on this side ends the process, too.
+            while speaker.is_closed() {
+                thread::park();
             }
             // Without a head there is nobody to train for.
             process::exit(0);
@@ -141,11 +166,12 @@ fn abort_before(abortable: &Abortable, generation: u64) {
 }
 
 struct Host<'a> {
-    place: &'a Place<'a>,
+    slot: u32,
+    device: Device,
     registry: &'a Registry,
     store: Store,
     inbox: Inbox,
-    speaker: Arc<Mutex<Speaker>>,
+    speaker: Speaker,
     abortable: Abortable,
     session: Option<Session>,
     /// The trial of the session, for those who cannot wait for it.
@@ -161,36 +187,35 @@ enum End {
 }
 
 impl Host<'_> {
-    fn run(mut self) -> Result<(), Error> {
+    fn run(mut self) {
         while let Some(command) = self.inbox.next() {
             match command {
                 Command::Prepare(task) => {
                     let trial = task.trial;
                     *self.hosted.lock().unwrap_or_else(PoisonError::into_inner) = Some(trial);
-                    match Session::new(*task, self.registry, self.place.device) {
+                    match Session::new(*task, self.registry, self.device) {
                         Ok(session) => {
                             self.session = Some(session);
-                            self.say(&Event::Prepared { trial })?;
+                            self.say(&Event::Prepared { trial });
                         }
-                        Err(error) => self.fail(trial, &error)?,
+                        Err(error) => self.fail(trial, &error),
                     }
                 }
-                Command::Form(form) => self.form(&form)?,
+                Command::Form(form) => self.form(&form),
                 // Its group is gone.
                 Command::Retune { .. } => {}
-                Command::Release { trial, save } => self.release(trial, save)?,
+                Command::Release { trial, save } => self.release(trial, save),
             }
         }
-        Ok(())
     }
 
-    fn say(&self, event: &Event) -> Result<(), Error> {
-        self.speaker.lock().unwrap_or_else(PoisonError::into_inner).say(event)
+    fn say(&self, event: &Event) {
+        self.speaker.say(event);
     }
 
-    fn fail(&mut self, trial: u32, error: &Error) -> Result<(), Error> {
+    fn fail(&mut self, trial: u32, error: &Error) {
         self.forget();
-        self.say(&Event::Failed { trial, reason: error.to_string() })
+        self.say(&Event::Failed { trial, reason: error.to_string() });
     }
 
     fn forget(&mut self) {
@@ -198,23 +223,23 @@ impl Host<'_> {
         *self.hosted.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
-    fn release(&mut self, trial: u32, save: bool) -> Result<(), Error> {
+    fn release(&mut self, trial: u32, save: bool) {
         if let Some(session) = self.session.as_ref().filter(|session| session.task.trial == trial) {
             if save && session.is_current {
                 match Writing::start(session).and_then(Writing::finish) {
-                    Ok(steps) => self.say(&Event::Checkpointed { trial, steps })?,
+                    Ok(steps) => self.say(&Event::Checkpointed { trial, steps }),
                     Err(error) => return self.fail(trial, &error),
                 }
             }
             self.forget();
         }
-        self.say(&Event::Released { trial })
+        self.say(&Event::Released { trial });
     }
 
     /// Takes part in a new generation for as long as it lasts.
-    fn form(&mut self, form: &Form) -> Result<(), Error> {
+    fn form(&mut self, form: &Form) {
         let (trial, generation) = (form.trial, form.generation);
-        let role = hand_over::role(form, self.place.slot);
+        let role = hand_over::role(form, self.slot);
         let Some(mut session) = self.session.take().filter(|session| session.task.trial == trial) else {
             let reason = "the worker was told to train before it had prepared".to_owned();
             return self.say(&Event::Broken { trial, generation, steps: None, reason });
@@ -223,7 +248,7 @@ impl Host<'_> {
         let ended = match formed {
             Ok(Some((mut team, pause))) => {
                 let steps = session.steps();
-                self.say(&Event::Formed { trial, generation, steps, pause })?;
+                self.say(&Event::Formed { trial, generation, steps, pause });
                 self.train(&mut session, &mut team, form.batch)
             }
             Ok(None) => {
@@ -239,14 +264,13 @@ impl Host<'_> {
             Err(error) if error.is_of_the_group() => {
                 let steps = session.is_current.then(|| session.steps());
                 self.session = Some(session);
-                self.say(&Event::Broken { trial, generation, steps, reason: error.to_string() })?;
+                self.say(&Event::Broken { trial, generation, steps, reason: error.to_string() });
             }
             Err(error) => {
                 drop(session);
-                self.fail(trial, &error)?;
+                self.fail(trial, &error);
             }
         }
-        Ok(())
     }
 
     fn meet(
@@ -255,7 +279,7 @@ impl Host<'_> {
         role: Role,
         session: &mut Session,
     ) -> Result<Option<(Team, crate::wire::Pause)>, Error> {
-        let Self { inbox, store, abortable, place, .. } = self;
+        let Self { inbox, store, abortable, device, .. } = self;
         let mut is_over = || {
             inbox.look();
             inbox.wants_to_leave(form.trial, form.generation)
@@ -264,7 +288,7 @@ impl Host<'_> {
             let handle = (form.generation, group.abort_handle());
             *abortable.lock().unwrap_or_else(PoisonError::into_inner) = Some(handle);
         };
-        let options = Meeting::options(place.device);
+        let options = Meeting::options(*device);
         let mut meeting = Meeting { own: store, options, is_over: &mut is_over };
         let (team, pause) = meeting.form(form, role, session, &started)?;
         Ok(team.map(|team| (team, pause)))
@@ -280,10 +304,10 @@ impl Host<'_> {
                 let values = session.evaluate(team)?;
                 if team.rank == 0 {
                     desk.metrics.push(Metric { epochs: session.epochs()?, values: values.clone() });
-                    self.say(&Event::Reported(Box::new(desk.report(session, team, batch)?)))?;
+                    self.say(&Event::Reported(Box::new(desk.report(session, team, batch)?)));
                     self.save(session, &mut desk, true)?;
                     let generation = team.generation;
-                    self.say(&Event::Finished { trial, generation, metrics: values })?;
+                    self.say(&Event::Finished { trial, generation, metrics: values });
                 }
                 return Ok(End::Finished);
             }
@@ -304,7 +328,7 @@ impl Host<'_> {
             if team.rank == 0 {
                 self.save(session, &mut desk, false)?;
                 if desk.is_due(session) || agreed.leave {
-                    self.say(&Event::Reported(Box::new(desk.report(session, team, batch)?)))?;
+                    self.say(&Event::Reported(Box::new(desk.report(session, team, batch)?)));
                 }
             }
             if agreed.leave {
@@ -317,14 +341,14 @@ impl Host<'_> {
     fn save(&self, session: &Session, desk: &mut Desk, now: bool) -> Result<(), Error> {
         let trial = session.task.trial;
         if let Some(writing) = desk.writing.take_if(|writing| now || writing.is_done()) {
-            self.say(&Event::Checkpointed { trial, steps: writing.finish()? })?;
+            self.say(&Event::Checkpointed { trial, steps: writing.finish()? });
         }
         let every = Duration::from_secs_f64(session.task.checkpoint_every_s.min(1e9));
         if desk.writing.is_none() && (now || desk.saved.elapsed() >= every) {
             desk.saved = Instant::now();
             let writing = Writing::start(session)?;
             if now {
-                self.say(&Event::Checkpointed { trial, steps: writing.finish()? })?;
+                self.say(&Event::Checkpointed { trial, steps: writing.finish()? });
             } else {
                 desk.writing = Some(writing);
             }

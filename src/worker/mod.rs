@@ -13,7 +13,6 @@ mod batching;
 mod checkpoint;
 #[cfg(feature = "torch")]
 mod descent;
-#[cfg(feature = "torch")]
 mod error;
 #[cfg(feature = "torch")]
 mod flat;
@@ -23,8 +22,7 @@ mod gradient;
 mod hand_over;
 #[cfg(feature = "torch")]
 mod host;
-#[cfg(feature = "torch")]
-mod link;
+mod launch;
 #[cfg(feature = "torch")]
 mod loader;
 mod order;
@@ -41,11 +39,13 @@ mod training;
 
 #[cfg(feature = "torch")]
 pub use batching::Batching;
-#[cfg(feature = "torch")]
 pub use error::Error;
+#[cfg(feature = "torch")]
+pub use host::serve_if_worker;
+pub use launch::{Launch, Slot, launch};
 pub use order::{Order, share};
 #[cfg(feature = "torch")]
-pub use pool::{Pool, Slot, Told, serve_if_worker};
+pub use pool::{Pool, Told};
 #[cfg(feature = "torch")]
 pub use trainable::{BoxError, Dataset, Example, Optimizer, Registry, Schedule, Trainable};
 #[cfg(feature = "torch")]

@@ -1,43 +1,24 @@
-//! The head's side: worker processes, one for each slot, and a socket to talk to them.
+//! The head's side: worker processes, one for each slot, and a gateway to talk to them.
 
 use std::{
     collections::BTreeMap,
-    env, fs,
-    os::unix::net::UnixListener,
-    path::{Path, PathBuf},
-    process::{self, Child, Command as Process, Stdio},
-    sync::mpsc::{self, Receiver, RecvTimeoutError, Sender},
-    thread,
-    time::Duration,
+    fs,
+    path::Path,
+    process::{self, Child},
+    sync::mpsc::{self, Receiver, RecvTimeoutError},
+    thread::{self, JoinHandle},
+    time::{Duration, Instant},
 };
 
-use tch::Device;
+use tokio::{runtime::Builder, sync::oneshot};
 
-use super::{
-    Registry,
-    error::Error,
-    host::{self, Place},
-    link::{self, Listener, Speaker},
-};
-use crate::wire::{Command, Event, Member, VERSION};
-
-/// What a program that is started again as a worker finds in its environment.
-const SOCKET: &str = "POLLUX_TUNE_WORKER_SOCKET";
-const SLOT: &str = "POLLUX_TUNE_WORKER_SLOT";
-const THREADS: &str = "POLLUX_TUNE_WORKER_THREADS";
-const DEVICE: &str = "POLLUX_TUNE_WORKER_DEVICE";
+use super::{Launch, Slot, error::Error, launch::launch};
+use crate::wire::{Address, Command, Event, Gateway, Heard, Line, Member, Secret, WorkerId};
 
 /// How long a fresh worker may take to say hello: it has to load libtorch, on a machine that may be busy.
 const HELLO: Duration = Duration::from_secs(120);
-
-/// Where a worker runs: a GPU, or a share of the cores.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Slot {
-    /// Threads that libtorch may use.
-    pub threads: u32,
-    /// The CUDA device, if it is a GPU.
-    pub cuda: Option<u32>,
-}
+/// How often a worker that has not said hello is looked at.
+const LOOK: Duration = Duration::from_millis(100);
 
 /// What a pool hears.
 #[derive(Debug, Clone, PartialEq)]
@@ -52,80 +33,39 @@ pub enum Told {
 #[derive(Debug)]
 pub struct Pool {
     slots: Vec<Slot>,
-    socket: PathBuf,
+    secret: Secret,
     arguments: Vec<String>,
     workers: BTreeMap<u32, Worker>,
     /// Stores outlive trials: what is under a generation's name must be of no other one.
     generation: u64,
-    told: Receiver<FromWorker>,
+    gateway: Door,
     early: Vec<Told>,
 }
 
 #[derive(Debug)]
 struct Worker {
     process: Child,
-    connection: Option<(Speaker, String)>,
+    connection: Option<Connection>,
 }
 
 #[derive(Debug)]
-enum FromWorker {
-    Hello { slot: u32, pid: u32, version: u32, store: String, speaker: Speaker },
-    Event { slot: u32, pid: u32, event: Event },
-    Gone { slot: u32, pid: u32 },
-}
-
-/// If this process was started as a worker, works until the head is gone, and then ends the process.
-///
-/// Every program with a [`Pool`] calls it first thing in `main`.
-pub fn serve_if_worker(registry: &Registry) {
-    let Some(socket) = env::var_os(SOCKET) else { return };
-    let number = |name: &str| env::var(name).ok().and_then(|text| text.parse::<u32>().ok());
-    let place = Place {
-        socket: Path::new(&socket),
-        slot: number(SLOT).unwrap_or(0),
-        threads: number(THREADS).unwrap_or(1).cast_signed(),
-        device: number(DEVICE).map_or(Device::Cpu, |device| Device::Cuda(device as usize)),
-    };
-    let code = match host::serve(&place, registry) {
-        Ok(()) => 0,
-        Err(error) => {
-            tell_the_user(&format!("worker {}: {error}", place.slot));
-            1
-        }
-    };
-    process::exit(code);
-}
-
-#[expect(clippy::print_stderr, reason = "the head is out of reach, and a silent end helps nobody")]
-fn tell_the_user(message: &str) {
-    eprintln!("{message}");
+struct Connection {
+    id: WorkerId,
+    line: Line,
+    member: Member,
 }
 
 impl Pool {
-    /// Starts a worker on each slot: this program with these arguments. Sockets go into `folder`, whose path must be short
+    /// Starts a worker on each slot: this program with these arguments. A socket goes into `folder`, whose path must be short
     /// enough for one.
     pub fn new(slots: Vec<Slot>, folder: &Path, arguments: &[&str]) -> Result<Self, Error> {
         fs::create_dir_all(folder).map_err(Error::io(format!("making the folder {}", folder.display())))?;
-        let socket = folder.join(format!("head-{}.socket", process::id()));
-        // One of a dead process of the same number.
-        let _ = fs::remove_file(&socket);
-        let listener =
-            UnixListener::bind(&socket).map_err(Error::io(format!("listening at {}", socket.display())))?;
-        let (tell, told) = mpsc::channel();
-        thread::Builder::new()
-            .name("gateway".to_owned())
-            .spawn(move || accept(&listener, &tell))
-            .map_err(Error::io("starting a thread"))?;
+        let secret = Secret::random()?;
+        let socket = Address::Unix(folder.join(format!("head-{}.socket", process::id())));
+        let gateway = Door::open(&socket, &secret)?;
         let arguments = arguments.iter().map(|&argument| argument.to_owned()).collect();
-        let mut pool = Self {
-            slots,
-            socket,
-            arguments,
-            workers: BTreeMap::new(),
-            generation: 0,
-            told,
-            early: Vec::new(),
-        };
+        let (workers, early) = (BTreeMap::new(), Vec::new());
+        let mut pool = Self { slots, secret, arguments, workers, generation: 0, gateway, early };
         for slot in 0..pool.slots.len() as u32 {
             pool.launch(slot)?;
         }
@@ -172,47 +112,59 @@ impl Pool {
         let Some(place) = self.slots.get(slot as usize) else {
             return Err(Error::Protocol(format!("there is no slot {slot}, only {}", self.slots.len())));
         };
-        let program = env::current_exe().map_err(Error::io("finding this program"))?;
-        let mut process = Process::new(program);
-        process.args(&self.arguments);
-        process.env(SOCKET, &self.socket).env(SLOT, slot.to_string()).env(THREADS, place.threads.to_string());
-        // Libraries that have pools of their own, beside libtorch's.
-        process
-            .env("OMP_NUM_THREADS", place.threads.to_string())
-            .env("MKL_NUM_THREADS", place.threads.to_string());
-        if let Some(device) = place.cuda {
-            process.env(DEVICE, device.to_string());
-        }
-        // Lost connections are told as events, and need no page of libtorch's about each.
-        if env::var_os("TORCH_CPP_LOG_LEVEL").is_none() {
-            process.env("TORCH_CPP_LOG_LEVEL", "FATAL");
-        }
-        // What a trainable prints is for people, and not part of the head's output.
-        process.stdin(Stdio::null()).stdout(Stdio::null());
+        let mut process = launch(&Launch {
+            address: &self.gateway.address,
+            secret: &self.secret,
+            node: 0,
+            slot,
+            place: *place,
+            arguments: &self.arguments,
+        })?;
         let process = process.spawn().map_err(Error::io("starting a worker"))?;
         self.workers.insert(slot, Worker { process, connection: None });
         Ok(())
     }
 
     fn await_hello(&mut self, slot: u32) -> Result<(), Error> {
-        while self.workers.get(&slot).is_some_and(|worker| worker.connection.is_none()) {
-            let next = self.told.recv_timeout(HELLO);
-            let next = next.map_err(|_| Error::Protocol(format!("worker {slot} does not say hello")))?;
-            if let Some(told) = self.take_in(next)? {
-                if told == Told::Gone(slot) {
-                    return Err(Error::Protocol(format!("worker {slot} ended before it said hello")));
+        let began = Instant::now();
+        loop {
+            let Some(worker) = self.workers.get_mut(&slot).filter(|worker| worker.connection.is_none())
+            else {
+                return Ok(());
+            };
+            let ended = worker.process.try_wait().map_err(Error::io("looking after a worker"))?;
+            match self.gateway.next(LOOK)? {
+                // Somebody else's, perhaps.
+                Some(Heard::Refused { slot: Some(of), reason }) if of == slot => {
+                    return Err(Error::Protocol(reason));
                 }
-                self.early.push(told);
+                Some(heard) => {
+                    let told = self.take_in(heard)?;
+                    if told == Some(Told::Gone(slot)) {
+                        return Err(Error::Protocol(format!(
+                            "worker {slot} ended as soon as it had said hello"
+                        )));
+                    }
+                    self.early.extend(told);
+                }
+                None => {
+                    if let Some(status) = ended {
+                        return Err(Error::Protocol(format!(
+                            "worker {slot} ended before it said hello: {status}"
+                        )));
+                    }
+                    if began.elapsed() > HELLO {
+                        return Err(Error::Protocol(format!("worker {slot} does not say hello")));
+                    }
+                }
             }
         }
-        Ok(())
     }
 
     /// What the members of a group need to know about the worker on a slot.
     #[must_use]
     pub fn member(&self, slot: u32) -> Option<Member> {
-        let (_, store) = self.workers.get(&slot)?.connection.as_ref()?;
-        Some(Member { slot, node: 0, store: store.clone() })
+        Some(self.workers.get(&slot)?.connection.as_ref()?.member.clone())
     }
 
     /// The process on a slot.
@@ -222,11 +174,9 @@ impl Pool {
     }
 
     /// Tells a worker what to do. One that is gone hears nothing; that it is gone is told by [`Pool::next`].
-    pub fn tell(&mut self, slot: u32, command: &Command) -> Result<(), Error> {
-        let connection = self.workers.get_mut(&slot).and_then(|worker| worker.connection.as_mut());
-        match connection.map(|(speaker, _)| speaker.say(command)) {
-            Some(Err(Error::Io { .. }) | Ok(())) | None => Ok(()),
-            Some(Err(error)) => Err(error),
+    pub fn tell(&self, slot: u32, command: Command) {
+        if let Some(connection) = self.workers.get(&slot).and_then(|worker| worker.connection.as_ref()) {
+            connection.line.tell(command);
         }
     }
 
@@ -236,52 +186,52 @@ impl Pool {
             return Ok(Some(self.early.remove(0)));
         }
         let mut timeout = timeout;
-        loop {
-            match self.told.recv_timeout(timeout) {
-                Ok(from) => {
-                    if let Some(told) = self.take_in(from)? {
-                        return Ok(Some(told));
-                    }
-                    timeout = Duration::ZERO;
-                }
-                Err(RecvTimeoutError::Timeout) => return Ok(None),
-                Err(RecvTimeoutError::Disconnected) => {
-                    return Err(Error::Protocol("the thread that listens to workers has ended".to_owned()));
-                }
+        while let Some(heard) = self.gateway.next(timeout)? {
+            let told = self.take_in(heard)?;
+            if told.is_some() {
+                return Ok(told);
             }
+            timeout = Duration::ZERO;
         }
+        Ok(None)
     }
 
     /// What a process says that was replaced is not worth telling.
-    fn take_in(&mut self, from: FromWorker) -> Result<Option<Told>, Error> {
-        let known = |pool: &Self, slot, pid| pool.pid(slot) == Some(pid);
-        Ok(match from {
-            FromWorker::Hello { version, slot, .. } if version != VERSION => {
-                return Err(Error::Protocol(format!(
-                    "worker {slot} speaks version {version} of the protocol, this program {VERSION}: \
-                     they must be the same program"
-                )));
-            }
-            FromWorker::Hello { slot, pid, store, speaker, .. } => {
-                if let Some(worker) = self.workers.get_mut(&slot).filter(|worker| worker.process.id() == pid)
-                {
-                    worker.connection = Some((speaker, store));
+    fn take_in(&mut self, heard: Heard) -> Result<Option<Told>, Error> {
+        Ok(match heard {
+            Heard::Joined { worker: id, hello, line } => {
+                let started = self.workers.get_mut(&hello.slot);
+                if let Some(worker) = started.filter(|worker| worker.process.id() == hello.pid) {
+                    let member = Member { slot: hello.slot, node: hello.node, store: hello.store };
+                    worker.connection = Some(Connection { id, line, member });
                 }
                 None
             }
-            FromWorker::Event { slot, pid, event } => {
-                known(self, slot, pid).then_some(Told::Event(slot, event))
-            }
-            FromWorker::Gone { slot, pid } if known(self, slot, pid) => {
-                if let Some(mut worker) = self.workers.remove(&slot) {
-                    // It may only have closed its socket.
-                    let _ = worker.process.kill();
-                    worker.process.wait().map_err(Error::io("waiting for a dead worker"))?;
+            Heard::Said { worker, event } => self.slot_of(worker).map(|slot| Told::Event(slot, event)),
+            Heard::Gone { worker } => match self.slot_of(worker) {
+                Some(slot) => {
+                    self.bury(slot)?;
+                    Some(Told::Gone(slot))
                 }
-                Some(Told::Gone(slot))
-            }
-            FromWorker::Gone { .. } => None,
+                None => None,
+            },
+            // A stranger, or a worker that will be gone in a moment.
+            Heard::Refused { .. } => None,
         })
+    }
+
+    fn slot_of(&self, id: WorkerId) -> Option<u32> {
+        let is = |worker: &Worker| worker.connection.as_ref().is_some_and(|connection| connection.id == id);
+        self.workers.iter().find(|(_, worker)| is(worker)).map(|(slot, _)| *slot)
+    }
+
+    fn bury(&mut self, slot: u32) -> Result<(), Error> {
+        if let Some(mut worker) = self.workers.remove(&slot) {
+            // It may only have closed its connection.
+            let _ = worker.process.kill();
+            worker.process.wait().map_err(Error::io("waiting for a dead worker"))?;
+        }
+        Ok(())
     }
 }
 
@@ -292,27 +242,69 @@ impl Drop for Pool {
             let _ = worker.process.kill();
             let _ = worker.process.wait();
         }
-        let _ = fs::remove_file(&self.socket);
     }
 }
 
-/// Lets workers in, each on a thread that listens to it.
-fn accept(listener: &UnixListener, tell: &Sender<FromWorker>) {
-    while let Ok((stream, _)) = listener.accept() {
-        let tell = tell.clone();
-        let Ok((speaker, listener)) = link::split(stream) else { continue };
-        let listen = move || listen(speaker, listener, &tell);
-        // A worker that nobody listens to will be missed by whoever waits for its hello.
-        let _ = thread::Builder::new().name("worker link".to_owned()).spawn(listen);
+/// A gateway for those who have no runtime: it has one on a thread of its own, as long as this lives.
+#[derive(Debug)]
+struct Door {
+    address: Address,
+    heard: Receiver<Heard>,
+    /// Closed by dropping it.
+    open: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Door {
+    fn open(address: &Address, secret: &Secret) -> Result<Self, Error> {
+        let runtime = Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.map_err(Error::io("starting a runtime"))?;
+        let (gateway, mut hear) = {
+            let _inside = runtime.enter();
+            Gateway::open(address, secret)?
+        };
+        let address = gateway.address().clone();
+        let (tell, heard) = mpsc::channel();
+        let (open, closed) = oneshot::channel::<()>();
+        let pass_on = async move {
+            while let Some(heard) = hear.recv().await {
+                if tell.send(heard).is_err() {
+                    break;
+                }
+            }
+        };
+        let run = move || {
+            runtime.block_on(async {
+                tokio::select! {
+                    () = pass_on => {}
+                    _ = closed => {}
+                }
+            });
+            drop(gateway);
+        };
+        let thread = thread::Builder::new().name("gateway".to_owned()).spawn(run);
+        let thread = Some(thread.map_err(Error::io("starting a thread"))?);
+        Ok(Self { address, heard, open: Some(open), thread })
+    }
+
+    /// The next thing that is heard; none if nothing is in time.
+    fn next(&self, timeout: Duration) -> Result<Option<Heard>, Error> {
+        match self.heard.recv_timeout(timeout) {
+            Ok(heard) => Ok(Some(heard)),
+            Err(RecvTimeoutError::Timeout) => Ok(None),
+            Err(RecvTimeoutError::Disconnected) => {
+                Err(Error::Protocol("the thread that listens to workers has ended".to_owned()))
+            }
+        }
     }
 }
 
-fn listen(speaker: Speaker, mut listener: Listener, tell: &Sender<FromWorker>) {
-    let Ok(Some(Event::Hello { version, slot, pid, store })) = listener.hear() else { return };
-    let mut open = tell.send(FromWorker::Hello { slot, pid, version, store, speaker }).is_ok();
-    while open && let Ok(Some(event)) = listener.hear() {
-        open = tell.send(FromWorker::Event { slot, pid, event }).is_ok();
+impl Drop for Door {
+    fn drop(&mut self) {
+        drop(self.open.take());
+        if let Some(thread) = self.thread.take() {
+            // If it has panicked, that was told already.
+            let _ = thread.join();
+        }
     }
-    // Nobody is interested any more, if this fails.
-    let _ = tell.send(FromWorker::Gone { slot, pid });
 }

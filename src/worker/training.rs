@@ -108,7 +108,8 @@ impl Training {
         }
         self.slots = slots.to_vec();
         let orders = self.group.reshape(slots.iter().copied());
-        self.obey(orders)
+        self.obey(orders);
+        Ok(())
     }
 
     /// The workers.
@@ -138,7 +139,7 @@ impl Training {
     /// Gives back the pool, when all its workers are free. A trial that has not ended is dropped; its checkpoint stays.
     pub fn into_pool(mut self) -> Result<Pool, Error> {
         if self.ended.is_none() {
-            self.release()?;
+            self.release();
         }
         while !self.group.slots().is_empty() {
             match self.pool.next(PARTING)? {
@@ -172,7 +173,7 @@ impl Training {
             }
             if self.group.failures() > FAILURES && self.ended.is_none() {
                 let reason = format!("{FAILURES} groups in a row have broken without a step in between");
-                self.end(Happening::Failed { reason })?;
+                self.end(Happening::Failed { reason });
             }
         }
     }
@@ -180,7 +181,7 @@ impl Training {
     fn replace(&mut self, slot: u32) -> Result<(), Error> {
         self.waiting.push(Happening::Gone { slot });
         let orders = self.group.gone(slot);
-        self.obey(orders)?;
+        self.obey(orders);
         if self.ended.is_none() {
             self.pool.start(slot)?;
             let wanted = self.slots.clone();
@@ -191,7 +192,7 @@ impl Training {
 
     fn hear(&mut self, slot: u32, event: Event) -> Result<(), Error> {
         // The last words of a trial that was here before.
-        if event.trial() != Some(self.task.trial) {
+        if event.trial() != self.task.trial {
             return Ok(());
         }
         let orders = match event {
@@ -217,17 +218,17 @@ impl Training {
                 Vec::new()
             }
             Event::Finished { metrics, .. } => {
-                self.end(Happening::Finished { metrics })?;
+                self.end(Happening::Finished { metrics });
                 Vec::new()
             }
             Event::Failed { reason, .. } => {
                 // Whoever fails has let go already.
-                self.end(Happening::Failed { reason })?;
+                self.end(Happening::Failed { reason });
                 self.group.released(slot)
             }
-            Event::Hello { .. } => Vec::new(),
         };
-        self.obey(orders)
+        self.obey(orders);
+        Ok(())
     }
 
     /// A group is formed when all its members are; the first rank tells of the pause.
@@ -251,46 +252,44 @@ impl Training {
         }
         self.batching.learn(report)?;
         let workers = self.group.members().len() as u32;
-        match self.batching.better(workers, self.batch) {
-            Some(batch) => self.use_batch(batch),
-            None => Ok(()),
+        if let Some(batch) = self.batching.better(workers, self.batch) {
+            self.use_batch(batch);
         }
+        Ok(())
     }
 
     /// Uses another batch from the next step on that all workers can agree on, until the group changes.
-    pub fn use_batch(&mut self, batch: Batch) -> Result<(), Error> {
+    pub fn use_batch(&mut self, batch: Batch) {
         self.batch = batch;
         self.waiting.push(Happening::Retuned(batch));
         let (trial, generation) = (self.task.trial, self.group.generation());
-        for slot in self.group.members().to_vec() {
-            self.pool.tell(slot, &Command::Retune { trial, generation, batch })?;
+        for slot in self.group.members() {
+            self.pool.tell(*slot, Command::Retune { trial, generation, batch });
         }
-        Ok(())
     }
 
-    fn end(&mut self, how: Happening) -> Result<(), Error> {
+    fn end(&mut self, how: Happening) {
         if self.ended.is_none() {
             self.ended = Some(how.clone());
             self.waiting.push(how);
-            self.release()?;
+            self.release();
         }
-        Ok(())
     }
 
-    fn release(&mut self) -> Result<(), Error> {
+    fn release(&mut self) {
         let orders = self.group.release(false);
-        self.obey(orders)
+        self.obey(orders);
     }
 
-    fn obey(&mut self, orders: Vec<GroupOrder>) -> Result<(), Error> {
+    fn obey(&mut self, orders: Vec<GroupOrder>) {
         let trial = self.task.trial;
         for order in orders {
             match order {
                 GroupOrder::Prepare(slot) => {
-                    self.pool.tell(slot, &Command::Prepare(Box::new(self.task.clone())))?;
+                    self.pool.tell(slot, Command::Prepare(Box::new(self.task.clone())));
                 }
                 GroupOrder::Release { slot, save } => {
-                    self.pool.tell(slot, &Command::Release { trial, save })?;
+                    self.pool.tell(slot, Command::Release { trial, save });
                 }
                 GroupOrder::Form { generation, members, donors, told, broken } => {
                     self.batch = self.batching.on(members.len() as u32);
@@ -299,11 +298,10 @@ impl Training {
                     let (members, donors) = (known(&members), known(&donors));
                     let form = Form { trial, generation, members, donors, batch: self.batch, broken };
                     for slot in told {
-                        self.pool.tell(slot, &Command::Form(form.clone()))?;
+                        self.pool.tell(slot, Command::Form(form.clone()));
                     }
                 }
             }
         }
-        Ok(())
     }
 }
