@@ -61,8 +61,9 @@ bench-engine: ## Measure the goodput engine and the allocator
 bench-elastic: peer ## Measure elastic training against PyTorch, which is installed into .cache/ (3 GB)
 	$(TORCH) bench $(ALL) --profile dev --bench elastic -- $(PEER)/bin/python
 
-bench-study: ## Measure what it costs to run and journal a study
-	$(CARGO) bench --locked --bench study
+bench-study: peer ## Measure what it costs to run and journal a study, against Ray Tune
+	$(PEER)/bin/pip install --quiet 'ray[tune]==2.50.0'
+	$(CARGO) bench --locked --bench study -- --ray=$(PEER)/bin/python
 
 bench-c10d: ## Measure process groups on this machine
 	$(TORCH) run --locked --package c10d --example measure

@@ -10,6 +10,7 @@
 //! - [`trials`]: the life of a study, and when a trial is given up;
 //! - [`sim`]: what a cluster would do with a list of jobs, in virtual time;
 //! - [`store`]: studies on disk;
+//! - [`actors`]: studies that run;
 //! - [`worker`]: training on worker processes that come and go, with the feature `torch`;
 //! - [`emulate`]: worker processes that only pretend to train, for whole clusters on one machine;
 //! - [`wire`]: what a head and its workers tell each other;
@@ -17,6 +18,7 @@
 //!
 //! The first two follow *Pollux* (Qiao et al., OSDI'21); `docs/goodput.md` lists every departure and why.
 
+pub mod actors;
 pub mod alloc;
 pub mod cli;
 pub mod emulate;

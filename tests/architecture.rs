@@ -26,7 +26,7 @@ const MAP: [(&str, &[&str]); 13] = [
     ("wire", &["space", "goodput", "alloc", "trials"]),
     ("worker", &["wire", "space", "goodput", "trials"]),
     ("emulate", &["wire", "sim", "goodput", "space"]),
-    ("actors", &["trials", "alloc", "goodput", "tpe", "store", "wire"]),
+    ("actors", &["trials", "alloc", "goodput", "tpe", "space", "store", "wire", "worker", "emulate"]),
     ("dashboard", &["trials", "store"]),
     ("cli", &["*"]),
 ];

@@ -34,11 +34,25 @@ pub(crate) fn status(folder: &Path, format: Format, out: &mut impl Write) -> any
     let reader = Reader::open(folder)?;
     let (study, status) = (reader.study()?, reader.status()?);
     let best = reader.best(1)?.pop();
+    let emulated = reader.folder().emulated();
     let text = match format {
-        Format::Json => status_json(&study, &status, best.as_ref()).to_string(),
-        Format::Text => status_text(folder, &study, &status, best.as_ref()),
+        Format::Json => {
+            let mut object = status_json(&study, &status, best.as_ref());
+            object["emulated"] = json!(emulated);
+            object.to_string()
+        }
+        Format::Text => {
+            let mut text = status_text(folder, &study, &status, best.as_ref());
+            text.extend(emulated.map(|devices| format!("\n  {}", of_emulation(&devices))));
+            text
+        }
     };
     writeln!(out, "{text}").map_err(output_error)
+}
+
+/// What is to be said wherever results of emulated devices are shown.
+pub(crate) fn of_emulation(devices: &str) -> String {
+    format!("emulated devices ({devices}): times are modelled, metrics are synthetic")
 }
 
 /// In one word.
@@ -95,7 +109,10 @@ pub(crate) fn trials(folder: &Path, format: Format, out: &mut impl Write) -> any
         Format::Json => {
             rows.iter().map(|row| trial_json(&study, row).to_string()).collect::<Vec<_>>().join("\n")
         }
-        Format::Text => trials_table(&study, &rows),
+        Format::Text => {
+            let note = reader.folder().emulated().map(|devices| format!("{}\n", of_emulation(&devices)));
+            format!("{}{}", note.unwrap_or_default(), trials_table(&study, &rows))
+        }
     };
     writeln!(out, "{text}").map_err(output_error)
 }
@@ -175,7 +192,10 @@ pub(crate) fn show(folder: &Path, trial: u32, format: Format, out: &mut impl Wri
             text["events"] = events.collect();
             text.to_string()
         }
-        Format::Text => show_text(&study, &row, &events),
+        Format::Text => {
+            let note = reader.folder().emulated().map(|devices| format!("\n{}", of_emulation(&devices)));
+            format!("{}{}", show_text(&study, &row, &events), note.unwrap_or_default())
+        }
     };
     writeln!(out, "{text}").map_err(output_error)
 }
@@ -197,7 +217,7 @@ fn show_text(study: &Study, row: &TrialRow, events: &[(f64, String)]) -> String 
 }
 
 /// What a fact means for a trial; none where it means nothing to its user.
-fn event(entry: &Entry, trial: TrialId) -> Option<String> {
+pub(crate) fn event(entry: &Entry, trial: TrialId) -> Option<String> {
     let on = |slots: &[SlotId]| slots.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
     if let Fact::PlanAdopted { targets, .. } = &entry.fact {
         let target = targets.iter().find(|target| target.trial == trial)?;

@@ -13,9 +13,12 @@ mod paper;
 mod plot;
 mod profile;
 mod results;
+mod run;
 mod simulate;
+mod stop;
 mod study;
 mod table;
+mod timeline;
 mod train;
 
 use std::{
@@ -69,9 +72,9 @@ fn run_program(trainables: Trainables) -> ExitCode {
     let arguments = Cli::parse();
     let mut stdout = io::BufWriter::new(io::stdout().lock());
     let outcome = run(arguments, trainables, &mut io::stdin().lock(), &mut stdout, &mut io::stderr())
-        .and_then(|()| stdout.flush().map_err(output_error));
+        .and_then(|code| stdout.flush().map(|()| code).map_err(output_error));
     match outcome {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => code,
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             // Nobody is left to hear that stderr is gone.
@@ -93,6 +96,7 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    Run(Box<run::RunArgs>),
     Check(CheckArgs),
     /// Print the JSON Schema of study files, for editors
     Schema,
@@ -100,6 +104,8 @@ enum Command {
     Status(StatusArgs),
     Trials(TrialsArgs),
     Show(ShowArgs),
+    Timeline(timeline::TimelineArgs),
+    Stop(stop::StopArgs),
     Best(BestArgs),
     Importance(ImportanceArgs),
     Fit(FitArgs),
@@ -376,11 +382,14 @@ fn run(
     input: &mut impl BufRead,
     out: &mut impl Write,
     notes: &mut (impl Write + Send),
-) -> anyhow::Result<()> {
-    #[cfg(not(feature = "torch"))]
-    let _ = trainables;
+) -> anyhow::Result<ExitCode> {
+    if let Command::Run(arguments) = &cli.command {
+        return run::run(arguments, trainables, out, notes).map(run::Exit::code);
+    }
     let format = |json| if json { fit::Format::Json } else { fit::Format::Text };
     match cli.command {
+        // Above: it alone has an exit code of its own.
+        Command::Run(_) => Ok(()),
         Command::Fit(FitArgs { files, svg, json, title }) => {
             let format = format(json);
             let title = title.unwrap_or_else(|| fit::default_title(&files));
@@ -419,11 +428,14 @@ fn run(
         Command::Status(StatusArgs { folder, json }) => inspect::status(&folder, format(json), out),
         Command::Trials(TrialsArgs { folder, json }) => inspect::trials(&folder, format(json), out),
         Command::Show(ShowArgs { folder, trial, json }) => inspect::show(&folder, trial, format(json), out),
+        Command::Timeline(arguments) => timeline::run(&arguments, out),
+        Command::Stop(arguments) => stop::run(&arguments, out, notes),
         Command::Best(BestArgs { journal, count, json }) => results::best(&journal, count, format(json), out),
         Command::Importance(ImportanceArgs { journal, objective, json }) => {
             results::importance(&journal, objective.as_deref(), format(json), out)
         }
     }
+    .map(|()| ExitCode::SUCCESS)
 }
 
 /// Stdout cannot be written.
@@ -443,9 +455,12 @@ fn exit_code(error: &anyhow::Error) -> ExitCode {
         || error.downcast_ref::<ask_tell::JournalError>().is_some_and(|error| !error.is_failure())
         || error.is::<results::Error>()
         || error.is::<inspect::Error>()
+        || error.is::<stop::Error>()
         || error.downcast_ref::<crate::store::Error>().is_some_and(inspect::is_of_input)
         || error.is::<crate::trials::Error>()
         || error.is::<train::Error>()
+        || error.is::<run::Error>()
+        || error.downcast_ref::<crate::actors::Error>().is_some_and(crate::actors::Error::is_of_input)
         || error.is::<simulate::Error>();
     ExitCode::from(if of_input { 2 } else { 1 })
 }

@@ -2,7 +2,7 @@
 //!
 //! *Architecture invariant:* numbers in, text out; what a figure shows is decided elsewhere.
 
-mod axis;
+pub(crate) mod axis;
 
 use std::fmt::Write;
 
@@ -51,8 +51,8 @@ const COLORS: [&str; 4] = ["#0072B2", "#D55E00", "#009E73", "#CC79A7"];
 
 const WIDTH: f64 = 1000.0;
 const HEIGHT: f64 = 460.0;
-const INK: &str = "#222222";
-const FAINT: &str = "#dddddd";
+pub(crate) const INK: &str = "#222222";
+pub(crate) const FAINT: &str = "#dddddd";
 
 /// A rectangle on the page.
 #[derive(Clone, Copy)]
@@ -80,13 +80,13 @@ pub(crate) fn svg(figure: &Figure) -> String {
     page.text(
         WIDTH / 2.0,
         30.0,
-        Text { size: fitting(&figure.title, 20.0), bold: true, ..Text::MIDDLE },
+        Text { size: fitting(&figure.title, 20.0, WIDTH - 20.0), bold: true, ..Text::MIDDLE },
         &figure.title,
     );
     page.text(
         WIDTH / 2.0,
         52.0,
-        Text { size: fitting(&figure.caption, 13.0), ..Text::MIDDLE },
+        Text { size: fitting(&figure.caption, 13.0, WIDTH - 20.0), ..Text::MIDDLE },
         &figure.caption,
     );
     for (panel, frame) in figure.panels.iter().zip(FRAMES) {
@@ -96,9 +96,9 @@ pub(crate) fn svg(figure: &Figure) -> String {
     page.0
 }
 
-/// The largest font size up to `size` at which a text fits on the page, at about 0.6 em for a letter.
-fn fitting(text: &str, size: f64) -> f64 {
-    size.min((WIDTH - 20.0) / (0.6 * text.chars().count().max(1) as f64))
+/// The largest font size up to `size` at which a text fits into a width, at about 0.6 em for a letter.
+pub(crate) fn fitting(text: &str, size: f64, width: f64) -> f64 {
+    size.min(width / (0.6 * text.chars().count().max(1) as f64))
 }
 
 fn draw(page: &mut Page, panel: &Panel, frame: Frame) {
@@ -175,29 +175,29 @@ fn legend(page: &mut Page, frame: Frame, index: usize, label: &str) {
 
 /// How a text is set.
 #[derive(Clone, Copy)]
-struct Text {
-    size: f64,
-    anchor: &'static str,
-    bold: bool,
-    upright: bool,
+pub(crate) struct Text {
+    pub(crate) size: f64,
+    pub(crate) anchor: &'static str,
+    pub(crate) bold: bool,
+    pub(crate) upright: bool,
 }
 
 impl Text {
-    const START: Self = Self { size: 13.0, anchor: "start", bold: false, upright: false };
-    const MIDDLE: Self = Self { anchor: "middle", ..Self::START };
-    const END: Self = Self { anchor: "end", ..Self::START };
+    pub(crate) const START: Self = Self { size: 13.0, anchor: "start", bold: false, upright: false };
+    pub(crate) const MIDDLE: Self = Self { anchor: "middle", ..Self::START };
+    pub(crate) const END: Self = Self { anchor: "end", ..Self::START };
 }
 
 /// SVG text in the making.
-struct Page(String);
+pub(crate) struct Page(pub(crate) String);
 
 impl Page {
-    fn line(&mut self, element: &str) {
+    pub(crate) fn line(&mut self, element: &str) {
         self.0.push_str(element);
         self.0.push('\n');
     }
 
-    fn text(&mut self, x: f64, y: f64, style: Text, text: &str) {
+    pub(crate) fn text(&mut self, x: f64, y: f64, style: Text, text: &str) {
         let Text { size, anchor, bold, upright } = style;
         let weight = if bold { r#" font-weight="bold""# } else { "" };
         let turn = if upright { format!(r#" transform="rotate(-90 {x:.1} {y:.1})""#) } else { String::new() };
@@ -227,7 +227,7 @@ impl Page {
 }
 
 /// Text as XML may hold it.
-fn escaped(text: &str) -> String {
+pub(crate) fn escaped(text: &str) -> String {
     let mut safe = String::with_capacity(text.len());
     for letter in text.chars() {
         match letter {

@@ -7,7 +7,7 @@ use std::{
 
 use crate::{
     space::{Objective, Value},
-    store::Reader,
+    store::{Folder, Reader},
     trials::{Search, Trial, engine::Suggesting},
 };
 use serde_json::json;
@@ -16,6 +16,7 @@ use thiserror::Error;
 use super::{
     ask_tell::{Reply, Share, read},
     fit::{Format, counted},
+    inspect::of_emulation,
     output_error,
     table::table,
 };
@@ -59,7 +60,11 @@ pub(crate) fn best(journal: &Path, count: usize, format: Format, out: &mut impl 
     let trials = if several { search.pareto_front() } else { search.best(count) };
     let text = match format {
         Format::Json => serde_json::to_string(&Reply::best(trials))?,
-        Format::Text => best_table(&search, &trials, several),
+        Format::Text => {
+            let note =
+                Folder::new(journal).emulated().map(|devices| format!("\n  {}", of_emulation(&devices)));
+            format!("{}{}", best_table(&search, &trials, several), note.unwrap_or_default())
+        }
     };
     writeln!(out, "{text}").map_err(output_error)
 }

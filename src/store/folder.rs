@@ -2,14 +2,41 @@ use std::{
     fs::{self, File, OpenOptions, TryLockError},
     io::{self, Write},
     path::{Path, PathBuf},
-    thread,
+    process, thread,
     time::Duration,
 };
 
 use super::Error;
+use crate::tpe::TrialId;
 
+const EMULATED: &str = "emulated";
 const LOCK_TRIES: u32 = 10;
 const LOCK_PAUSE: Duration = Duration::from_millis(20);
+
+/// The process that runs a study.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Runner {
+    /// Its number.
+    pub process: u32,
+    /// The name of its machine.
+    pub host: String,
+}
+
+impl Runner {
+    /// This process.
+    #[must_use]
+    pub fn this() -> Self {
+        Self {
+            process: process::id(),
+            host: rustix::system::uname().nodename().to_string_lossy().into_owned(),
+        }
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        let (process, host) = text.trim_end().split_once(' ')?;
+        Some(Self { process: process.parse().ok()?, host: host.to_owned() })
+    }
+}
 
 /// Where things are in the folder of a study.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -48,28 +75,61 @@ impl Folder {
         self.root.join("checkpoints")
     }
 
+    /// The state of a trial: a folder for programs that keep their own, else a file.
+    #[must_use]
+    pub fn checkpoint(&self, trial: TrialId) -> PathBuf {
+        self.checkpoints().join(format!("trial-{trial}"))
+    }
+
+    /// What the program of a trial has printed.
+    #[must_use]
+    pub fn log(&self, trial: TrialId) -> PathBuf {
+        self.logs().join(format!("trial-{trial}.log"))
+    }
+
     /// What programs have printed.
     #[must_use]
     pub fn logs(&self) -> PathBuf {
         self.root.join("logs")
     }
 
+    /// What the study runs on, if its devices are emulated.
+    #[must_use]
+    pub fn emulated(&self) -> Option<String> {
+        Some(fs::read_to_string(self.root.join(EMULATED)).ok()?.trim().to_owned())
+    }
+
+    /// Marks the study as one on emulated devices. Its folder is made if it is not there.
+    pub fn mark_emulated(&self, devices: &str) -> Result<(), Error> {
+        self.create()?;
+        let path = self.root.join(EMULATED);
+        fs::write(&path, format!("{devices}\n")).map_err(|source| Error::io("write", &path, source))
+    }
+
     /// Makes the folder and what belongs in it.
-    pub(super) fn create(&self) -> Result<(), Error> {
+    pub(crate) fn create(&self) -> Result<(), Error> {
         for path in [self.root.clone(), self.checkpoints(), self.logs()] {
             fs::create_dir_all(&path).map_err(|source| Error::io("make the folder", &path, source))?;
         }
         Ok(())
     }
 
+    /// Held by the process that runs the study, whose number and machine it names.
+    fn lock_path(&self) -> PathBuf {
+        self.root.join("lock")
+    }
+
     /// Keeps all other writers away for as long as the file is open. The system takes the lock back from a dead process.
     pub(super) fn lock(&self) -> Result<File, Error> {
-        let path = self.root.join("lock");
+        let path = self.lock_path();
         let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path);
         let file = file.map_err(|source| Error::io("open", &path, source))?;
         for _ in 0..LOCK_TRIES {
             match file.try_lock() {
-                Ok(()) => return Ok(file),
+                Ok(()) => {
+                    sign(&file).map_err(|source| Error::io("write", &path, source))?;
+                    return Ok(file);
+                }
                 // Perhaps only somebody who looks whether the study runs.
                 Err(TryLockError::WouldBlock) => thread::sleep(LOCK_PAUSE),
                 Err(TryLockError::Error(source)) => return Err(Error::io("lock", &path, source)),
@@ -78,8 +138,36 @@ impl Folder {
         Err(Error::InUse(self.root.clone()))
     }
 
+    /// Whether a process runs the study now.
+    pub(super) fn is_run(&self) -> bool {
+        let lock = File::open(self.lock_path());
+        lock.is_ok_and(|lock| matches!(lock.try_lock_shared(), Err(TryLockError::WouldBlock)))
+    }
+
+    /// Who runs the study now, if anybody does.
+    pub(super) fn runner(&self) -> Result<Option<Runner>, Error> {
+        let path = self.lock_path();
+        if !self.is_run() {
+            return Ok(None);
+        }
+        let text = fs::read_to_string(&path).map_err(|source| Error::io("read", &path, source))?;
+        let problem = || "it does not name the process that runs the study".to_owned();
+        Runner::parse(&text).map(Some).ok_or_else(|| Error::Damaged { path, problem: problem() })
+    }
+
+    /// Waits until nobody runs the study.
+    pub(super) fn wait(&self) -> Result<(), Error> {
+        let path = self.lock_path();
+        // Closing the file gives the lock back.
+        let wait = || File::open(&path)?.lock_shared();
+        match wait() {
+            Err(source) if source.kind() != io::ErrorKind::NotFound => Err(Error::io("lock", &path, source)),
+            _ => Ok(()),
+        }
+    }
+
     /// Replaces the study file, as a whole.
-    pub(super) fn write_study(&self, yaml: &str) -> Result<(), Error> {
+    pub(crate) fn write_study(&self, yaml: &str) -> Result<(), Error> {
         let path = self.study();
         let new = self.root.join("study.yaml.new");
         let write = || -> io::Result<()> {
@@ -90,4 +178,11 @@ impl Folder {
         };
         write().map_err(|source| Error::io("write", &path, source))
     }
+}
+
+/// Writes into a lock who holds it.
+fn sign(mut file: &File) -> io::Result<()> {
+    let Runner { process, host } = Runner::this();
+    file.set_len(0)?;
+    file.write_all(format!("{process} {host}\n").as_bytes())
 }

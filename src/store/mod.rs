@@ -5,9 +5,10 @@
 //! ```text
 //! study.yaml       the study file, as it was last started
 //! journal.sqlite   the facts, and tables that follow from them
-//! lock             held by the one process that writes
+//! lock             held by the one process that writes, whose number and machine it names
 //! checkpoints/     states of trials
 //! logs/            what programs have printed
+//! emulated         on which devices, if they are emulated
 //! ```
 //!
 //! [`Store`] writes, [`Reader`] answers questions, also while a store writes. [`Memory`] keeps facts for as long as it lives.
@@ -25,7 +26,7 @@ mod writer;
 
 pub use self::{
     error::Error,
-    folder::Folder,
+    folder::{Folder, Runner},
     memory::Memory,
     reader::{Reader, Span, Status, TrialRow, TrialState},
     writer::Store,

@@ -1,14 +1,13 @@
 use std::{
     collections::BTreeMap,
     fmt,
-    fs::{File, TryLockError},
     path::{Path, PathBuf},
 };
 
 use rusqlite::{Connection, Row, types::Type};
 use serde::de::DeserializeOwned;
 
-use super::{Error, Folder, sqlite};
+use super::{Error, Folder, Runner, sqlite};
 use crate::{
     alloc::NodeId,
     space::{Assignment, Direction, Study},
@@ -280,8 +279,17 @@ impl Reader {
     /// Whether a process runs the study now.
     #[must_use]
     pub fn is_run(&self) -> bool {
-        let lock = File::open(self.folder.root().join("lock"));
-        lock.is_ok_and(|lock| matches!(lock.try_lock_shared(), Err(TryLockError::WouldBlock)))
+        self.folder.is_run()
+    }
+
+    /// Who runs the study now, if anybody does.
+    pub fn runner(&self) -> Result<Option<Runner>, Error> {
+        self.folder.runner()
+    }
+
+    /// Waits until nobody runs the study.
+    pub fn wait(&self) -> Result<(), Error> {
+        self.folder.wait()
     }
 }
 

@@ -228,6 +228,16 @@ impl Registry {
         self.entries.contains_key(name)
     }
 
+    /// Whether a trainable can be made with these parameters, and has its data.
+    pub fn check(&self, name: &str, params: &Assignment) -> Result<(), Error> {
+        let variables = nn::VarStore::new(tch::Device::Cpu);
+        let trainable = self.build(name, &variables.root(), params)?;
+        let failed = |source| Error::User { what: "opening the data", source };
+        trainable.training_data().map_err(failed)?;
+        trainable.test_data().map_err(failed)?;
+        Ok(())
+    }
+
     /// Makes the trainable of this name.
     pub(super) fn build(
         &self,

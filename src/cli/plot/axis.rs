@@ -109,21 +109,21 @@ fn powers(base: f64, factors: &[f64], low: f64, high: f64) -> Vec<f64> {
 }
 
 /// The multiples of a step in a range.
-fn multiples(low: f64, high: f64, step: f64) -> Vec<f64> {
+pub(crate) fn multiples(low: f64, high: f64, step: f64) -> Vec<f64> {
     let first = (low / step - 1e-9).ceil() as i64;
     let last = (high / step + 1e-9).floor() as i64;
     (first..=last).map(|k| k as f64 * step).collect()
 }
 
 /// The smallest of 1, 2, 5, 10, ... that is not below `step`, at any power of ten.
-fn round_step(step: f64) -> f64 {
+pub(crate) fn round_step(step: f64) -> f64 {
     let power = 10f64.powf(step.log10().floor());
     let factor = [1.0, 2.0, 5.0].into_iter().find(|factor| factor * power >= step * (1.0 - 1e-9));
     power * factor.unwrap_or(10.0)
 }
 
 /// A number without the noise of floating point.
-fn plain(value: f64) -> String {
+pub(crate) fn plain(value: f64) -> String {
     if value.abs() >= 1e9 || (value != 0.0 && value.abs() < 1e-4) {
         return format!("{value:e}");
     }

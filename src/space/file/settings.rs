@@ -238,6 +238,29 @@ impl NodeGroup {
     }
 }
 
+impl ClusterSpec {
+    /// Reads `2x8xa100,4x4xt4`; an error says what is wrong with it.
+    ///
+    /// ```
+    /// use pollux_tune::space::ClusterSpec;
+    ///
+    /// assert_eq!(ClusterSpec::parse("2x8xA100").unwrap().groups[0].gpus, 8);
+    /// assert!(ClusterSpec::parse("8xa100").unwrap_err().contains("NODESxGPUSxTYPE"));
+    /// ```
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let group = |part: &str| {
+            let (nodes, gpus) = (NodeGroup::NODES_MAX, NodeGroup::GPUS_MAX);
+            let allowed = "allowed is NODESxGPUSxTYPE with commas between, as in `2x8xa100,4x4xt4`";
+            NodeGroup::parse(part).ok_or_else(|| {
+                format!(
+                    "`{part}` is not a group of nodes: {allowed}, up to {nodes} nodes of up to {gpus} GPUs"
+                )
+            })
+        };
+        Ok(Self { groups: text.split(',').map(group).collect::<Result<_, _>>()? })
+    }
+}
+
 impl fmt::Display for ClusterSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (place, NodeGroup { nodes, gpus, gpu_type }) in self.groups.iter().enumerate() {

@@ -182,6 +182,7 @@ impl State {
         match fact {
             Fact::TrialStarted { generation, slots, batch, holders, .. } => {
                 active.reallocations += u32::from(!active.slots.is_empty());
+                active.left = (!holders.is_empty()).then_some((active.generation, active.reported));
                 (active.generation, active.phase, active.started_s) = (*generation, Phase::Forming, at_s);
                 (active.slots, active.holders) = (slots.clone(), holders.clone());
                 (active.batch, active.reported) = (*batch, 0);
@@ -198,8 +199,8 @@ impl State {
                 }
             }
             Fact::Retuned { batch, .. } => active.batch = Some(*batch),
-            Fact::Measured { number, epochs, metrics, noise, .. } => {
-                active.measure(*number, *epochs, metrics);
+            Fact::Measured { generation, number, epochs, metrics, noise, .. } => {
+                active.measure(*generation, *number, *epochs, metrics);
                 active.noise = noise.or(active.noise);
             }
             Fact::Refitted { fit, .. } => active.fit = Some(fit.clone()),
@@ -223,8 +224,11 @@ impl State {
 }
 
 impl Active {
-    fn measure(&mut self, number: u32, epochs: f64, metrics: &Metrics) {
-        self.reported = number;
+    fn measure(&mut self, generation: u32, number: u32, epochs: f64, metrics: &Metrics) {
+        match &mut self.left {
+            Some((left, reported)) if *left == generation => *reported = number,
+            _ => self.reported = number,
+        }
         if epochs > self.epochs {
             (self.epochs, self.failures) = (epochs, 0);
         }

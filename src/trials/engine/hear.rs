@@ -161,17 +161,29 @@ impl Engine {
         }
     }
 
+    /// The number of the last report of a generation that may still have something to say, and the slots it has or had.
+    fn last_report(&self, trial: TrialId, generation: u32) -> Option<(u32, Vec<SlotId>)> {
+        if let Some(active) = self.current(trial, generation) {
+            return Some((active.reported, active.slots.clone()));
+        }
+        let active = self.state.active.get(&trial)?;
+        let (_, reported) = active.left.filter(|(left, _)| *left == generation)?;
+        (active.phase == Phase::Forming).then(|| (reported, active.holders.clone()))
+    }
+
     fn reported(&mut self, work: &mut Work, trial: TrialId, generation: u32, report: Report) {
-        let Some(active) = self.current(trial, generation) else { return };
+        let is_current = self.current(trial, generation).is_some();
+        let Some((last, slots)) = self.last_report(trial, generation) else { return };
         let Report { number, epochs, metrics, steps, noise } = report;
-        if number <= active.reported || !(epochs.is_finite() && epochs >= 0.0) {
+        if number <= last || !(epochs.is_finite() && epochs >= 0.0) {
             return;
         }
-        // It would not report if it were not together, even if word of that is still on its way.
-        self.formed(work, trial, generation);
-        let slots: Vec<SlotId> = self.state.active[&trial].slots.clone();
         let gpu_type = self.state.gpu_type(&slots).filter(|_| !steps.is_empty()).cloned();
-        let measured = !steps.is_empty();
+        let measured = is_current && !steps.is_empty();
+        if is_current {
+            // It would not report if it were not together, even if word of that is still on its way.
+            self.formed(work, trial, generation);
+        }
         let fact = Fact::Measured { trial, generation, number, epochs, metrics, gpu_type, steps, noise };
         match self.emit(work, fact) {
             Verdict::Stop(reason @ Reason::Diverged { .. }) => {

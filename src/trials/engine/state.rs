@@ -97,6 +97,9 @@ pub struct Active {
     pub metrics: Metrics,
     /// The number of the last report of this generation.
     pub reported: u32,
+    /// The generation that became this one while it trained, and the number of its last report: what it has measured may
+    /// still be on its way.
+    pub left: Option<(u32, u32)>,
     /// The noise scale it reported last.
     pub noise: Option<NoiseScale>,
     /// What is known of its speed.
@@ -144,6 +147,7 @@ impl Active {
             epochs: 0.0,
             metrics: Metrics::new(),
             reported: 0,
+            left: None,
             noise: None,
             fit: None,
             failures: 0,

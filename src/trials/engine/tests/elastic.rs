@@ -222,3 +222,24 @@ fn every_policy_answers() {
         }
     }
 }
+
+/// What a generation has measured up to its end counts, even if it comes after the order to change.
+#[test]
+fn a_report_that_crosses_a_change_is_not_lost() {
+    let mut scene = Scene::two_running(2);
+    scene.report(0, 1, 1, (0.5, 0.5));
+    scene.ask_for_plan();
+    scene.plan(&[(0, &[(0, 1)]), (1, &[(1, 2)])]);
+    assert_eq!((scene.trial(0).generation, scene.trial(0).phase), (2, Phase::Forming));
+    assert_eq!(scene.report(0, 1, 1, (0.5, 0.5)).0, [], "it came before");
+    let (facts, _) = scene.report(0, 1, 2, (1.0, 0.25));
+    assert_eq!(kinds(&facts), ["measured"]);
+    assert_eq!(
+        (scene.trial(0).epochs, scene.trial(0).phase),
+        (1.0, Phase::Forming),
+        "it is not together yet"
+    );
+    assert_eq!(kinds(&scene.ready(0, 2).0), ["group_formed"]);
+    assert_eq!(scene.report(0, 1, 3, (1.1, 0.2)).0, [], "it is long gone");
+    assert_eq!(kinds(&scene.report(0, 2, 1, (1.2, 0.2)).0), ["measured"]);
+}

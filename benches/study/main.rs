@@ -1,15 +1,19 @@
 //! What it costs to run a study: trials that do nothing, facts on their way to disk, and the way back.
 //!
-//! `make bench-study` prints the figures of `docs/performance.md`. One thread does it all; compare figures within a run.
+//! `make bench-study` prints the figures of `docs/performance.md`, Ray Tune's in the same run. Compare figures within a run.
+
+mod head;
 
 use std::{
     error::Error,
     fs,
     path::{Path, PathBuf},
+    process::{Command as Process, Stdio},
     time::Instant,
 };
 
 use pollux_tune::{
+    actors::Runner,
     alloc::NodeId,
     space::Study,
     store::{Journal, Memory, Reader, Store},
@@ -19,9 +23,19 @@ use pollux_tune::{
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
+#[expect(clippy::print_stdout, reason = "it prints a table")]
 fn main() -> Result<()> {
     // `cargo test --benches` only wants to know whether it runs.
     let trials = if std::env::args().any(|argument| argument == "--bench") { 10_000 } else { 100 };
+    let python = std::env::args().find_map(|argument| Some(argument.strip_prefix("--ray=")?.to_owned()));
+    for algorithm in ["random", "tpe"] {
+        let study = study(trials, algorithm)?;
+        let (seconds, facts) = whole(&study, &folder("whole")?)?;
+        show(&format!("{trials} trials, {algorithm}, whole studies"), seconds, trials, facts);
+        if let (Some(python), "random") = (&python, algorithm) {
+            ray(python, f64::from(trials) / seconds)?;
+        }
+    }
     for algorithm in ["random", "tpe"] {
         let (seconds, facts) = run(&study(trials, algorithm)?, &mut Memory::default())?;
         show(&format!("{trials} trials, {algorithm}, in memory"), seconds, trials, facts);
@@ -29,6 +43,12 @@ fn main() -> Result<()> {
         let (seconds, facts) = run(&study(trials, algorithm)?, &mut Store::open(&folder)?)?;
         show(&format!("{trials} trials, {algorithm}, on disk"), seconds, trials, facts);
     }
+    let seconds = if trials > 100 { 60 } else { 1 };
+    let share = head::load(&folder("head")?, seconds)?;
+    println!(
+        "the head of 64 emulated workers and 16 trials at time scale 1: {:.1} % of a core",
+        100.0 * share
+    );
     appends(trials)?;
     replay(&study(trials, "tpe")?)
 }
@@ -56,6 +76,34 @@ search: {{trials: {trials}, parallel: 8, algorithm: {algorithm}}}
 "
     );
     Ok(Study::from_yaml("study.yaml", &yaml)?)
+}
+
+/// Runs a study with all its actors; its trials are functions that end at once, each on one of 8 threads.
+fn whole(study: &Study, folder: &Path) -> Result<(f64, u64)> {
+    let start = Instant::now();
+    let finished = Runner::new(study.clone()).folder(folder).run_function(|trial| {
+        let loss = trial.params().float("lr")?;
+        Ok(Metrics::from([("loss".to_owned(), loss.into())]))
+    })?;
+    let seconds = start.elapsed().as_secs_f64();
+    assert_eq!(finished.search().trials().len(), study.search.trials as usize, "all trials were run");
+    Ok((seconds, Reader::open(folder)?.status()?.facts))
+}
+
+/// The same with Ray Tune, but fewer trials: it would take hours.
+#[expect(clippy::print_stdout, reason = "it prints a table")]
+fn ray(python: &str, ours: f64) -> Result<()> {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/study/ray_tune.py");
+    let output = Process::new(python).arg(script).args(["200", "8"]).stderr(Stdio::null()).output()?;
+    let text = String::from_utf8(output.stdout)?;
+    let last = text.lines().last().ok_or("Ray Tune has said nothing")?;
+    let told: serde_json::Value = serde_json::from_str(last)?;
+    let (theirs, version) = (told["per_second"].as_f64().ok_or("no figure")?, &told["ray"]);
+    println!(
+        "200 trials, random, Ray Tune {version}: {theirs:.2} trials/s, ours are {:.0} times as many",
+        ours / theirs
+    );
+    Ok(())
 }
 
 /// Runs a study whose trials end at once; every fact is journaled before anything is done about it.

@@ -1,0 +1,90 @@
+use std::io;
+
+use thiserror::Error;
+
+use crate::{store, trials::engine, wire};
+
+/// Why a study could not be run.
+#[derive(Debug, Error)]
+pub enum Error {
+    /// The journal.
+    #[error(transparent)]
+    Store(#[from] store::Error),
+    /// The study, or the facts in its journal.
+    #[error(transparent)]
+    Engine(#[from] engine::Error),
+    /// The way to the workers.
+    #[error(transparent)]
+    Wire(#[from] wire::Error),
+    /// The folder holds another study.
+    #[error(
+        "the study in the folder has another `{part}`: give another folder, or the study file it began with"
+    )]
+    Differs {
+        /// What is different.
+        part: &'static str,
+    },
+    /// A trial would need more than there is.
+    #[error("`trial.min_gpus` is {wanted}, but there are only {slots} slots")]
+    TooFewSlots {
+        /// The fewest that a trial needs.
+        wanted: u32,
+        /// How many there are.
+        slots: u32,
+    },
+    /// The study file does not say what a trial runs.
+    #[error("the study file says neither `trial.trainable` nor `trial.command`: add one of them")]
+    NoProgram,
+    /// Programs keep their files in the folder of the study.
+    #[error("a study of programs needs a folder")]
+    NoFolder,
+    /// The program of the trials is not there.
+    #[error(
+        "`trial.command` names the program `{0}`, which is not there: give its path, or a program in `PATH`"
+    )]
+    NoSuchProgram(String),
+    /// Something that belongs to us died again and again.
+    #[error(
+        "the {actor} has died {times} times, the last time at once after a start; this is a mistake in pollux-tune"
+    )]
+    Died {
+        /// Which actor.
+        actor: &'static str,
+        /// How often.
+        times: u32,
+    },
+    /// No worker can be started.
+    #[error("no worker can be started: {0}")]
+    NoWorkers(String),
+    /// The system refuses something.
+    #[error("{doing} failed")]
+    Io {
+        /// What was tried.
+        doing: String,
+        /// What the system says.
+        source: io::Error,
+    },
+}
+
+impl Error {
+    /// Whether the study, its folder or the machine's settings are to blame, and the user can mend it.
+    #[must_use]
+    pub const fn is_of_input(&self) -> bool {
+        match self {
+            Self::Store(_)
+            | Self::Engine(_)
+            | Self::Wire(_)
+            | Self::Differs { .. }
+            | Self::TooFewSlots { .. }
+            | Self::NoProgram
+            | Self::NoFolder
+            | Self::NoSuchProgram(_) => true,
+            Self::Died { .. } | Self::NoWorkers(_) | Self::Io { .. } => false,
+        }
+    }
+
+    pub(super) fn io(doing: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
+        let doing = doing.into();
+        move |source| Self::Io { doing, source }
+    }
+}

@@ -1,0 +1,34 @@
+//! Studies that run: actors that carry what happens to the engine, and what it decides into the world.
+//!
+//! [`Runner`] runs a study to its end. Inside, the [`Supervisor`](supervisor::Supervisor) owns the engine and the journal, and
+//! does nothing but: input in, facts written down, commands handed out. Questions go to the
+//! [`Suggester`](suggester::Suggester) and the [`Allocator`](allocator::Allocator), each on a thread of its own, because their
+//! answers take a while. Trials are run by groups: functions on threads, programs as processes, trainables by elastic groups
+//! of workers.
+//!
+//! *Architecture invariants:* no actor decides anything; a fact is written down before anybody acts on it; an actor that dies
+//! takes the others along, and all begin again from the journal.
+
+mod allocator;
+mod clock;
+mod command;
+mod elastic;
+mod ending;
+mod error;
+mod function;
+mod group;
+mod message;
+mod node;
+mod runner;
+mod session;
+mod stage;
+mod suggester;
+mod supervisor;
+
+pub(crate) use self::command::end_programs;
+pub use self::{
+    error::Error,
+    function::{Stopped, Trial},
+    runner::{Finished, Runner, StopHandle},
+    session::check,
+};

@@ -1,0 +1,370 @@
+use std::{
+    collections::{BTreeMap, VecDeque},
+    fs::{File, OpenOptions},
+    io,
+    path::PathBuf,
+    process,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use actix::{Actor, ActorFutureExt, AsyncContext, Context, Handler, Message, Recipient, WrapFuture};
+use tokio::{
+    process::{Child, Command as Process},
+    sync::oneshot,
+};
+
+use super::{
+    ending::{Ending, EndingSender, Guard},
+    error::Error,
+    message::Happened,
+};
+use crate::{
+    alloc::NodeId,
+    goodput::GpuType,
+    tpe::TrialId,
+    trials::engine::{Input, SlotId},
+    wire::{Address, Command, Event, Heard, Line, Secret, WorkerId},
+};
+
+/// A worker process that ends so often before it says anything will not do better the next time.
+const TRIES: u32 = 3;
+/// How long to wait with the next try; twice as long each time.
+const PAUSE: Duration = Duration::from_millis(500);
+const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+
+/// Prepares a worker process for the head at this address.
+pub(crate) type Starter = Arc<dyn Fn(&Address, &Secret) -> Result<process::Command, String> + Send + Sync>;
+
+/// A machine: its slots, and the processes that serve them.
+#[derive(Clone)]
+pub(crate) struct NodeSpec {
+    pub(crate) node: NodeId,
+    pub(crate) gpu_type: GpuType,
+    pub(crate) group: u32,
+    pub(crate) processes: Vec<ProcessSpec>,
+}
+
+/// A process that serves some slots, which follow those of the processes before it.
+#[derive(Clone)]
+pub(crate) struct ProcessSpec {
+    pub(crate) slots: u32,
+    pub(crate) start: Starter,
+}
+
+impl NodeSpec {
+    pub(crate) fn slots(&self) -> u32 {
+        self.processes.iter().map(|process| process.slots).sum()
+    }
+}
+
+/// Where the workers of all slots can be met by others.
+pub(super) type Directory = Arc<Mutex<BTreeMap<SlotId, String>>>;
+
+/// A command for the worker of a slot. Who tells a worker something hears from it until it has let go.
+#[derive(Debug, Message)]
+#[rtype(result = "()")]
+pub(super) struct Tell {
+    pub(super) slot: SlotId,
+    pub(super) from: Owner,
+    pub(super) command: Command,
+}
+
+/// The group that a worker works for.
+#[derive(Debug, Clone)]
+pub(super) struct Owner {
+    pub(super) trial: TrialId,
+    /// The first generation of the group: a trial may have several groups, one after the other.
+    pub(super) group: u64,
+    pub(super) hears: Recipient<Said>,
+}
+
+impl PartialEq for Owner {
+    fn eq(&self, other: &Self) -> bool {
+        (self.trial, self.group) == (other.trial, other.group)
+    }
+}
+
+/// What a worker has said; none if it is gone.
+#[derive(Debug, Message)]
+#[rtype(result = "()")]
+pub(super) struct Said {
+    pub(super) slot: SlotId,
+    pub(super) event: Option<Event>,
+}
+
+/// What the gateway has heard of a worker of this node.
+#[derive(Debug, Message)]
+#[rtype(result = "()")]
+pub(super) struct FromGateway(pub(super) Heard);
+
+/// What all nodes share.
+#[derive(Clone)]
+pub(super) struct Surroundings {
+    pub(super) address: Address,
+    pub(super) secret: Secret,
+    pub(super) logs: PathBuf,
+    pub(super) directory: Directory,
+    pub(super) supervisor: Recipient<Happened>,
+    pub(super) ending: EndingSender,
+}
+
+/// The worker processes of one machine: starts them, starts them again, and carries words between them and the groups.
+pub(super) struct Node {
+    spec: NodeSpec,
+    around: Surroundings,
+    desks: Vec<Desk>,
+    processes: Vec<Running>,
+    has_joined: bool,
+    _guard: Guard,
+}
+
+/// A slot.
+#[derive(Default)]
+struct Desk {
+    process: usize,
+    line: Option<(WorkerId, Line)>,
+    owner: Option<Owner>,
+    /// Commands of whoever comes next.
+    waiting: VecDeque<(Owner, Command)>,
+}
+
+/// A process, or the attempt to have one.
+#[derive(Default)]
+struct Running {
+    kill: Option<oneshot::Sender<()>>,
+    /// Ends since a worker of it last said hello.
+    failures: u32,
+}
+
+impl Node {
+    pub(super) fn new(spec: NodeSpec, around: Surroundings) -> Self {
+        let desks = spec
+            .processes
+            .iter()
+            .enumerate()
+            .flat_map(|(process, of)| (0..of.slots).map(move |_| Desk { process, ..Desk::default() }));
+        let desks = desks.collect();
+        let processes = spec.processes.iter().map(|_| Running::default()).collect();
+        let guard = around.ending.guard("node");
+        Self { spec, around, desks, processes, has_joined: false, _guard: guard }
+    }
+
+    const fn slot(&self, index: usize) -> SlotId {
+        SlotId { node: self.spec.node, index: index as u32 }
+    }
+
+    fn log(&self, process: usize) -> PathBuf {
+        self.around.logs.join(format!("worker-{}.{process}.log", self.spec.node))
+    }
+
+    fn start(&mut self, process: usize, context: &mut Context<Self>) {
+        let (kill, killed) = oneshot::channel();
+        self.processes[process].kill = Some(kill);
+        match self.spawn(process) {
+            Ok(child) => {
+                let ended = watch(child, killed).into_actor(self);
+                context.spawn(ended.map(move |how, actor, context| actor.ended(process, &how, context)));
+            }
+            Err(problem) => self.ended(process, &problem, context),
+        }
+    }
+
+    fn spawn(&self, process: usize) -> Result<Child, String> {
+        let command = (self.spec.processes[process].start)(&self.around.address, &self.around.secret)?;
+        let log = || -> io::Result<(File, File)> {
+            let log = OpenOptions::new().create(true).append(true).open(self.log(process))?;
+            Ok((log.try_clone()?, log))
+        };
+        let (out, err) = log().map_err(|error| format!("its log cannot be written: {error}"))?;
+        let mut command = Process::from(command);
+        command.stdin(process::Stdio::null()).stdout(out).stderr(err).kill_on_drop(true);
+        // Ctrl-C is for the head, which lets trials write their state first.
+        command.process_group(0);
+        command.spawn().map_err(|error| format!("the system refuses: {error}"))
+    }
+
+    /// A process is gone: another one takes its place.
+    fn ended(&mut self, process: usize, how: &str, context: &mut Context<Self>) {
+        tracing::warn!(node = %self.spec.node, process, how, "a worker process has ended");
+        let own = |(place, desk): (usize, &Desk)| (desk.process == process).then_some(place);
+        let places: Vec<usize> = self.desks.iter().enumerate().filter_map(own).collect();
+        for place in places {
+            self.lose(place, how);
+        }
+        let running = &mut self.processes[process];
+        running.kill = None;
+        running.failures += 1;
+        let failures = running.failures;
+        if failures >= TRIES && !self.has_joined {
+            let said = super::command::tail(&self.log(process)).unwrap_or_default();
+            let log = self.log(process);
+            let reason = format!("{how}; it said, in {}:\n{said}", log.display());
+            self.around.ending.tell(Ending::Failed(Error::NoWorkers(reason)));
+        }
+        let pause = PAUSE.saturating_mul(1 << failures.saturating_sub(2).min(8)).min(LONGEST_PAUSE);
+        // The first end after a good time is an accident.
+        let pause = if failures == 1 { Duration::ZERO } else { pause };
+        context.run_later(pause, move |actor, context| actor.start(process, context));
+    }
+
+    /// The worker of a slot is gone.
+    fn lose(&mut self, place: usize, reason: &str) {
+        let slot = self.slot(place);
+        let desk = &mut self.desks[place];
+        if desk.line.take().is_none() {
+            return;
+        }
+        let mut told: Vec<Owner> = desk.owner.take().into_iter().collect();
+        for (owner, _) in desk.waiting.drain(..) {
+            if !told.contains(&owner) {
+                told.push(owner);
+            }
+        }
+        self.directory().remove(&slot);
+        // Groups hear it first: what the engine decides must not find them unaware.
+        for owner in told {
+            owner.hears.do_send(Said { slot, event: None });
+        }
+        if self.has_joined {
+            let reason = reason.to_owned();
+            self.around.supervisor.do_send(Input::WorkerLost { slot, reason }.into());
+        }
+    }
+
+    fn directory(&self) -> std::sync::MutexGuard<'_, BTreeMap<SlotId, String>> {
+        self.around.directory.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn joined(&mut self, place: usize, worker: WorkerId, line: Line, store: String) {
+        self.lose(place, "another process has taken its slot");
+        let slot = self.slot(place);
+        self.directory().insert(slot, store);
+        self.desks[place].line = Some((worker, line));
+        self.processes[self.desks[place].process].failures = 0;
+        if self.has_joined {
+            self.around.supervisor.do_send(Input::WorkerJoined { slot }.into());
+        } else if self.desks.iter().all(|desk| desk.line.is_some()) {
+            self.has_joined = true;
+            let NodeSpec { node, gpu_type, group, .. } = &self.spec;
+            let (node, gpu_type, group, slots) = (*node, gpu_type.clone(), *group, self.spec.slots());
+            self.around.supervisor.do_send(Input::NodeJoined { node, gpu_type, group, slots }.into());
+        }
+    }
+
+    fn said(&mut self, place: usize, event: Event) {
+        let slot = self.slot(place);
+        let desk = &mut self.desks[place];
+        let has_let_go = matches!(event, Event::Released { .. } | Event::Failed { .. });
+        let Some(owner) = &desk.owner else { return };
+        if event.trial() != owner.trial.0 {
+            return;
+        }
+        owner.hears.do_send(Said { slot, event: Some(event) });
+        if has_let_go {
+            desk.owner = None;
+            desk.serve_next();
+        }
+    }
+
+    /// The slot of a connection.
+    fn place(&self, worker: WorkerId) -> Option<usize> {
+        self.desks.iter().position(|desk| desk.line.as_ref().is_some_and(|(of, _)| *of == worker))
+    }
+}
+
+impl Desk {
+    fn tell(&self, command: Command) {
+        if let Some((_, line)) = &self.line {
+            line.tell(command);
+        }
+    }
+
+    /// Whoever has waited takes over, with all it had to say.
+    fn serve_next(&mut self) {
+        let Some((next, command)) = self.waiting.pop_front() else { return };
+        self.tell(command);
+        while self.waiting.front().is_some_and(|(owner, _)| *owner == next) {
+            if let Some((_, command)) = self.waiting.pop_front() {
+                self.tell(command);
+            }
+        }
+        self.owner = Some(next);
+    }
+}
+
+/// Waits for the end of a process, or brings it about.
+async fn watch(mut child: Child, killed: oneshot::Receiver<()>) -> String {
+    let status = tokio::select! {
+        status = child.wait() => status,
+        Ok(()) = killed => {
+            // It may have ended meanwhile.
+            let _ = child.start_kill();
+            child.wait().await
+        }
+    };
+    match status {
+        Ok(status) => format!("its process ended ({status})"),
+        Err(error) => format!("its process was lost: {error}"),
+    }
+}
+
+impl Actor for Node {
+    type Context = Context<Self>;
+
+    fn started(&mut self, context: &mut Context<Self>) {
+        for process in 0..self.processes.len() {
+            self.start(process, context);
+        }
+    }
+}
+
+impl Handler<FromGateway> for Node {
+    type Result = ();
+
+    fn handle(&mut self, FromGateway(heard): FromGateway, _: &mut Context<Self>) {
+        match heard {
+            Heard::Joined { worker, hello, line } => {
+                let place = hello.slot as usize;
+                if place < self.desks.len() {
+                    self.joined(place, worker, line, hello.store);
+                }
+            }
+            Heard::Said { worker, event } => {
+                if let Some(place) = self.place(worker) {
+                    self.said(place, event);
+                }
+            }
+            Heard::Gone { worker } => {
+                if let Some(place) = self.place(worker) {
+                    let process = self.desks[place].process;
+                    self.lose(place, "its connection ended");
+                    // A process that nobody can talk to is of no use.
+                    if let Some(kill) = self.processes[process].kill.take() {
+                        let _ = kill.send(());
+                    }
+                }
+            }
+            Heard::Refused { .. } => {}
+        }
+    }
+}
+
+impl Handler<Tell> for Node {
+    type Result = ();
+
+    fn handle(&mut self, Tell { slot, from, command }: Tell, _: &mut Context<Self>) {
+        let Some(desk) = self.desks.get_mut(slot.index as usize).filter(|desk| desk.line.is_some()) else {
+            from.hears.do_send(Said { slot, event: None });
+            return;
+        };
+        match &desk.owner {
+            Some(owner) if *owner != from => desk.waiting.push_back((from, command)),
+            Some(_) => desk.tell(command),
+            None => {
+                desk.owner = Some(from);
+                desk.tell(command);
+            }
+        }
+    }
+}

@@ -1,0 +1,205 @@
+use std::{
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex},
+    thread,
+};
+
+use tokio::sync::watch;
+
+use super::{
+    command,
+    error::Error,
+    function::{Problem, Trial},
+    node::{NodeSpec, ProcessSpec},
+    session::{self, SharedWatch, Work, Workers},
+};
+use crate::{
+    alloc::NodeId,
+    goodput::GpuType,
+    space::{ClusterSpec, Program, Study},
+    store::Memory,
+    trials::{
+        Search,
+        engine::{self, Engine, Entry, Metrics, Outcome},
+    },
+    wire::{Address, Secret},
+};
+
+/// Runs a study to its end.
+///
+/// ```
+/// use pollux_tune::{actors::Runner, space::Study};
+///
+/// let study = Study::from_yaml("study.yaml", "
+/// space: {x: {float: [-5, 5]}, y: {float: [-5, 5]}}
+/// objective: {minimize: loss}
+/// search: {trials: 60, parallel: 2}
+/// ")?;
+/// let finished = Runner::new(study).run_function(|trial| {
+///     let (x, y) = (trial.params().float("x")?, trial.params().float("y")?);
+///     Ok([("loss".to_owned(), (x * x + y * y).into())].into())
+/// })?;
+/// let best = &finished.best(1)[0];
+/// assert!(best.values().is_some_and(|values| values[0] < 5.0));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct Runner {
+    study: Study,
+    folder: Option<PathBuf>,
+    slots: Option<u32>,
+    watch: Option<SharedWatch>,
+    stop: watch::Sender<bool>,
+}
+
+impl Runner {
+    /// A study that is kept in memory only, unless it is given a [folder](Self::folder).
+    #[must_use]
+    pub fn new(study: Study) -> Self {
+        Self { study, folder: None, slots: None, watch: None, stop: watch::Sender::new(false) }
+    }
+
+    /// Keeps the study in this folder, and goes on with what is there.
+    #[must_use]
+    pub fn folder(mut self, folder: impl AsRef<Path>) -> Self {
+        self.folder = Some(folder.as_ref().to_owned());
+        self
+    }
+
+    /// How many trials can run at the same time; as many as `search.parallel` by default.
+    #[must_use]
+    pub const fn slots(mut self, slots: u32) -> Self {
+        self.slots = Some(slots);
+        self
+    }
+
+    /// Shows every step of the study, as soon as its facts are written down. All waits until this returns.
+    #[must_use]
+    pub fn watch(mut self, watch: impl FnMut(&Engine, &[Entry]) + Send + 'static) -> Self {
+        self.watch = Some(Arc::new(Mutex::new(watch)));
+        self
+    }
+
+    /// What stops it from elsewhere.
+    #[must_use]
+    pub fn stop_handle(&self) -> StopHandle {
+        StopHandle(self.stop.clone())
+    }
+
+    /// Tunes a function of this program. Its metrics must have those of the objectives among them. A function that fails or
+    /// panics is a failed trial.
+    pub fn run_function<F>(self, function: F) -> Result<Finished, Error>
+    where
+        F: Fn(&mut Trial) -> Result<Metrics, Problem> + Send + Sync + 'static,
+    {
+        let slots = self.slots.unwrap_or(self.study.search.parallel);
+        self.run(Work::Function { function: Arc::new(function), slots })
+    }
+
+    /// Tunes the program that the study file names in `trial.command`. With GPUs, each slot sees the one of its number.
+    pub fn run_command(self, gpus: u32) -> Result<Finished, Error> {
+        let Some(Program::Command(words)) = &self.study.trial.program else { return Err(Error::NoProgram) };
+        command::check(words)?;
+        let (words, slots) = (words.clone(), self.slots.unwrap_or(self.study.search.parallel));
+        self.run(Work::Command { words, slots, gpus })
+    }
+
+    /// Trains the trainable that the study file names, on slots of this machine: this program is started again for each of
+    /// them, so the first thing that it does must be [`serve_if_worker`](crate::worker::serve_if_worker).
+    #[cfg(feature = "torch")]
+    pub fn run_trainable(self, gpu_type: &GpuType, slots: &[crate::worker::Slot]) -> Result<Finished, Error> {
+        let process = |(number, place): (usize, &crate::worker::Slot)| {
+            let place = *place;
+            let start = move |address: &Address, secret: &Secret| {
+                let (node, slot) = (0, number as u32);
+                let launch = crate::worker::Launch { address, secret, node, slot, place, arguments: &[] };
+                crate::worker::launch(&launch).map_err(|error| error.to_string())
+            };
+            ProcessSpec { slots: 1, start: Arc::new(start) }
+        };
+        let processes = slots.iter().enumerate().map(process).collect();
+        let node = NodeSpec { node: NodeId(0), gpu_type: gpu_type.clone(), group: 0, processes };
+        self.run_workers(vec![node], 1.0)
+    }
+
+    /// Runs the study on machines that are not there: the trainable that the study file names is modelled, not trained. A
+    /// second of the study takes `time_scale` real ones.
+    ///
+    /// This program is started again for each machine, so the first thing that it does must be
+    /// [`serve_if_node`](crate::emulate::serve_if_node).
+    pub fn run_emulated(self, cluster: &ClusterSpec, time_scale: f64) -> Result<Finished, Error> {
+        let mut nodes = Vec::new();
+        for group in &cluster.groups {
+            let gpu_type = GpuType::new(&group.gpu_type).map_err(engine::Error::from)?;
+            for _ in 0..group.nodes {
+                let (number, slots, name) = (nodes.len() as u32, group.gpus, gpu_type.clone());
+                let start = move |address: &Address, secret: &Secret| {
+                    let launch = crate::emulate::NodeLaunch {
+                        address: address.clone(),
+                        secret: secret.clone(),
+                        node: number,
+                        slots: 0..slots,
+                        gpu_type: name.clone(),
+                        time_scale,
+                        arguments: Vec::new(),
+                    };
+                    crate::emulate::launch(&launch).map_err(|error| error.to_string())
+                };
+                let processes = vec![ProcessSpec { slots, start: Arc::new(start) }];
+                let gpu_type = gpu_type.clone();
+                nodes.push(NodeSpec { node: NodeId(number), gpu_type, group: 0, processes });
+            }
+        }
+        self.run_workers(nodes, time_scale)
+    }
+
+    fn run_workers(self, nodes: Vec<NodeSpec>, time_scale: f64) -> Result<Finished, Error> {
+        let Some(Program::Trainable(trainable)) = self.study.trial.program.clone() else {
+            return Err(Error::NoProgram);
+        };
+        self.run(Work::Workers(Workers { trainable, nodes, time_scale }))
+    }
+
+    fn run(self, work: Work) -> Result<Finished, Error> {
+        let Self { study, folder, watch, stop, .. } = self;
+        let memory = Arc::new(Mutex::new(Memory::default()));
+        let head = session::Head { study, folder, memory, watch, stop: stop.subscribe(), work };
+        // The caller may live in a runtime already, and two in one thread do not get along.
+        let thread = thread::Builder::new().name("study".to_owned()).spawn(move || head.run());
+        let thread = thread.map_err(Error::io("starting a thread"))?;
+        let died = |_| Err(Error::Died { actor: "head", times: 1 });
+        let (outcome, search) = thread.join().unwrap_or_else(died)?;
+        Ok(Finished { outcome, search })
+    }
+}
+
+/// Asks a running study to stop, from any thread.
+#[derive(Debug, Clone)]
+pub struct StopHandle(watch::Sender<bool>);
+
+impl StopHandle {
+    /// Lets trials that can go on later write their state, and then ends. What was asked for before it began counts, too.
+    pub fn stop(&self) {
+        self.0.send_replace(true);
+    }
+}
+
+/// A study that has come to an end.
+pub struct Finished {
+    /// How.
+    pub outcome: Outcome,
+    search: Search,
+}
+
+impl Finished {
+    /// All its trials, to ask for more.
+    #[must_use]
+    pub const fn search(&self) -> &Search {
+        &self.search
+    }
+
+    /// The best trials, at most so many, the best first.
+    #[must_use]
+    pub fn best(&self, count: usize) -> Vec<&crate::trials::Trial> {
+        self.search.best(count)
+    }
+}

@@ -1,0 +1,254 @@
+//! One life of the actors, from the journal to an ending, and what comes after it.
+
+use std::{
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use actix::{Actor, Addr, Arbiter, Recipient, System};
+use tokio::sync::{mpsc, watch};
+
+use super::{
+    allocator::Allocator,
+    clock::Clock,
+    command::Commands,
+    ending::{Ending, EndingSender},
+    error::Error,
+    function::{Function, Functions},
+    message::Happened,
+    node::NodeSpec,
+    stage::Stage,
+    suggester::Suggester,
+    supervisor::{Advisers, Begin, Groups, Supervisor, Watch},
+};
+use crate::{
+    space::Study,
+    store::{self, Journal, Memory, Reader, Store},
+    trials::{
+        Search,
+        engine::{self, Engine, Entry, Fitting, Input, Outcome, Solving, Suggesting, TrialKind},
+    },
+};
+
+/// After so many deaths of actors it is no accident.
+const DEATHS_MAX: u32 = 5;
+
+/// Sees every step of a study, over all lives of its actors.
+pub(super) type SharedWatch = Arc<Mutex<dyn FnMut(&Engine, &[Entry]) + Send>>;
+
+/// What trials are.
+pub(super) enum Work {
+    Function { function: Arc<Function>, slots: u32 },
+    Command { words: Vec<String>, slots: u32, gpus: u32 },
+    Workers(Workers),
+}
+
+/// Elastic trials on worker processes.
+pub(crate) struct Workers {
+    pub(crate) trainable: String,
+    pub(crate) nodes: Vec<NodeSpec>,
+    /// Real seconds in a second of the study: less than 1 where devices are emulated.
+    pub(crate) time_scale: f64,
+}
+
+impl Work {
+    const fn kind(&self) -> TrialKind {
+        match self {
+            Self::Function { .. } | Self::Command { .. } => TrialKind::Rigid,
+            Self::Workers(_) => TrialKind::Elastic,
+        }
+    }
+
+    const fn time_scale(&self) -> f64 {
+        match self {
+            Self::Function { .. } | Self::Command { .. } => 1.0,
+            Self::Workers(workers) => workers.time_scale,
+        }
+    }
+}
+
+/// A study and all it takes to run it.
+pub(super) struct Head {
+    pub(super) study: Study,
+    /// Without one, facts are kept in memory.
+    pub(super) folder: Option<PathBuf>,
+    pub(super) memory: Arc<Mutex<Memory>>,
+    pub(super) watch: Option<SharedWatch>,
+    pub(super) stop: watch::Receiver<bool>,
+    pub(super) work: Work,
+}
+
+impl Head {
+    /// Runs the study. When an actor dies, all begin again from the journal.
+    pub(super) fn run(mut self) -> Result<(Outcome, Search), Error> {
+        let mut deaths = 0;
+        loop {
+            let ending = System::new().block_on(self.session())?;
+            match ending {
+                Ending::Finished(outcome) => {
+                    let entries = self.journal()?.entries(0)?;
+                    return Ok((outcome, replay(&self.study, self.work.kind(), &entries)?.1.into_search()));
+                }
+                Ending::Failed(error) => return Err(error),
+                Ending::Died(actor) => {
+                    deaths += 1;
+                    tracing::error!(actor, deaths, "an actor has died; all begin again from the journal");
+                    if deaths > DEATHS_MAX {
+                        return Err(Error::Died { actor, times: deaths });
+                    }
+                }
+            }
+        }
+    }
+
+    fn journal(&self) -> Result<Box<dyn Journal + Send>, Error> {
+        Ok(match &self.folder {
+            Some(folder) => Box::new(Store::open(folder)?),
+            None => Box::new(Kept(self.memory.clone())),
+        })
+    }
+
+    async fn session(&mut self) -> Result<Ending, Error> {
+        let journal = self.journal()?;
+        let entries = journal.entries(0)?;
+        if let (Some(folder), false) = (&self.folder, entries.is_empty()) {
+            same_study(&self.study, &Reader::open(folder)?.study()?)?;
+        }
+        let (engine, suggesting, fitting) = replay(&self.study, self.work.kind(), &entries)?;
+        let solving = Solving::new(&self.study).map_err(engine::Error::from)?;
+        if let Some(folder) = &self.folder {
+            store::Folder::new(folder).write_study(&self.study.to_yaml())?;
+        }
+        let (tell, mut endings) = mpsc::unbounded_channel();
+        let ending = EndingSender::new(tell);
+        let clock = Clock::after(engine.state().at_s, self.work.time_scale());
+        let watch = self.watch.clone().map(|watch| -> Watch {
+            Box::new(move |engine, entries| {
+                (watch.lock().unwrap_or_else(PoisonError::into_inner))(engine, entries);
+            })
+        });
+        let (head, first, second) = (Arbiter::new(), Arbiter::new(), Arbiter::new());
+        let supervisor = {
+            let ending = ending.clone();
+            Supervisor::start_in_arbiter(&head.handle(), move |_| {
+                Supervisor::new(engine, journal, clock, watch, &ending)
+            })
+        };
+        let happened = supervisor.clone().recipient();
+        let suggester = {
+            let (supervisor, ending) = (happened.clone(), ending.clone());
+            Suggester::start_in_arbiter(&first.handle(), move |_| {
+                Suggester::new(suggesting, supervisor, &ending)
+            })
+        };
+        let allocator = {
+            let (supervisor, ending) = (happened.clone(), ending.clone());
+            Allocator::start_in_arbiter(&second.handle(), move |_| {
+                Allocator::new(fitting, solving, supervisor, &ending)
+            })
+        };
+        let learn = vec![suggester.clone().recipient(), allocator.clone().recipient()];
+        let advisers = Advisers { ask: suggester.recipient(), consider: allocator.recipient(), learn };
+        let (groups, stage) = self.open(&happened, &ending)?;
+        supervisor.do_send(Begin { advisers, groups });
+        if let Stage::Local(joined) = &stage {
+            supervisor.do_send(Happened::from(joined.clone()));
+        }
+        let ended = self.wait(&supervisor, &mut endings).await;
+        ending.close();
+        drop(stage);
+        for arbiter in [head, first, second] {
+            arbiter.stop();
+            // The journal is closed only when the thread of its owner is done.
+            let _ = arbiter.join();
+        }
+        Ok(ended)
+    }
+
+    /// Where trials are run, and by whom.
+    fn open(
+        &self,
+        supervisor: &Recipient<Happened>,
+        ending: &EndingSender,
+    ) -> Result<(Box<dyn Groups>, Stage), Error> {
+        let folder = || self.folder.clone().ok_or(Error::NoFolder);
+        Ok(match &self.work {
+            Work::Function { function, slots } => {
+                (Box::new(Functions::start(function, *slots)?), Stage::local(*slots)?)
+            }
+            Work::Command { words, slots, gpus } => {
+                (Box::new(Commands::new(words, &folder()?, *gpus)?), Stage::local(*slots)?)
+            }
+            Work::Workers(workers) => {
+                let (elastic, stage) = Stage::workers(&self.study, workers, &folder()?, supervisor, ending)?;
+                (Box::new(elastic), stage)
+            }
+        })
+    }
+
+    async fn wait(
+        &mut self,
+        supervisor: &Addr<Supervisor>,
+        endings: &mut mpsc::UnboundedReceiver<Ending>,
+    ) -> Ending {
+        let mut asked = false;
+        loop {
+            if *self.stop.borrow_and_update() && !asked {
+                asked = true;
+                supervisor.do_send(Happened::from(Input::StopRequested));
+            }
+            tokio::select! {
+                ending = endings.recv() => {
+                    // Senders live as long as this does.
+                    if let Some(ending) = ending { return ending }
+                }
+                Ok(()) = self.stop.changed(), if !asked => {}
+            }
+        }
+    }
+}
+
+/// Whether a study can go on in a folder, as far as can be seen without changing anything. An empty or missing folder will do.
+pub fn check(study: &Study, folder: &Path) -> Result<(), Error> {
+    match Reader::open(folder) {
+        Ok(reader) => same_study(study, &reader.study()?),
+        Err(store::Error::NoStudy(_)) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Trials of one study make no sense in another one.
+fn same_study(study: &Study, before: &Study) -> Result<(), Error> {
+    if study.space != before.space {
+        return Err(Error::Differs { part: "space" });
+    }
+    if study.objectives != before.objectives {
+        return Err(Error::Differs { part: "objective" });
+    }
+    Ok(())
+}
+
+/// What follows from the facts so far.
+fn replay(study: &Study, kind: TrialKind, entries: &[Entry]) -> Result<(Engine, Suggesting, Fitting), Error> {
+    let mut engine = Engine::new(study, kind)?;
+    let (mut suggesting, mut fitting) = (Suggesting::new(study)?, Fitting::new(study));
+    for entry in entries {
+        engine.apply(entry)?;
+        suggesting.apply(entry)?;
+        fitting.apply(entry)?;
+    }
+    Ok((engine, suggesting, fitting))
+}
+
+/// Facts that outlive the actors, but not the program.
+struct Kept(Arc<Mutex<Memory>>);
+
+impl Journal for Kept {
+    fn append(&mut self, entries: &[Entry]) -> Result<(), store::Error> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).append(entries)
+    }
+
+    fn entries(&self, from: u64) -> Result<Vec<Entry>, store::Error> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).entries(from)
+    }
+}

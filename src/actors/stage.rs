@@ -1,0 +1,145 @@
+//! What trials run on, for one life of the actors.
+
+use std::{
+    collections::BTreeMap,
+    env, fs,
+    path::{Path, PathBuf},
+    process,
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
+};
+
+use actix::{Actor, Addr, Recipient, System};
+use tokio::sync::mpsc::Receiver;
+
+use super::{
+    elastic::Elastic,
+    ending::EndingSender,
+    error::Error,
+    group::World,
+    message::Happened,
+    node::{FromGateway, Node, NodeSpec, Surroundings},
+    session::Workers,
+};
+use crate::{
+    alloc::NodeId,
+    goodput::GpuType,
+    space::Study,
+    store::Folder,
+    trials::engine::{self, Input},
+    wire::{Address, Gateway, Heard, Secret, WorkerId},
+};
+
+/// Seconds from report to report.
+const REPORT_EVERY_S: f64 = 1.0;
+/// As many real seconds at least, where time is scaled.
+const REPORT_EVERY_REAL_S: f64 = 0.25;
+
+/// Where trials run.
+pub(super) enum Stage {
+    /// In this process: what the engine is to be told about it.
+    Local(Input),
+    /// On worker processes, which last as long as this.
+    #[expect(dead_code, reason = "they are dropped with it, and that is all")]
+    Workers { gateway: Gateway, nodes: Vec<Addr<Node>>, rendezvous: Rendezvous },
+}
+
+impl Stage {
+    pub(super) fn local(slots: u32) -> Result<Self, Error> {
+        let gpu_type = GpuType::new("cpu").map_err(engine::Error::from)?;
+        Ok(Self::Local(Input::NodeJoined { node: NodeId(0), gpu_type, group: 0, slots }))
+    }
+
+    pub(super) fn workers(
+        study: &Study,
+        workers: &Workers,
+        folder: &Path,
+        supervisor: &Recipient<Happened>,
+        ending: &EndingSender,
+    ) -> Result<(Elastic, Self), Error> {
+        let slots: u32 = workers.nodes.iter().map(NodeSpec::slots).sum();
+        let wanted = study.trial.min_gpus;
+        if slots < wanted {
+            return Err(Error::TooFewSlots { wanted, slots });
+        }
+        let folder = std::path::absolute(folder).map_err(Error::io("finding the folder"))?;
+        let rendezvous = Rendezvous::new()?;
+        let secret = Secret::random()?;
+        let (gateway, heard) = Gateway::open(&rendezvous.address(), &secret)?;
+        let around = Surroundings {
+            address: gateway.address().clone(),
+            secret,
+            logs: Folder::new(&folder).logs(),
+            directory: Arc::default(),
+            supervisor: supervisor.clone(),
+            ending: ending.clone(),
+        };
+        let nodes: BTreeMap<NodeId, Addr<Node>> = workers
+            .nodes
+            .iter()
+            .map(|spec| (spec.node, Node::new(spec.clone(), around.clone()).start()))
+            .collect();
+        let tell = nodes.iter().map(|(node, address)| (*node, address.clone().recipient())).collect();
+        let world = World { nodes: Arc::new(tell), directory: around.directory, ending: ending.clone() };
+        let elastic = Elastic {
+            study: study.clone(),
+            trainable: workers.trainable.clone(),
+            folder,
+            report_every_s: REPORT_EVERY_S.max(REPORT_EVERY_REAL_S / workers.time_scale),
+            world,
+            hall: System::current().arbiter().clone(),
+            groups: BTreeMap::new(),
+        };
+        let addresses = nodes.values().cloned().collect();
+        actix::spawn(route(heard, nodes));
+        Ok((elastic, Self::Workers { gateway, nodes: addresses, rendezvous }))
+    }
+}
+
+/// Carries what the gateway hears to the nodes that it is about.
+async fn route(mut heard: Receiver<Heard>, nodes: BTreeMap<NodeId, Addr<Node>>) {
+    let mut homes: BTreeMap<WorkerId, NodeId> = BTreeMap::new();
+    while let Some(heard) = heard.recv().await {
+        let node = match &heard {
+            Heard::Joined { worker, hello, .. } => {
+                homes.insert(*worker, NodeId(hello.node));
+                Some(NodeId(hello.node))
+            }
+            Heard::Said { worker, .. } => homes.get(worker).copied(),
+            Heard::Gone { worker } => homes.remove(worker),
+            Heard::Refused { slot, reason } => {
+                tracing::warn!(slot, reason, "a worker was refused");
+                None
+            }
+        };
+        if let Some(node) = node.and_then(|node| nodes.get(&node)) {
+            node.do_send(FromGateway(heard));
+        }
+    }
+}
+
+/// A folder for the socket of the head: paths of sockets must be short, and those of studies may be long.
+pub(super) struct Rendezvous(PathBuf);
+
+impl Rendezvous {
+    fn new() -> Result<Self, Error> {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let path = env::temp_dir().join(format!("pollux-tune-{}-{number}", process::id()));
+        fs::create_dir_all(&path).map_err(Error::io(format!("making the folder {}", path.display())))?;
+        Ok(Self(path))
+    }
+
+    fn address(&self) -> Address {
+        Address::Unix(self.0.join("head.socket"))
+    }
+}
+
+impl Drop for Rendezvous {
+    fn drop(&mut self) {
+        // It may be gone already.
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}

@@ -1,0 +1,99 @@
+//! The slots of this machine.
+
+use std::fs;
+
+#[cfg(feature = "torch")]
+use crate::{goodput::GpuType, space::ClusterSpec, worker::Slot};
+
+/// How many GPUs the driver knows of; for programs that are not ours.
+pub(super) fn gpu_count() -> u32 {
+    fs::read_dir("/proc/driver/nvidia/gpus").map_or(0, |gpus| gpus.flatten().count() as u32)
+}
+
+/// The slots that trainings can use.
+#[cfg(feature = "torch")]
+pub(super) struct Slots {
+    pub(super) slots: Vec<Slot>,
+    pub(super) gpu_type: GpuType,
+}
+
+#[cfg(feature = "torch")]
+impl Slots {
+    pub(super) fn describe(&self) -> String {
+        let (count, gpu_type) = (self.slots.len(), &self.gpu_type);
+        let threads = self.slots.first().map_or(1, |slot| slot.threads);
+        match self.slots.first().and_then(|slot| slot.cuda) {
+            Some(_) => format!("{count} GPUs ({gpu_type})"),
+            None => format!("{count} slots of {threads} CPU threads each"),
+        }
+    }
+}
+
+/// The slots that were asked for, else those of the study file, else one for each GPU, else two. An error is what the study
+/// file wants and what there is.
+#[cfg(feature = "torch")]
+pub(super) fn slots(
+    asked: Option<u32>,
+    threads: Option<u32>,
+    cpu: bool,
+    described: Option<&ClusterSpec>,
+) -> Result<Slots, (String, String)> {
+    let gpus = if cpu { 0 } else { crate::worker::Pool::gpus() };
+    let there = if gpus > 0 { format!("{gpus} GPUs") } else { "no GPUs".to_owned() };
+    let wanted = match (asked, described) {
+        (None, Some(cluster)) => {
+            let one = match &cluster.groups[..] {
+                [group] if group.nodes == 1 => Some(group),
+                _ => None,
+            };
+            let fits = one.filter(|group| group.gpu_type == "cpu" || group.gpus <= gpus);
+            let group = fits.ok_or_else(|| (cluster.to_string(), there))?;
+            Some((group.gpus, group.gpu_type == "cpu"))
+        }
+        _ => None,
+    };
+    let gpus = if wanted.is_some_and(|(_, cpu)| cpu) { 0 } else { gpus };
+    let count = asked.or(wanted.map(|(count, _)| count)).unwrap_or(if gpus > 0 { gpus } else { 2 });
+    let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get() as u32);
+    let threads = threads.unwrap_or_else(|| (cores / count).max(1));
+    let slot = |number| Slot { threads, cuda: (number < gpus).then_some(number) };
+    let name = if gpus > 0 { gpu_name() } else { "cpu".to_owned() };
+    let gpu_type = GpuType::new(&name).map_err(|_| (name.clone(), there_is_none()))?;
+    // A group of one speed: a share of the processor beside GPUs would only hold them up.
+    let slots = (0..count).map(slot).filter(|slot| gpus == 0 || slot.cuda.is_some()).collect();
+    Ok(Slots { slots, gpu_type })
+}
+
+#[cfg(feature = "torch")]
+fn there_is_none() -> String {
+    "a GPU without a name".to_owned()
+}
+
+/// The type of the first GPU, in one word: `a100` for "NVIDIA A100-SXM4-40GB".
+#[cfg(feature = "torch")]
+fn gpu_name() -> String {
+    let model = || {
+        let first = fs::read_dir("/proc/driver/nvidia/gpus").ok()?.flatten().next()?;
+        let text = fs::read_to_string(first.path().join("information")).ok()?;
+        text.lines().find_map(|line| line.strip_prefix("Model:").map(|model| model.trim().to_owned()))
+    };
+    short(&model().unwrap_or_default())
+}
+
+/// The first word with a digit in it, without what follows a dash.
+#[cfg(feature = "torch")]
+fn short(model: &str) -> String {
+    let word = model.split([' ', '-']).find(|word| word.chars().any(|letter| letter.is_ascii_digit()));
+    word.map_or_else(|| "gpu".to_owned(), str::to_lowercase)
+}
+
+#[cfg(all(test, feature = "torch"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn models_have_short_names() {
+        let names = ["NVIDIA A100-SXM4-40GB", "Tesla T4", "NVIDIA GeForce RTX 2080 Ti", "Quadro", ""];
+        assert_eq!(names.map(short), ["a100", "t4", "2080", "gpu", "gpu"]);
+    }
+}
