@@ -37,11 +37,11 @@ fn prepared(gateway: &Gateway, secret: &Secret, node: u32, slots: Range<u32>) ->
         secret: secret.clone(),
         node,
         slots,
-        gpu_type: GpuType::new("a100").unwrap(),
+        gpu_type: GpuType::new("a100").expect("it has a name"),
         time_scale: 0.01,
         arguments: Vec::new(),
-    })
-    .unwrap();
+    });
+    let launched = launched.expect("it makes a node");
     let mut process = Process::new(env!("CARGO_BIN_EXE_pollux-tune"));
     process.args(launched.get_args()).stdin(Stdio::null());
     process.envs(launched.get_envs().filter_map(|(name, value)| Some((name, value?))));
@@ -68,7 +68,9 @@ impl Head {
     }
 
     fn tell(&self, slots: &[u32], command: &Command) {
-        slots.iter().for_each(|slot| self.workers[slot].2.tell(command.clone()));
+        for slot in slots {
+            self.workers[slot].2.tell(command.clone());
+        }
     }
 
     /// The next event, with its slot; none of a worker that is gone, which is forgotten.

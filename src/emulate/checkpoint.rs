@@ -58,7 +58,7 @@ pub(super) fn load(session: &Session) -> Result<Option<State>, Error> {
             format!("is of another model (`{}`); remove it or choose another folder", file.emulated);
         return Err(wrong(problem));
     }
-    if !(file.state.useful.is_finite() && file.state.useful >= 0.0) {
+    if !(0.0..f64::INFINITY).contains(&file.state.useful) {
         return Err(wrong(format!("has a progress of {}, allowed is a number from 0", file.state.useful)));
     }
     Ok(Some(file.state))

@@ -90,7 +90,7 @@ impl Desk {
         let error = ChaCha8Rng::seed_from_u64(seed).random_range(-MEASUREMENT_ERROR..MEASUREMENT_ERROR);
         let observation = Observation {
             shape: self.shape,
-            per_gpu: per_gpu(course.batch, self.shape.gpus()),
+            per_gpu: f64::from(per_gpu(course.batch, self.shape.gpus())),
             accumulation: course.batch.accumulation,
             iter_time_s: course.step_s * (1.0 + error),
             steps: counted as f64,

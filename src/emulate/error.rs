@@ -33,7 +33,7 @@ pub enum Error {
         /// The type of the GPUs.
         gpu_type: String,
         /// Examples of a pass on one GPU.
-        per_gpu: f64,
+        per_gpu: u32,
         /// The types that were measured, with at least one example.
         allowed: String,
     },
@@ -78,5 +78,17 @@ impl Error {
             return Ok(());
         }
         Err(Self::OutOfRange { what, value, allowed: "a finite number above 0" })
+    }
+
+    pub(super) fn check_at_most(
+        what: &'static str,
+        value: f64,
+        most: f64,
+        allowed: &'static str,
+    ) -> Result<(), Self> {
+        if value <= most {
+            return Ok(());
+        }
+        Err(Self::OutOfRange { what, value, allowed })
     }
 }

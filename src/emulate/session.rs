@@ -15,6 +15,10 @@ use crate::{
 /// The noise scale is constant in each of so many parts of a training.
 const PARTS: f64 = 512.0;
 
+/// With more, single steps would be lost in rounding.
+const MOST_EPOCHS: f64 = 1e9;
+const MOST_EVALUATIONS: f64 = 1e6;
+
 /// How far a trial has come: what is handed over and written to disk.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub(super) struct State {
@@ -49,7 +53,10 @@ impl Session {
         let Task { trainable, params, seed, epochs, .. } = &task;
         let model = Modelled::new(trainable, params, *seed, *epochs)?;
         Error::check_positive("the initial batch", f64::from(task.initial_batch))?;
-        Error::check_positive("epochs from evaluation to evaluation", task.evaluate_every)?;
+        Error::check_at_most("the number of epochs", task.epochs, MOST_EPOCHS, "at most 1e9")?;
+        let every = task.evaluate_every;
+        Error::check_positive("epochs from evaluation to evaluation", every)?;
+        Error::check_at_most("evaluations in an epoch", every.recip(), MOST_EVALUATIONS, "at most 1e6")?;
         Error::check_positive("seconds from checkpoint to checkpoint", task.checkpoint_every_s)?;
         Error::check_positive("seconds from report to report", task.report_every_s)?;
         let rule = LrRule::from_name(&task.lr_rule)?;
@@ -75,7 +82,7 @@ impl Session {
 
     /// Useful examples at which the next evaluation is due.
     fn evaluation(&self) -> f64 {
-        (self.current().evaluations + 1) as f64 * self.task.evaluate_every * self.per_epoch
+        self.current().evaluations.saturating_add(1) as f64 * self.task.evaluate_every * self.per_epoch
     }
 
     pub(super) fn is_finished(&self) -> bool {
@@ -96,7 +103,7 @@ impl Session {
     /// Seconds of a step on these GPUs: a pass takes as long as the largest share of it.
     pub(super) fn step_s(&self, gpu_type: &GpuType, placement: &[u32], batch: Batch) -> Result<f64, Error> {
         let per_gpu = per_gpu(batch, placement.iter().sum());
-        let seconds = self.model.step_time_s(gpu_type, placement, per_gpu, batch.accumulation);
+        let seconds = self.model.step_time_s(gpu_type, placement, f64::from(per_gpu), batch.accumulation);
         seconds.filter(|seconds| seconds.is_finite() && *seconds > 0.0).ok_or_else(|| Error::NotMeasured {
             trainable: self.task.trainable.clone(),
             gpu_type: gpu_type.name().to_owned(),
@@ -120,7 +127,7 @@ impl Session {
             let steps = ((end - state.useful) / worth).ceil().max(1.0) as u64;
             let steps = steps.min(left);
             state.useful = (steps as f64).mul_add(worth, state.useful);
-            state.steps += steps;
+            state.steps = state.steps.saturating_add(steps);
             state.examples = state.examples.saturating_add(steps.saturating_mul(u64::from(batch.total)));
             left -= steps;
         }
@@ -141,7 +148,7 @@ impl Session {
     /// Takes so many steps. Says what was evaluated on the way.
     pub(super) fn advance(&mut self, batch: Batch, steps: u64) -> Vec<Metric> {
         let mut evaluated = Vec::new();
-        let end = self.current().steps + steps;
+        let end = self.current().steps.saturating_add(steps);
         loop {
             let due = self.evaluation();
             self.state = Some(self.walk(batch, end - self.current().steps, due));
@@ -159,7 +166,7 @@ impl Session {
     pub(super) fn evaluate(&mut self) -> Metric {
         let (mut state, epochs) = (self.current(), self.epochs());
         let due = (epochs / self.task.evaluate_every) as u64;
-        state.evaluations = due.max(state.evaluations + 1);
+        state.evaluations = due.max(state.evaluations.saturating_add(1));
         self.state = Some(state);
         Metric { epochs, values: self.metrics() }
     }
@@ -189,7 +196,7 @@ impl Session {
 }
 
 /// Examples of a pass on one GPU: the largest share, if they cannot be divided evenly.
-pub(super) fn per_gpu(batch: Batch, gpus: u32) -> f64 {
-    let shares = u64::from(gpus) * (u64::from(batch.accumulation) + 1);
-    u64::from(batch.total).div_ceil(shares.max(1)) as f64
+pub(super) fn per_gpu(batch: Batch, gpus: u32) -> u32 {
+    let passes = batch.accumulation.saturating_add(1);
+    batch.total.div_ceil(gpus.saturating_mul(passes).max(1))
 }

@@ -167,7 +167,9 @@ impl World {
     }
 
     fn tell_all(&self, slots: &[u32], command: &Command) {
-        slots.iter().for_each(|slot| self.tell(*slot, command.clone()));
+        for slot in slots {
+            self.tell(*slot, command.clone());
+        }
     }
 
     /// What a living worker says next; none if nobody does within so many emulated seconds.

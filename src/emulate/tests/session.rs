@@ -60,6 +60,19 @@ fn progress_is_that_of_single_steps() {
     }
 }
 
+/// Far more steps than anybody would take one by one, and evaluations that are due all the time.
+#[test]
+fn the_longest_training_is_over_in_no_time() {
+    let longest =
+        Task { epochs: 1e9, initial_batch: 1, evaluate_every: 1e-6, measure_noise: false, ..task() };
+    let mut session = Session::new(longest).unwrap();
+    assert_eq!(session.steps_to_end(batch(1)), 1_000_000_000 * EXAMPLES);
+    assert_eq!(session.steps_to_evaluation(batch(1), 10), Some(1));
+    assert_eq!(session.advance(batch(1), 10).len(), 10);
+    session.state = Some(State { steps: u64::MAX, examples: u64::MAX, useful: 1e14, evaluations: u64::MAX });
+    assert!(session.is_finished() && session.steps_to_end(batch(1)) == 0);
+}
+
 #[test]
 fn a_learning_rate_follows_its_rule() {
     let mut session = Session::new(Task { lr_rule: "linear".to_owned(), ..task() }).unwrap();
@@ -75,6 +88,8 @@ fn what_cannot_be_emulated_is_refused_with_what_can() {
     assert!(unknown.contains("mnist") && unknown.contains("bert, cifar10"), "{unknown}");
     assert!(message(Task { lr_rule: "cosine".to_owned(), ..task() }).contains("adascale"));
     assert!(message(Task { evaluate_every: 0.0, ..task() }).contains("evaluation"));
+    assert!(message(Task { evaluate_every: 1e-9, ..task() }).contains("evaluations in an epoch is"));
+    assert!(message(Task { epochs: 1e12, ..task() }).contains("at most 1e9"));
     assert!(message(Task { report_every_s: f64::NAN, ..task() }).contains("report"));
     assert!(message(Task { checkpoint_every_s: -1.0, ..task() }).contains("checkpoint"));
     assert!(message(Task { initial_batch: 0, ..task() }).contains("initial batch"));
@@ -89,7 +104,7 @@ fn what_cannot_be_emulated_is_refused_with_what_can() {
 #[test]
 fn a_pass_is_as_large_as_the_largest_share() {
     let shares = |total, accumulation, gpus| per_gpu(Batch { total, accumulation }, gpus);
-    assert_eq!([shares(128, 0, 4), shares(130, 0, 4), shares(130, 1, 4)], [32.0, 33.0, 17.0]);
+    assert_eq!([shares(128, 0, 4), shares(130, 0, 4), shares(130, 1, 4)], [32, 33, 17]);
 }
 
 proptest! {

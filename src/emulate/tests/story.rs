@@ -18,8 +18,9 @@ enum Turn {
     /// Nothing but training, in seconds.
     Train(f64),
     Reshape(BTreeSet<u32>),
-    Kill(u32),
-    /// A node dies.
+    /// A worker dies, which the head notices so many seconds later.
+    Kill(u32, f64),
+    /// All die.
     KillAll,
     Retune(u32),
     /// It is put aside, and taken up again.
@@ -30,7 +31,7 @@ fn turn() -> impl Strategy<Value = Turn> {
     prop_oneof![
         4 => (0.0..8.0_f64).prop_map(Turn::Train),
         4 => prop::collection::btree_set(0..SLOTS, 1..=SLOTS as usize).prop_map(Turn::Reshape),
-        3 => (0..SLOTS).prop_map(Turn::Kill),
+        3 => (0..SLOTS, prop_oneof![Just(0.0), 0.0..2.0_f64]).prop_map(|(slot, late_s)| Turn::Kill(slot, late_s)),
         1 => Just(Turn::KillAll),
         2 => (1_u32..16).prop_map(|eighths| Turn::Retune(128 * eighths)),
         1 => Just(Turn::Pause),
@@ -68,15 +69,22 @@ impl Head {
         }
     }
 
+    /// The dead hear nothing, even if the head does not know yet.
+    fn tell(&self, slot: u32, command: Command) {
+        if self.world.workers.contains_key(&slot) {
+            self.world.tell(slot, command);
+        }
+    }
+
     fn obey(&mut self, orders: Vec<GroupOrder>) {
         for order in orders {
             match order {
                 GroupOrder::Prepare(slot) => {
                     self.holders.remove(&slot);
-                    self.world.tell(slot, Command::Prepare(Box::new(self.world.task())));
+                    self.tell(slot, Command::Prepare(Box::new(self.world.task())));
                 }
                 GroupOrder::Release { slot, save } => {
-                    self.world.tell(slot, Command::Release { trial: 7, save });
+                    self.tell(slot, Command::Release { trial: 7, save });
                 }
                 GroupOrder::Form { generation, members, donors, told, broken } => {
                     if !members.iter().chain(&donors).any(|slot| self.holders.contains(slot)) {
@@ -88,7 +96,9 @@ impl Head {
                     let batch = Batch { total: self.total, accumulation: 0 };
                     let form =
                         Form { batch, broken, ..super::form(generation, &members, &donors, self.total) };
-                    self.world.tell_all(&told, &Command::Form(form));
+                    for slot in told {
+                        self.tell(slot, Command::Form(form.clone()));
+                    }
                 }
             }
         }
@@ -141,9 +151,12 @@ impl Head {
         }
     }
 
-    fn kill(&mut self, slot: u32) {
+    async fn kill(&mut self, slot: u32, late_s: f64) {
         self.world.kill(slot);
         self.holders.remove(&slot);
+        if late_s > 0.0 {
+            self.run(late_s).await;
+        }
         let orders = self.group.gone(slot);
         self.obey(orders);
         self.world.start(slot);
@@ -162,13 +175,17 @@ impl Head {
                 self.target = target.iter().copied().collect();
                 self.reshape();
             }
-            Turn::Kill(slot) => self.kill(*slot),
-            Turn::KillAll => (0..SLOTS).for_each(|slot| self.kill(slot)),
+            Turn::Kill(slot, late_s) => self.kill(*slot, *late_s).await,
+            Turn::KillAll => {
+                for slot in 0..SLOTS {
+                    self.kill(slot, 0.0).await;
+                }
+            }
             Turn::Retune(total) => {
                 self.total = *total;
                 let (generation, batch) = (self.group.generation(), Batch { total: *total, accumulation: 0 });
                 for slot in self.group.members().to_vec() {
-                    self.world.tell(slot, Command::Retune { trial: 7, generation, batch });
+                    self.tell(slot, Command::Retune { trial: 7, generation, batch });
                 }
             }
             Turn::Pause => {
