@@ -103,6 +103,7 @@ fn studies() -> impl Strategy<Value = Study> {
         study.trial.epochs = 1.0 + numbers.0;
         (study.trial.min_gpus, study.trial.max_gpus) = (numbers.2, flag.then_some(numbers.2 + 1));
         (study.trial.initial_batch, study.trial.max_batch) = (numbers.3, numbers.3 + numbers.2);
+        study.trial.batch_per_gpu = flag.then_some(numbers.3);
         study.trial.checkpoint_interval = Duration::from_millis(durations.0);
         study.trial.timeout = durations.1.map(Duration::from_micros);
         (study.search.trials, study.search.seed) = (numbers.3, numbers.4);
@@ -113,6 +114,7 @@ fn studies() -> impl Strategy<Value = Study> {
         study.search.early_stopping.rule = StoppingRule::from_name(StoppingRule::NAMES[lists.1]).unwrap();
         study.search.early_stopping.threshold = Some(-numbers.0);
         (study.scheduler.p, study.scheduler.knowledge_sharing) = (numbers.1, flag);
+        study.scheduler.immediate = flag;
         let groups = vec![NodeGroup { nodes: 2, gpus: numbers.2, gpu_type: "a100".to_owned() }];
         study.cluster = flag.then_some(ClusterSpec { groups });
         study

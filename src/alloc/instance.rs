@@ -192,7 +192,12 @@ fn compile(
         .collect();
     let one_pool = |row: &Row| row.windows(2).all(|pair| nodes[pair[0].0].pool == nodes[pair[1].0].pool);
     let current = current.filter(one_pool).unwrap_or_default();
-    let factor = realloc_factor(trial.age_s, trial.reallocations, trial.realloc_delay_s);
+    let factor = match trial.horizon_s.filter(|_| rules == SpeedupRules::Own) {
+        // It stands still for a part of the horizon.
+        Some(horizon_s) if trial.realloc_delay_s > 0.0 => horizon_s / (horizon_s + trial.realloc_delay_s),
+        Some(_) => 1.0,
+        None => realloc_factor(trial.age_s, trial.reallocations, trial.realloc_delay_s),
+    };
     let moved_factor = match rules {
         SpeedupRules::Osdi21 => factor,
         // A trial that waits, or whose GPUs are gone, has to be started anyway.
@@ -269,7 +274,20 @@ fn goodput_beyond(curve: &Curve, gpus: u32, node_gpus: u32) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::alloc::placement::tests::{problem, trial};
+    use crate::alloc::placement::tests::{problem, running, trial};
+
+    #[test]
+    fn a_move_costs_its_part_of_the_horizon() {
+        let moved = |horizon_s, realloc_delay_s| {
+            let age_s = 270.0;
+            let trial = TrialRequest { age_s, realloc_delay_s, horizon_s, ..running(0, 1, &[(0, 1)]) };
+            Instance::new(&problem("2x4xt4", vec![trial])).unwrap().trials[0].moved_factor
+        };
+        assert!((moved(None, 30.0) - 0.9).abs() < 1e-12);
+        assert!((moved(Some(10.0), 30.0) - 0.25).abs() < 1e-12);
+        assert!((moved(Some(0.0), 0.0) - 1.0).abs() < 1e-12);
+        assert!((moved(Some(0.0), 30.0) - MOVED_FACTOR_MIN).abs() < 1e-12);
+    }
 
     #[test]
     fn the_rules_of_osdi21_know_one_node_and_charge_the_first_start() {

@@ -36,6 +36,9 @@ pub struct TrialRequest {
     pub reallocations: u32,
     /// What such a change costs this trial, in seconds, as measured.
     pub realloc_delay_s: f64,
+    /// Seconds in which such a change has to pay off; if none, its age and its past changes decide, as in the paper (see
+    /// [`realloc_factor`](super::realloc_factor)).
+    pub horizon_s: Option<f64>,
     /// GPU-seconds it has had: `pollux` and `tiresias` serve the least served first.
     pub attained_gpu_s: f64,
     /// The GPUs its user asks for: what `static` and `tiresias` give.
@@ -65,6 +68,7 @@ impl TrialRequest {
             age_s: 0.0,
             reallocations: 0,
             realloc_delay_s: 0.0,
+            horizon_s: None,
             attained_gpu_s: 0.0,
             requested_gpus: 1,
             remaining_examples: 0.0,
@@ -93,6 +97,7 @@ impl TrialRequest {
         }
         number("the age in seconds", self.age_s, false)?;
         number("the re-allocation delay in seconds", self.realloc_delay_s, false)?;
+        number("the horizon in seconds", self.horizon_s.unwrap_or(0.0), false)?;
         number("the attained GPU time in seconds", self.attained_gpu_s, false)?;
         number("the number of remaining examples", self.remaining_examples, false)?;
         number("the least number of GPUs", f64::from(self.min_gpus), true)?;

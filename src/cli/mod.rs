@@ -10,14 +10,17 @@ mod figure;
 mod fit;
 mod inspect;
 mod paper;
+mod parallel;
 mod plot;
 mod profile;
 mod results;
 mod run;
 mod simulate;
+mod simulate_study;
 mod stop;
 mod study;
 mod table;
+mod table3;
 mod timeline;
 mod train;
 
@@ -118,7 +121,39 @@ enum Command {
 #[derive(Debug, Subcommand)]
 enum SimulateCommand {
     Workload(WorkloadArgs),
+    Study(SimulateStudyArgs),
     Paper(PaperArgs),
+}
+
+/// Simulate a study: how long it would take, and under which policy
+#[derive(Debug, Args)]
+#[command(long_about = ABOUT_SIMULATE_STUDY, after_long_help = STUDY_POLICIES, arg_required_else_help = true)]
+struct SimulateStudyArgs {
+    /// The study file, with a trainable that was measured: cifar10, say
+    #[arg(value_name = "STUDY.yaml")]
+    study: PathBuf,
+    /// The machines, such as 2x8xa100,4x4xt4, or a study file that has them [default: those of the study]
+    #[arg(long, value_name = "CLUSTER")]
+    cluster: Option<String>,
+    /// Policies to compare, with commas between [default: static,static-best,pollux,goodput]
+    #[arg(long, value_name = "POLICY", value_delimiter = ',', hide_possible_values = true,
+          value_parser = clap::builder::PossibleValuesParser::new(simulate_study::POLICIES))]
+    policy: Vec<String>,
+    /// Show too what goodput loses without each of the things that make it fast
+    #[arg(long)]
+    ablation: bool,
+    /// How many seeds to simulate each of them with
+    #[arg(long, value_name = "COUNT", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    seeds: u32,
+    /// Seconds that a trial stands still when its GPUs change
+    #[arg(long, value_name = "SECONDS", default_value_t = 1.0)]
+    restart_delay: f64,
+    /// How many to simulate at the same time [default: one for each processor]
+    #[arg(long, value_name = "COUNT")]
+    threads: Option<usize>,
+    /// Print a JSON object for each policy, on a line each, instead of text
+    #[arg(long)]
+    json: bool,
 }
 
 /// Repeat the published experiments, into a folder of tables and drawings (one to two hours of computing)
@@ -327,6 +362,25 @@ Show how much each parameter matters
 The share of the objective's variance that each parameter explains by itself, from a random forest over the
 finished trials (functional ANOVA, Hutter et al. 2014).";
 
+const ABOUT_SIMULATE_STUDY: &str = "\
+Simulate a study: how long it would take, and under which policy
+
+Runs the engine of live studies in virtual time, with trials that train as fast as was measured. How well they
+do is from a synthetic surface over lr, momentum, weight_decay, annealing and width.";
+
+const STUDY_POLICIES: &str = "\
+Policies:
+  static       the same number of GPUs for each trial, with a fixed batch on each GPU: trial.batch_per_gpu, or the
+               initial batch
+  static-best  the same with the best fixed batch, found by trying all
+  pollux       the search of the paper, with its rules: decisions in intervals, and nothing shared among trials
+  goodput      by goodput, with a proven gap
+  optimus      by remaining time, with a fixed batch
+  tiresias     by attained service, with a fixed batch
+
+Example:
+  pollux-tune simulate study search-spaces/table3.yaml --cluster 2x8xa100 --ablation";
+
 const ABOUT_WORKLOAD: &str = "\
 Simulate a cluster that trains a list of jobs
 
@@ -403,6 +457,21 @@ fn run(
         Command::Simulate(SimulateCommand::Paper(PaperArgs { folder, workloads, threads })) => {
             let threads = threads.unwrap_or_else(|| thread::available_parallelism().map_or(1, NonZero::get));
             paper::run(&paper::Settings { folder, workloads, threads }, notes)
+        }
+        Command::Simulate(SimulateCommand::Study(args)) => {
+            let threads =
+                args.threads.unwrap_or_else(|| thread::available_parallelism().map_or(1, NonZero::get));
+            let settings = simulate_study::Settings {
+                study: args.study,
+                cluster: args.cluster,
+                policies: args.policy,
+                ablation: args.ablation,
+                seeds: args.seeds,
+                realloc_s: args.restart_delay,
+                threads,
+                format: format(args.json),
+            };
+            simulate_study::run(&settings, out, notes)
         }
         Command::Simulate(SimulateCommand::Workload(args)) => {
             let settings = simulate::Settings {

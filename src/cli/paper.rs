@@ -3,16 +3,10 @@
 //! *Architecture invariant:* the order of the cases decides what is written, not the threads they ran on.
 
 use std::{
-    collections::BTreeMap,
     fmt::Write as _,
     fs,
     io::Write,
     path::{Path, PathBuf},
-    sync::{
-        Mutex,
-        atomic::{AtomicUsize, Ordering},
-    },
-    thread,
 };
 
 use crate::{
@@ -23,15 +17,17 @@ use anyhow::Context;
 
 use super::{
     fit::write_whole,
+    parallel::in_parallel,
     plot::{self, Figure, Panel, Scale, Series},
     simulate::{Error, figures},
+    table3,
 };
 
 /// What to do.
 #[derive(Debug)]
 pub(crate) struct Settings {
     pub(crate) folder: PathBuf,
-    /// How many workloads of each kind.
+    /// How many workloads of each kind, and seeds of a study.
     pub(crate) workloads: usize,
     pub(crate) threads: usize,
 }
@@ -132,6 +128,10 @@ pub(crate) fn run(settings: &Settings, notes: &mut (impl Write + Send)) -> anyho
         write(folder, &format!("{table}.csv"), &csv(&rows))?;
         page.push_str(&markdown(table, &rows, settings.workloads));
     }
+    let table3 = table3::run(settings.workloads.clamp(1, ALL) as u32, settings.threads, notes)?;
+    write(folder, "table3.csv", &table3.csv)?;
+    write(folder, "table3.svg", &plot::svg(&table3.figure))?;
+    page.push_str(&table3.page);
     write(folder, "load.svg", &plot::svg(&figure(&cases, &reports)))?;
     page.push_str("\n![Mean completion time by load, and fairness](load.svg)\n");
     write(folder, "README.md", &page)?;
@@ -157,27 +157,11 @@ fn run_all(
             Workload::builtin(folder).into_iter().take(settings.workloads).map(|workload| (case, workload)),
         );
     }
-    let (next, done) = (AtomicUsize::new(0), Mutex::new((BTreeMap::new(), notes)));
-    thread::scope(|scope| {
-        for _ in 0..settings.threads.max(1) {
-            scope.spawn(|| {
-                loop {
-                    let place = next.fetch_add(1, Ordering::Relaxed);
-                    let Some((case, workload)) = jobs.get(place) else { break };
-                    let report = simulate(workload, &cases[*case].world, &mut |_| {});
-                    let mut done = done.lock().expect("no thread panics while it holds this");
-                    done.0.insert(place, (*case, report));
-                    if done.0.len() % 10 == 0 {
-                        let text = format!("{} of {} simulations done", done.0.len(), jobs.len());
-                        let _ = writeln!(done.1, "{text}");
-                    }
-                }
-            });
-        }
+    let results = in_parallel(&jobs, settings.threads, notes, |(case, workload)| {
+        (*case, simulate(workload, &cases[*case].world, &mut |_| {}))
     });
-    let (results, _) = done.into_inner().expect("all threads have ended well");
     let mut reports: Vec<Vec<Report>> = cases.iter().map(|_| Vec::new()).collect();
-    for (case, report) in results.into_values() {
+    for (case, report) in results {
         reports[case].push(report.map_err(Error::Simulation)?);
     }
     Ok(reports)

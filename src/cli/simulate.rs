@@ -68,7 +68,7 @@ pub(crate) fn read(file: &Path) -> Result<Workload, Error> {
 }
 
 /// A cluster in words, or that of a study file.
-fn cluster(text: &str, notes: &mut impl Write) -> anyhow::Result<Cluster> {
+pub(crate) fn cluster(text: &str, notes: &mut impl Write) -> anyhow::Result<Cluster> {
     let file = Path::new(text);
     let is_file = file.extension().is_some_and(|extension| extension == "yaml" || extension == "yml");
     if !is_file {

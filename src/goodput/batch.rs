@@ -13,6 +13,11 @@ pub enum BatchMode {
     /// Always the initial batch, split over the GPUs and passes as evenly as it goes; efficiency is 1. The least
     /// per-GPU batch then only limits how many GPUs share it.
     Fixed,
+    /// Always this batch on each GPU, in as few passes as its memory allows: the total grows with the GPUs.
+    PerGpu {
+        /// Examples on each GPU in one step.
+        batch: u32,
+    },
 }
 
 /// The batch sizes a trial may use on one GPU type.
@@ -45,8 +50,14 @@ impl BatchLimits {
             Err(Error::BadLimits { lower, lower_value, upper, upper_value })
         };
         ordered("the least per-GPU batch size", per_gpu_min, "the largest per-GPU batch size", per_gpu_max)?;
-        if let BatchMode::Adaptive { max } = mode {
-            ordered("the initial batch size", initial, "the maximum batch size", max)?;
+        match mode {
+            BatchMode::Adaptive { max } => {
+                ordered("the initial batch size", initial, "the maximum batch size", max)?;
+            }
+            BatchMode::PerGpu { batch } => {
+                Error::check_positive("the per-GPU batch size", f64::from(batch))?;
+            }
+            BatchMode::Fixed => {}
         }
         Ok(Self { initial, mode, per_gpu_min, per_gpu_max, sampled: false })
     }
@@ -82,6 +93,7 @@ impl BatchLimits {
         match self.mode {
             BatchMode::Adaptive { max } => max / self.per_gpu_min,
             BatchMode::Fixed => self.initial / self.per_gpu_min,
+            BatchMode::PerGpu { .. } => u32::MAX,
         }
     }
 }
@@ -154,6 +166,10 @@ pub fn best_batch(
         BatchMode::Adaptive { max } if limits.sampled => sampled_batch(params, shape, noise, limits, max),
         BatchMode::Adaptive { max } => Search::new(params, shape, noise, limits, max).run(),
         BatchMode::Fixed => fixed_batch(params, shape, limits),
+        BatchMode::PerGpu { batch } => {
+            let BatchPlan { per_gpu, accumulation } = BatchPlan::split(batch, 1, limits.per_gpu_max, 1);
+            Some(Search::new(params, shape, noise, limits, u32::MAX).at(per_gpu, accumulation))
+        }
     }
 }
 
@@ -439,6 +455,18 @@ mod tests {
         assert_eq!(best.plan, BatchPlan { per_gpu: 9, accumulation: 3 });
         assert!((best.goodput - 100.0 / 0.76).abs() < 1e-9);
         assert!(best_batch(&params, Shape::new(101, 1).unwrap(), NoiseScale::ZERO, &limits).is_none());
+    }
+
+    #[test]
+    fn a_batch_for_each_gpu_grows_with_them() {
+        let limits = BatchLimits::new(100, BatchMode::PerGpu { batch: 50 }, 1, 30).unwrap();
+        let (params, noise) = (params(0.1, 0.01, 0.0, 1.0), NoiseScale::new(300.0).unwrap());
+        let best = best_batch(&params, Shape::new(10, 1).unwrap(), noise, &limits).unwrap();
+        // 2 passes of 25 on each, 0.35 s each; 500 examples are worth (300 + 100) / (300 + 500) of them.
+        assert_eq!(best.plan, BatchPlan { per_gpu: 25, accumulation: 1 });
+        assert!((best.goodput - 500.0 / 0.7 * 0.5).abs() < 1e-9);
+        assert_eq!(limits.max_gpus(), u32::MAX);
+        assert!(BatchLimits::new(100, BatchMode::PerGpu { batch: 0 }, 1, 30).is_err());
     }
 
     #[test]

@@ -1,6 +1,6 @@
 use thiserror::Error;
 
-use crate::{alloc, goodput};
+use crate::{alloc, goodput, trials::engine};
 
 /// What can be wrong with a simulation.
 #[derive(Debug, Error)]
@@ -83,6 +83,21 @@ pub enum Error {
         /// Why.
         reason: String,
     },
+    /// A study that trains something else than a trainable.
+    #[error("only studies with `trial.trainable` can be simulated, one of {allowed}")]
+    NoTrainable {
+        /// What was measured.
+        allowed: String,
+    },
+    /// A study that cannot go on.
+    #[error("the study cannot go on: {reason}")]
+    StudyFailed {
+        /// Why.
+        reason: String,
+    },
+    /// What the engine says.
+    #[error(transparent)]
+    Engine(#[from] engine::Error),
     /// The policy failed.
     #[error(transparent)]
     Alloc(#[from] alloc::Error),

@@ -23,6 +23,7 @@ mod modelled;
 mod report;
 mod run;
 mod step_time;
+mod study;
 mod surface;
 mod workload;
 
@@ -32,4 +33,5 @@ pub use modelled::Modelled;
 pub use report::{JobReport, Report};
 pub use run::{Aim, Moment, Rules, Settings, simulate};
 pub use step_time::{StepTime, StepTimes};
+pub use study::{StudyReport, TrialReport, World, simulate_study};
 pub use workload::{JobSpec, Workload};

@@ -97,7 +97,7 @@ impl Modelled {
     /// | `annealing` | 0.03 | 0.4 % |
     /// | 1 - `momentum` | 0.1 | 0.4 % |
     ///
-    /// and grows with `width`: by 0.5 % when it doubles, less each time. These are also the defaults. On its way there it
+    /// and grows with `width`: by 0.3 % when it doubles, less each time. These are also the defaults. On its way there it
     /// falls short by a part that decays with the square root of time, as the measured training of CIFAR-10 does. The loss is
     /// minus the logarithm of the accuracy.
     #[must_use]
@@ -135,7 +135,8 @@ impl Modelled {
     }
 }
 
-fn names() -> String {
+/// What can be modelled.
+pub(super) fn names() -> String {
     Application::all().iter().map(Application::name).collect::<Vec<_>>().join(", ")
 }
 

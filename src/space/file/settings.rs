@@ -141,6 +141,8 @@ pub struct TrialSettings {
     pub max_batch: u32,
     /// The largest batch that fits on a GPU.
     pub max_batch_per_gpu: Option<u32>,
+    /// The batch of each GPU; none if it is to be adapted.
+    pub batch_per_gpu: Option<u32>,
     /// How the learning rate follows the batch.
     pub scaling: ScalingRule,
     /// The time between two checkpoints.
@@ -187,11 +189,14 @@ pub struct EarlyStopping {
 
 /// How GPUs are divided among trials.
 #[derive(Debug, Clone, PartialEq)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a key of its own in study files")]
 pub struct SchedulerSettings {
     /// By which policy.
     pub policy: Policy,
     /// The time between two decisions where nothing else asks for one.
     pub interval: Duration,
+    /// Whether GPUs are divided as soon as something changes, not only at each interval.
+    pub immediate: bool,
     /// The fairness exponent.
     pub p: f64,
     /// Whether two trials on several nodes never share a node.

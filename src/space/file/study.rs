@@ -196,6 +196,7 @@ impl Reader<'_> {
             initial_batch,
             max_batch,
             max_batch_per_gpu: size("max_batch_per_gpu"),
+            batch_per_gpu: size("batch_per_gpu"),
             scaling: ScalingRule::from_name(values.text("scaling")?)?,
             checkpoint_interval: values.duration("checkpoint_interval")?,
             min_gpus,
@@ -260,6 +261,7 @@ fn scheduler(values: &Values<'_>) -> Option<SchedulerSettings> {
     Some(SchedulerSettings {
         policy: Policy::from_name(values.text("policy")?)?,
         interval: values.duration("interval")?,
+        immediate: values.flag("immediate")?,
         p: values.number("p")?,
         avoid_interference: values.flag("avoid_interference")?,
         knowledge_sharing: values.flag("knowledge_sharing")?,

@@ -90,6 +90,12 @@ pub(super) const TRIAL: &[Field] = &[
     field("max_batch", Kind::Size, None, "The largest total batch; 32 times the initial one by default"),
     field("max_batch_per_gpu", Kind::Size, None, "The largest batch that fits on a GPU; no limit by default"),
     field(
+        "batch_per_gpu",
+        Kind::Size,
+        None,
+        "A fixed batch for each GPU; by default it is adapted to the training",
+    ),
+    field(
         "scaling",
         Kind::OneOf(ScalingRule::NAMES),
         Some("adascale"),
@@ -135,6 +141,12 @@ pub(super) const SCHEDULER: &[Field] = &[
         Kind::Duration,
         Some("60s"),
         "The time between two decisions where nothing else asks for one",
+    ),
+    field(
+        "immediate",
+        Kind::Flag,
+        Some("true"),
+        "GPUs are divided as soon as something changes, not only at each interval",
     ),
     field("p", Kind::Number { least: -20.0, most: 20.0 }, Some("-1"), "The fairness exponent of Pollux"),
     field("avoid_interference", Kind::Flag, Some("true"), "No two trials on several nodes share a node"),

@@ -61,7 +61,7 @@ fn number(number: f64) -> String {
     format!("{number:?}")
 }
 
-fn trial(trial: &TrialSettings) -> Entries<11> {
+fn trial(trial: &TrialSettings) -> Entries<12> {
     let (trainable, command) = match &trial.program {
         Some(Program::Trainable(name)) => (Some(text_to_yaml(name)), None),
         Some(Program::Command(words)) => {
@@ -77,6 +77,7 @@ fn trial(trial: &TrialSettings) -> Entries<11> {
         ("initial_batch", Some(trial.initial_batch.to_string())),
         ("max_batch", Some(trial.max_batch.to_string())),
         ("max_batch_per_gpu", trial.max_batch_per_gpu.map(|batch| batch.to_string())),
+        ("batch_per_gpu", trial.batch_per_gpu.map(|batch| batch.to_string())),
         ("scaling", Some(trial.scaling.to_string())),
         ("checkpoint_interval", Some(duration(trial.checkpoint_interval))),
         ("min_gpus", Some(trial.min_gpus.to_string())),
@@ -106,10 +107,11 @@ fn search(search: &SearchSettings) -> Entries<6> {
     ]
 }
 
-fn scheduler(scheduler: &SchedulerSettings) -> Entries<6> {
+fn scheduler(scheduler: &SchedulerSettings) -> Entries<7> {
     [
         ("policy", Some(scheduler.policy.to_string())),
         ("interval", Some(duration(scheduler.interval))),
+        ("immediate", Some(scheduler.immediate.to_string())),
         ("p", Some(number(scheduler.p))),
         ("avoid_interference", Some(scheduler.avoid_interference.to_string())),
         ("knowledge_sharing", Some(scheduler.knowledge_sharing.to_string())),

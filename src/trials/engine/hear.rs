@@ -184,6 +184,10 @@ impl Engine {
             // It would not report if it were not together, even if word of that is still on its way.
             self.formed(work, trial, generation);
         }
+        if let Some((now, then)) = noise.zip(self.pending.noises.get(&trial)) {
+            let ratio = (now.value() + 1.0) / (then.value() + 1.0);
+            self.pending.dirty |= !(1.0 / NOISE_CHANGE..=NOISE_CHANGE).contains(&ratio);
+        }
         let fact = Fact::Measured { trial, generation, number, epochs, metrics, gpu_type, steps, noise };
         match self.emit(work, fact) {
             Verdict::Stop(reason @ Reason::Diverged { .. }) => {
@@ -192,8 +196,13 @@ impl Engine {
             Verdict::Stop(reason) => {
                 self.end(work, Fact::TrialStopped { trial, reason: reason.to_string() }, trial, true);
             }
-            Verdict::Continue if measured => self.refit(work, trial),
-            Verdict::Continue => {}
+            Verdict::Continue => {
+                if measured {
+                    self.refit(work, trial);
+                }
+                // The noise may have changed, even if its speed has not.
+                self.retune(work, trial);
+            }
         }
     }
 
@@ -285,5 +294,7 @@ impl Engine {
     }
 }
 
+/// The GPUs are divided again when the noise scale of a trial has changed by this factor: it can use another number of them.
+const NOISE_CHANGE: f64 = 1.5;
 /// How often the speed of a trial is looked at between two decisions on the GPUs.
 const FITS_PER_INTERVAL: f64 = 4.0;

@@ -49,7 +49,7 @@ pub use self::{
     suggesting::Suggesting,
 };
 use crate::{
-    goodput::BatchLimits,
+    goodput::{BatchLimits, NoiseScale},
     space::{Program, Study},
     tpe::TrialId,
     trials::{
@@ -135,6 +135,8 @@ struct Pending {
     dirty: bool,
     /// When they were.
     solved_s: f64,
+    /// The noise scales at that time.
+    noises: BTreeMap<TrialId, NoiseScale>,
     /// When to wake up.
     wake_s: Option<f64>,
     finished: bool,

@@ -1,6 +1,6 @@
 //! Time that has run out, and questions that follow from the state.
 
-use super::{Command, Engine, Fact, Outcome, Phase, TrialKind, Work};
+use super::{Active, Command, Engine, Fact, Outcome, Phase, TrialKind, Work};
 use crate::tpe::TrialId;
 
 impl Engine {
@@ -52,6 +52,12 @@ impl Engine {
         wanted.then_some(self.pending.solved_s + self.study.scheduler.interval.as_secs_f64())
     }
 
+    /// Whether there is something to decide on the GPUs, and the time has come.
+    fn may_solve(&self, now_s: f64) -> bool {
+        let due = self.solve_due_s().is_some_and(|due_s| now_s >= due_s);
+        self.pending.dirty && (self.study.scheduler.immediate || due)
+    }
+
     /// Whether another trial should begin.
     pub(super) fn wants_trials(&self) -> bool {
         let slots = self.state.slot_count();
@@ -94,13 +100,17 @@ impl Engine {
         for trial in fresh {
             self.ask_fit(work, trial);
         }
-        // A new trial is placed by what is expected of it.
+        // A new trial is placed by what is expected of it, and together with those that are here: if the others moved first
+        // they would move twice.
         let unknown = |trial: &TrialId| self.state.active.get(trial).is_some_and(|trial| trial.fit.is_none());
         let ready = !self.state.active.is_empty()
             && self.state.slot_count() > 0
+            && self.pending.ask.is_none()
             && !self.pending.fits.keys().any(unknown);
-        if self.pending.dirty && self.pending.solve.is_none() && ready {
+        if self.may_solve(work.now_s) && self.pending.solve.is_none() && ready {
             (self.pending.dirty, self.pending.solved_s) = (false, work.now_s);
+            let noise = |(&trial, active): (&TrialId, &Active)| Some((trial, active.noise?));
+            self.pending.noises = self.state.active.iter().filter_map(noise).collect();
             let (revision, question) = (self.revision(), Box::new(self.question(work.now_s)));
             self.pending.solve = Some(revision);
             work.command(Command::Solve { revision, question });
@@ -134,7 +144,7 @@ impl Engine {
             return;
         }
         // While an answer or a slot is awaited, that is what wakes us.
-        let awaited = self.pending.dirty || self.pending.solve.is_some();
+        let awaited = self.may_solve(work.now_s) || self.pending.solve.is_some();
         let solve = self.solve_due_s().filter(|_| !awaited);
         let study = self.study_ends_s().filter(|_| self.state.no_more.is_none());
         let trials = self.trial_ends().map(|(_, end_s)| end_s);

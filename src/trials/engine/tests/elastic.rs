@@ -34,9 +34,11 @@ fn a_trial_is_suggested_fitted_planned_and_launched() {
         ),
         "{commands:?}"
     );
-    let (facts, commands) = scene.fit(0, None);
+    assert_eq!(scene.fit(0, None), (vec![], vec![]), "who comes with it is not known yet");
+    scene.suggest();
+    let (facts, commands) = scene.fit(1, None);
     let [Command::Solve { question, .. }] = &commands[..] else { panic!("{commands:?}") };
-    assert_eq!((facts.len(), question.trials.len(), question.cluster.total_gpus()), (0, 1, 4));
+    assert_eq!((facts.len(), question.trials.len(), question.cluster.total_gpus()), (0, 2, 4));
     let (facts, commands) = scene.plan(&[(0, &[(0, 2)])]);
     assert_eq!(kinds(&facts), ["plan_adopted", "trial_started"]);
     let launch = Command::Launch {
@@ -116,6 +118,25 @@ fn a_circle_is_broken_by_giving_up_what_is_not_kept() {
     assert_eq!(commands, [reshape(0, 3, &[(0, 0), (1, 1)], &[(0, 0)])]);
 }
 
+/// Who only wants more has nothing to give up, and forming again would not help anybody.
+#[test]
+fn a_circle_is_not_broken_by_who_only_wants_more() {
+    let three = ELASTIC.replace("parallel: 2", "parallel: 3");
+    let mut scene = Scene::with_nodes(&three, &[2, 2, 2]);
+    for trial in 0..3 {
+        scene.suggest();
+        scene.fit(trial, None);
+    }
+    scene.plan(&[(0, &[(0, 2)]), (1, &[(1, 2)]), (2, &[(2, 2)])]);
+    for trial in 0..3 {
+        scene.ready(trial, 1);
+    }
+    scene.ask_for_plan();
+    let (facts, commands) = scene.plan(&[(0, &[(0, 2), (1, 1)]), (1, &[(2, 2)]), (2, &[(1, 1)])]);
+    assert_eq!(kinds(&facts), ["plan_adopted", "trial_pausing"]);
+    assert_eq!(commands[0], Command::Stop { trial: TrialId(1), generation: 1, keep: true });
+}
+
 #[test]
 fn a_trial_without_a_share_waits_on_disk_and_comes_back() {
     let mut scene = Scene::two_running(1);
@@ -177,6 +198,8 @@ fn what_is_known_decides_the_first_batch() {
     let mut scene = Scene::with_nodes(ELASTIC, &[4]);
     scene.suggest();
     scene.fit(0, Some(refit(5000.0, 4)));
+    scene.suggest();
+    scene.fit(1, None);
     let (_, commands) = scene.plan(&[(0, &[(0, 4)])]);
     let [Command::Launch { batch: Some(batch), .. }, ..] = &commands[..] else { panic!("{commands:?}") };
     assert_eq!(batch.total(4), 512);
@@ -244,23 +267,84 @@ fn a_report_that_crosses_a_change_is_not_lost() {
     assert_eq!(kinds(&scene.report(0, 2, 1, (1.2, 0.2)).0), ["measured"]);
 }
 
-/// Whoever waits for more has nothing to give up: it must not form what it has anew while others sort it out.
 #[test]
-fn a_circle_is_not_broken_by_whom_it_only_keeps_waiting() {
-    let mut scene = Scene::with_nodes(&ELASTIC.replace("parallel: 2", "parallel: 3"), &[2, 2, 2]);
-    for trial in 0..3 {
-        scene.suggest();
-        scene.fit(trial, None);
-        if trial < 2 {
-            scene.plan(&[]);
-        }
-    }
-    scene.plan(&[(0, &[(0, 2)]), (1, &[(1, 2)]), (2, &[(2, 2)])]);
-    for trial in 0..3 {
-        scene.ready(trial, 1);
-    }
+fn nothing_is_decided_before_a_new_trial_is_known() {
+    let mut scene = Scene::two_running(2);
+    let done = Input::TrialFinished { trial: TrialId(0), generation: 1, metrics: loss(0.5) };
+    let (_, commands) = scene.hear(done);
+    assert!(matches!(commands[..], [Command::Ask { trial: TrialId(2), .. }]), "{commands:?}");
+    scene.suggest();
+    let (_, commands) = scene.fit(2, None);
+    let [Command::Solve { question, .. }] = &commands[..] else { panic!("{commands:?}") };
+    assert_eq!(question.trials.iter().map(|trial| trial.id.0).collect::<Vec<_>>(), [1, 2]);
+}
+
+#[test]
+fn gpus_are_divided_again_when_gradients_have_become_noisier() {
+    let mut scene = Scene::two_running(2);
+    let report = |scene: &mut Scene, number, noise| {
+        let noise = Some(NoiseScale::new(noise).unwrap());
+        let report = Report { number, epochs: 1.0, noise, ..Report::default() };
+        let (_, commands) = scene.hear(Input::Reported { trial: TrialId(0), generation: 1, report });
+        commands.iter().any(|command| matches!(command, Command::Solve { .. }))
+    };
+    assert!(!report(&mut scene, 1, 100.0), "what there was at the last decision is not known");
     scene.ask_for_plan();
-    let (_, commands) = scene.plan(&[(0, &[(0, 2), (1, 1)]), (1, &[(2, 1)]), (2, &[(1, 1), (2, 1)])]);
-    assert_eq!(commands[0], Command::Stop { trial: TrialId(1), generation: 1, keep: true });
-    assert_eq!(scene.trial(0).generation, 1);
+    scene.plan(&[(0, &[(0, 2)]), (1, &[(1, 2)])]);
+    assert!(!report(&mut scene, 2, 140.0));
+    assert!(report(&mut scene, 3, 160.0));
+}
+
+#[test]
+fn where_nothing_is_immediate_decisions_wait_for_the_interval() {
+    let mut scene =
+        Scene::with_nodes(&ELASTIC.replace("interval: 60s", "interval: 60s, immediate: false"), &[4]);
+    scene.suggest();
+    scene.fit(0, None);
+    scene.suggest();
+    let (_, commands) = scene.fit(1, None);
+    assert_eq!(commands, []);
+    assert_eq!(scene.engine.pending.wake_s, Some(60.0));
+    scene.ask_for_plan();
+    scene.plan(&[(0, &[(0, 2)]), (1, &[(0, 2)])]);
+    scene.ready(0, 1);
+    // A trial ends, and its GPUs wait too.
+    scene.now_s = 70.0;
+    scene.hear(Input::TrialFinished { trial: TrialId(0), generation: 1, metrics: loss(0.5) });
+    scene.suggest();
+    let (_, commands) = scene.fit(2, None);
+    assert_eq!(commands, []);
+    scene.now_s = 119.0;
+    assert_eq!(scene.hear(Input::Tick).1, []);
+    scene.now_s = 120.0;
+    assert!(matches!(scene.hear(Input::Tick).1[..], [Command::Solve { .. }]));
+}
+
+#[test]
+fn a_fixed_batch_for_each_gpu_stays() {
+    let fixed = ELASTIC.replace("max_batch: 512", "batch_per_gpu: 96, max_batch_per_gpu: 64");
+    let mut scene = Scene::with_nodes(&fixed, &[4]);
+    scene.suggest();
+    scene.suggest();
+    scene.fit(1, None);
+    scene.fit(0, Some(refit(200.0, 4)));
+    let (_, commands) = scene.plan(&[(0, &[(0, 2)]), (1, &[(0, 1)])]);
+    for command in &commands[..2] {
+        let Command::Launch { batch, .. } = command else { panic!("{command:?}") };
+        assert_eq!(*batch, Some(BatchPlan { per_gpu: 48, accumulation: 1 }));
+    }
+}
+
+/// A change of GPUs is judged by what it brings until the next decision or the end of the trial.
+#[test]
+fn changes_have_to_pay_off_before_the_end() {
+    let mut scene = Scene::two_running(2);
+    scene.now_s = 30.0;
+    scene.report(0, 1, 1, (7.5, 0.5));
+    scene.now_s = 60.0;
+    let (_, commands) = scene.hear(Input::Tick);
+    let [Command::Solve { question, .. }] = &commands[..] else { panic!("{commands:?}") };
+    // 7.5 of 8 epochs in 60 s; of the other trial nothing is known.
+    let horizons: Vec<f64> = question.trials.iter().map(|trial| trial.horizon_s).collect();
+    assert!((horizons[0] - 4.0).abs() < 1e-9 && (horizons[1] - 15.0).abs() < 1e-9, "{horizons:?}");
 }

@@ -1,0 +1,315 @@
+//! A whole study in virtual time: the engine that runs live studies, with modelled trials around it.
+//!
+//! *Architecture invariant:* what to try, who gets which GPUs and which batch is decided by
+//! [`engine`](crate::trials::engine) and those who answer its questions. Here time passes.
+
+mod report;
+mod team;
+#[cfg(test)]
+mod tests;
+
+use std::{
+    cmp::Reverse,
+    collections::{BTreeMap, BinaryHeap, VecDeque},
+};
+
+use self::{report::Tally, team::Team};
+pub use report::{StudyReport, TrialReport};
+
+use super::{Error, Modelled};
+use crate::{
+    alloc::Cluster,
+    goodput::BatchPlan,
+    space::{Direction, Program, Study},
+    tpe::TrialId,
+    trials::engine::{
+        Answers, Checkpoint, Command, Engine, Input, Metrics, Outcome, Report, SlotId, TrialKind,
+    },
+};
+
+/// Where a study is simulated.
+#[derive(Debug, Clone)]
+pub struct World {
+    /// The machines, which neither fail nor wait for anything.
+    pub cluster: Cluster,
+    /// Seconds from the decision that a trial should have other GPUs, or its first, until it trains on them.
+    pub realloc_s: f64,
+    /// Seconds between two reports of a trial.
+    pub report_s: f64,
+}
+
+impl World {
+    /// A change of GPUs takes a second, and trials report every 5 s.
+    #[must_use]
+    pub const fn new(cluster: Cluster) -> Self {
+        Self { cluster, realloc_s: 1.0, report_s: 5.0 }
+    }
+
+    fn check(&self, study: &Study) -> Result<(), Error> {
+        let range = |what, value: f64, low: f64, allowed| {
+            if (low..=86_400.0).contains(&value) {
+                Ok(())
+            } else {
+                Err(Error::OutOfRange { what, value, allowed })
+            }
+        };
+        range("the restart delay in seconds", self.realloc_s, 0.0, "0 to 86400")?;
+        range("the time between two reports in seconds", self.report_s, 0.1, "0.1 to 86400")?;
+        let (asked, most) = (study.trial.min_gpus, self.cluster.total_gpus());
+        if asked > most {
+            let reason = format!("`trial.min_gpus` is {asked}, the cluster has {most} GPUs");
+            return Err(Error::CannotRun { job: "every trial".to_owned(), reason });
+        }
+        Ok(())
+    }
+}
+
+/// Runs a study to its end, with trials that go as measurements say ([`Modelled`]). All chance follows from the seed of the
+/// study.
+///
+/// ```
+/// use pollux_tune::{alloc::Cluster, sim::{World, simulate_study}, space::Study};
+/// let study = Study::from_yaml("study.yaml", "
+/// space: {lr: {log: [1e-3, 1]}, width: [32, 64]}
+/// objective: {maximize: accuracy}
+/// trial: {trainable: cifar10, epochs: 5, max_batch: 4Ki, max_batch_per_gpu: 1Ki}
+/// search: {trials: 6, parallel: 2}
+/// ")?;
+/// let report = simulate_study(&study, &World::new(Cluster::parse("1x4xa100")?))?;
+/// assert_eq!(report.trials.len(), 6);
+/// assert!(report.makespan_s < 120.0 && report.top(5) > 0.8);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub fn simulate_study(study: &Study, world: &World) -> Result<StudyReport, Error> {
+    world.check(study)?;
+    let Some(Program::Trainable(trainable)) = &study.trial.program else {
+        return Err(Error::NoTrainable { allowed: super::modelled::names() });
+    };
+    let mut run = Run {
+        study,
+        world,
+        trainable,
+        engine: Engine::new(study, TrialKind::Elastic)?,
+        answers: Answers::new(study)?,
+        teams: BTreeMap::new(),
+        tally: Tally::default(),
+        events: BinaryHeap::new(),
+        inputs: VecDeque::new(),
+        now_s: 0.0,
+        wake_s: None,
+        outcome: None,
+    };
+    run.go()?;
+    Ok(run.tally.report(run.now_s))
+}
+
+/// What will happen at a time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Event {
+    Tick,
+    /// A generation is together.
+    Ready(TrialId, u32),
+    /// A trial reports or ends, if its group is still the one that was asked.
+    Trains(TrialId, u32),
+}
+
+/// A time that has an order: seconds that are finite and at least 0 sort as their bits do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct At(u64);
+
+impl At {
+    fn new(seconds: f64) -> Self {
+        Self(seconds.max(0.0).to_bits())
+    }
+
+    fn seconds(self) -> f64 {
+        f64::from_bits(self.0)
+    }
+}
+
+struct Run<'a> {
+    study: &'a Study,
+    world: &'a World,
+    trainable: &'a str,
+    engine: Engine,
+    answers: Answers,
+    teams: BTreeMap<TrialId, Team>,
+    tally: Tally,
+    /// By time; at the same time in the order of the events.
+    events: BinaryHeap<Reverse<(At, Event)>>,
+    inputs: VecDeque<Input>,
+    now_s: f64,
+    wake_s: Option<f64>,
+    outcome: Option<Outcome>,
+}
+
+/// After so many ticks without a trial that trains, there will never be one.
+const IDLE_TICKS: u32 = 100;
+
+impl Run<'_> {
+    fn go(&mut self) -> Result<(), Error> {
+        self.inputs.push_back(Input::Started);
+        for (node, state) in self.world.cluster.iter() {
+            let (gpu_type, group, slots) = (state.gpu_type.clone(), state.group, state.gpus);
+            self.inputs.push_back(Input::NodeJoined { node, gpu_type, group, slots });
+        }
+        let mut idle = 0;
+        loop {
+            while let Some(input) = self.inputs.pop_front() {
+                self.hear(input)?;
+            }
+            match &self.outcome {
+                None => {}
+                Some(Outcome::Failed(reason)) => return Err(Error::StudyFailed { reason: reason.clone() }),
+                Some(Outcome::Done | Outcome::Stopped) => return Ok(()),
+            }
+            idle = if self.teams.is_empty() { idle + 1 } else { 0 };
+            let next = self.events.pop().filter(|_| idle < IDLE_TICKS);
+            let Some(Reverse((at, event))) = next else {
+                let reason = "no trial ever gets GPUs that it can use".to_owned();
+                return Err(Error::StudyFailed { reason });
+            };
+            self.now_s = self.now_s.max(at.seconds());
+            self.happen(event, at)?;
+        }
+    }
+
+    fn happen(&mut self, event: Event, at: At) -> Result<(), Error> {
+        match event {
+            Event::Tick => {
+                if self.wake_s.map(At::new) == Some(at) {
+                    self.wake_s = None;
+                    self.inputs.push_back(Input::Tick);
+                }
+            }
+            Event::Ready(trial, generation) => {
+                if let Some(team) = self.teams.get_mut(&trial).filter(|team| team.generation == generation) {
+                    team.begin(self.now_s);
+                    self.inputs.push_back(Input::WorkersReady { trial, generation });
+                    self.expect(trial)?;
+                }
+            }
+            Event::Trains(trial, version) => {
+                if self.teams.get(&trial).is_some_and(|team| team.version == version) {
+                    self.report(trial)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn hear(&mut self, input: Input) -> Result<(), Error> {
+        let step = self.engine.handle(input, self.now_s);
+        for entry in &step.facts {
+            self.answers.apply(entry)?;
+            self.tally.apply(entry);
+        }
+        for command in step.commands {
+            match self.answers.answer(&command) {
+                Some(answer) => self.inputs.push_back(answer),
+                None => self.act(command)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn act(&mut self, command: Command) -> Result<(), Error> {
+        match command {
+            Command::Launch { trial, generation, slots, params, batch, checkpoint } => {
+                let params = serde_json::to_value(&params).unwrap_or_default();
+                let seed = self.study.search.seed.wrapping_mul(1_000_003).wrapping_add(u64::from(trial.0));
+                let params = params.as_object().cloned().unwrap_or_default();
+                let modelled = Modelled::new(self.trainable, &params, seed, self.study.trial.epochs)?;
+                let epochs = checkpoint.map_or(0.0, |checkpoint| checkpoint.epochs);
+                self.teams.insert(trial, Team::new(modelled, self.study, epochs));
+                self.form(trial, generation, &slots, batch);
+            }
+            Command::Reshape { trial, generation, slots, batch, .. } => {
+                self.form(trial, generation, &slots, batch);
+            }
+            Command::Retune { trial, generation, batch } => {
+                let now_s = self.now_s;
+                if let Some(team) = self.teams.get_mut(&trial).filter(|team| team.generation == generation) {
+                    team.advance(now_s)?;
+                    team.batch = batch;
+                    self.expect(trial)?;
+                }
+            }
+            Command::Stop { trial, generation, keep } => {
+                if let Some(mut team) = self.teams.remove(&trial)
+                    && keep
+                {
+                    team.advance(self.now_s)?;
+                    let checkpoint = Checkpoint { name: format!("trial-{trial}"), epochs: team.epochs };
+                    self.inputs.push_back(Input::Paused { trial, generation, checkpoint });
+                }
+            }
+            Command::WakeAt { at_s } => {
+                self.wake_s = Some(at_s);
+                self.events.push(Reverse((At::new(at_s), Event::Tick)));
+            }
+            Command::Finished(outcome) => self.outcome = Some(outcome),
+            Command::Ask { .. } | Command::Fit { .. } | Command::Solve { .. } => {}
+        }
+        Ok(())
+    }
+
+    /// The workers of a generation begin to come together.
+    fn form(&mut self, trial: TrialId, generation: u32, slots: &[SlotId], batch: Option<BatchPlan>) {
+        let Some(team) = self.teams.get_mut(&trial) else { return };
+        let gpu_type =
+            slots.first().and_then(|slot| self.world.cluster.get(slot.node)).map(|node| &node.gpu_type);
+        if let (Some(gpu_type), Some(batch)) = (gpu_type, batch) {
+            team.form(self.now_s, generation, gpu_type.clone(), slots, batch);
+            let at = At::new(self.now_s + self.world.realloc_s);
+            self.events.push(Reverse((at, Event::Ready(trial, generation))));
+        }
+    }
+
+    /// Foresees when a trial reports next or ends.
+    fn expect(&mut self, trial: TrialId) -> Result<(), Error> {
+        let Some(team) = self.teams.get_mut(&trial) else { return Ok(()) };
+        team.version += 1;
+        let seconds = team.until_done_s()?.min(self.world.report_s);
+        let at = At::new(self.now_s + seconds);
+        self.events.push(Reverse((at, Event::Trains(trial, team.version))));
+        Ok(())
+    }
+
+    fn report(&mut self, trial: TrialId) -> Result<(), Error> {
+        let Some(team) = self.teams.get_mut(&trial) else { return Ok(()) };
+        team.advance(self.now_s)?;
+        let generation = team.generation;
+        let metrics = metrics(self.study, team);
+        if team.is_done() {
+            self.teams.remove(&trial);
+            self.inputs.push_back(Input::TrialFinished { trial, generation, metrics });
+            return Ok(());
+        }
+        team.reports += 1;
+        let report = Report {
+            number: team.reports,
+            epochs: team.epochs,
+            metrics,
+            steps: std::mem::take(&mut team.steps),
+            noise: Some(team.noise()),
+        };
+        self.inputs.push_back(Input::Reported { trial, generation, report });
+        self.expect(trial)
+    }
+}
+
+/// What a trial measures. An objective of a name that the model does not know is taken for one that it does.
+fn metrics(study: &Study, team: &Team) -> Metrics {
+    let known = team.modelled.metrics(team.epochs);
+    let of = |name: &str| known.get(name).copied().unwrap_or(f64::NAN);
+    let mut metrics: Metrics = known.iter().map(|(name, value)| (name.clone(), (*value).into())).collect();
+    for objective in &study.objectives {
+        let alike = match objective.direction {
+            Direction::Maximize => "accuracy",
+            Direction::Minimize => "loss",
+        };
+        metrics.entry(objective.metric.clone()).or_insert_with(|| of(alike).into());
+    }
+    metrics
+}

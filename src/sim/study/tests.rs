@@ -1,0 +1,90 @@
+use super::*;
+
+const STUDY: &str = "
+space: {lr: {log: [1e-3, 1]}, width: [48, 64, 80]}
+objective: {maximize: accuracy}
+trial: {trainable: cifar10, epochs: 100, max_batch: 4Ki, max_batch_per_gpu: 1Ki}
+search: {trials: 8, parallel: 2}
+";
+
+fn study(change: impl FnOnce(&mut Study)) -> Study {
+    let mut study = Study::from_yaml("study.yaml", STUDY).expect("it is a study");
+    change(&mut study);
+    study
+}
+
+fn world(cluster: &str) -> World {
+    World::new(Cluster::parse(cluster).expect("it is a cluster"))
+}
+
+/// The 380 s of `Modelled`, and a second to come together; then again.
+#[test]
+fn trials_with_fixed_gpus_and_batch_take_as_long_as_was_measured() {
+    let fixed = Study::from_yaml(
+        "study.yaml",
+        "
+space: {lr: {log: [1e-3, 1]}}
+objective: {minimize: error}
+trial: {trainable: cifar10, epochs: 100, batch_per_gpu: 128}
+search: {trials: 2, parallel: 1}
+scheduler: {policy: static}
+",
+    )
+    .expect("it is a study");
+    let report = simulate_study(&fixed, &world("1x4xa100")).unwrap();
+    let [first, second] = &report.trials[..] else { panic!("{report:?}") };
+    assert!((first.ended_s / 381.0 - 1.0).abs() < 0.005, "{report:?}");
+    assert!((second.ended_s - 2.0 * first.ended_s).abs() < 1e-6 && report.makespan_s >= second.ended_s);
+    assert!((report.gpu_hours() - 4.0 * report.makespan_s / 3600.0).abs() < 1e-9);
+    assert_eq!((report.reallocations(), second.created_s), (0.0, first.ended_s));
+    // An objective of another name is as much as a loss.
+    assert!(report.trials.iter().all(|trial| trial.values.as_ref().is_some_and(|values| values[0] > 0.0)));
+}
+
+#[test]
+fn a_study_depends_on_nothing_but_its_seed() {
+    let run = |seed| simulate_study(&study(|study| study.search.seed = seed), &world("1x8xa100")).unwrap();
+    assert_eq!(run(3), run(3));
+    assert_ne!(run(3), run(4));
+}
+
+/// All that makes it fast pays: less time than with any fixed batch, and most when moves are cheap.
+#[test]
+fn goodput_is_faster_than_fixed_batches() {
+    use crate::space::Policy::{Goodput, Static};
+    let makespan = |policy, batch: Option<u32>, realloc_s| {
+        let study = study(|study| {
+            study.search.algorithm = crate::space::Algorithm::Random;
+            (study.scheduler.policy, study.trial.batch_per_gpu) = (policy, batch);
+        });
+        let world = World { realloc_s, ..world("1x8xa100") };
+        simulate_study(&study, &world).unwrap().makespan_s
+    };
+    let ours = makespan(Goodput, None, 1.0);
+    for batch in [128, 256, 512, 1024] {
+        let fixed = makespan(Static, Some(batch), 1.0);
+        assert!(ours < 0.95 * fixed, "{batch}: {ours} {fixed}");
+    }
+    assert!(ours < makespan(Goodput, None, 30.0));
+}
+
+#[test]
+fn what_cannot_be_simulated_says_why() {
+    let error =
+        |study: &Study, cluster: &str| simulate_study(study, &world(cluster)).unwrap_err().to_string();
+    let large = study(|study| study.trial.min_gpus = 9);
+    assert!(error(&large, "1x8xa100").contains("`trial.min_gpus` is 9, the cluster has 8 GPUs"));
+    let spread = study(|study| study.trial.min_gpus = 9);
+    assert!(error(&spread, "8x1xa100,8x1xt4").contains("no trial ever gets GPUs that it can use"));
+    let other = error(&study(|_| ()), "1x8xh100");
+    assert!(
+        other.contains("nothing was measured on GPUs of type h100, allowed are a100, rtx2080ti, t4"),
+        "{other}"
+    );
+    let command = study(|study| study.trial.program = Some(Program::Command(vec!["train".to_owned()])));
+    assert!(error(&command, "1x8xa100").contains("only studies with `trial.trainable`"));
+    let mnist = study(|study| study.trial.program = Some(Program::Trainable("mnist".to_owned())));
+    assert!(error(&mnist, "1x8xa100").contains("no measurements of `mnist`"));
+    let never = World { report_s: 0.0, ..world("1x8xa100") };
+    assert!(simulate_study(&study(|_| ()), &never).is_err());
+}
