@@ -76,6 +76,6 @@ fn a_figure_without_data_is_still_a_figure() {
 
 #[test]
 fn a_long_title_is_set_in_a_smaller_font() {
-    assert!((fitting("short", 20.0) - 20.0).abs() < 1e-12);
-    assert!(fitting(&"long".repeat(50), 20.0) < 9.0);
+    assert!((fitting("short", 20.0, WIDTH - 20.0) - 20.0).abs() < 1e-12);
+    assert!(fitting(&"long".repeat(50), 20.0, WIDTH - 20.0) < 9.0);
 }
