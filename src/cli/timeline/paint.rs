@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, fmt::Write};
 
 use super::{
     history::{History, Stay, value_of},
-    scene::{COLORS, LEFT, Scene, TOP, WIDTH},
+    scene::{COLORS, DARK, LEFT, Scene, TOP, WIDTH},
     strip::Strip,
 };
 use crate::{
@@ -222,7 +222,7 @@ fn numbers(page: &mut Page, scene: &Scene, history: &History, winner: Option<Tri
     for (stay, left, right) in unformed(scene, history) {
         pale.entry(stay.trial).or_default().push((left, right));
     }
-    page.line(r#"<g class="numbers" text-anchor="middle" pointer-events="none">"#);
+    page.line(&format!(r#"<g class="numbers" fill="{DARK}" text-anchor="middle" pointer-events="none">"#));
     for label in &scene.labels {
         let mut pale = pale.get(&label.trial).into_iter().flatten();
         let on_pale = pale.any(|(left, right)| (*left..*right).contains(&label.x));

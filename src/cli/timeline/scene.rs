@@ -43,6 +43,9 @@ pub(super) const COLORS: [(&str, bool); 9] = [
     ("#AA4499", true),
 ];
 
+/// The number of a trial on its color, if that is not a dark one.
+pub(super) const DARK: &str = "#000000";
+
 /// A trial on a slot for a while, in pixels.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Bar {
@@ -314,7 +317,7 @@ mod tests {
             0.2126 * channel(1) + 0.7152 * channel(3) + 0.0722 * channel(5)
         };
         for (color, white) in COLORS {
-            let text = if white { "#ffffff" } else { crate::cli::plot::INK };
+            let text = if white { "#ffffff" } else { DARK };
             let (one, other) = (luminance(color), luminance(text));
             let contrast = (one.max(other) + 0.05) / (one.min(other) + 0.05);
             assert!(contrast >= 4.5, "{color}: {contrast}");
