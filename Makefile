@@ -1,5 +1,3 @@
-# `run` comes with the first study that can be run.
-
 CARGO ?= cargo
 # With libtorch from the cache folder, in a target folder that all checkouts share.
 TORCH := scripts/with-libtorch.sh $(CARGO)
@@ -7,10 +5,16 @@ TORCH := scripts/with-libtorch.sh $(CARGO)
 ALL := --locked --workspace --features torch
 
 .DEFAULT_GOAL := help
-.PHONY: help test test-cuda verify fix paper bench bench-engine bench-elastic bench-study bench-search bench-c10d libtorch check-cuda cifar10
+.PHONY: help run test test-cuda verify fix paper bench bench-engine bench-elastic bench-study bench-search bench-c10d libtorch check-cuda cifar10
 
 help: ## List the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
+
+STUDY ?= search-spaces/cifar10-small.yaml
+
+run: cifar10 ## Run a real study, CIFAR-10 on this machine (5 minutes), or go on with it; gets libtorch and the images first
+	$(TORCH) build $(ALL) --bin pollux-tune
+	@scripts/with-libtorch.sh sh -c 'exec "$${CARGO_TARGET_DIR:-target}/debug/pollux-tune" run $(STUDY)'
 
 test: ## Run all tests, documentation examples included; gets libtorch first
 	$(TORCH) test $(ALL) --lib --bins --tests --examples

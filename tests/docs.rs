@@ -7,9 +7,6 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Comes with the first study.
-const TARGETS_TO_COME: [&str; 1] = ["run"];
-
 #[test]
 fn every_relative_link_points_to_a_file() {
     let mut broken = Vec::new();
@@ -32,8 +29,7 @@ fn every_make_target_that_documents_name_exists() {
     for document in documents(root()) {
         let text = fs::read_to_string(&document).expect("the document can be read");
         for target in make_targets(&text) {
-            let known = exists(&target) || TARGETS_TO_COME.contains(&target.as_str());
-            assert!(known, "{}: there is no `make {target}`", document.display());
+            assert!(exists(&target), "{}: there is no `make {target}`", document.display());
         }
     }
 }

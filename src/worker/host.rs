@@ -403,7 +403,7 @@ impl Desk {
             learning_rate: seen.learning_rate,
             batch: Some(batch),
             step_times: step_times.collect(),
-            noise: session.noise().stats().map(|stats| Noise { sqr: stats.sqr, var: stats.var }),
+            noise: session.noise().settled().map(|stats| Noise { sqr: stats.sqr, var: stats.var }),
             metrics: std::mem::take(&mut self.metrics),
         })
     }

@@ -36,7 +36,8 @@ pub(super) struct TimelineArgs {
 pub(super) fn run(arguments: &TimelineArgs, out: &mut impl Write) -> anyhow::Result<()> {
     let TimelineArgs { folder, svg } = arguments;
     let path = svg.clone().unwrap_or_else(|| folder.join("timeline.svg"));
-    let picture = draw(&Reader::open(folder)?, None)?;
+    let reader = Reader::open(folder)?;
+    let picture = draw(&reader, reader.folder().emulated().as_deref())?;
     write_whole(&path, &picture).with_context(|| format!("cannot write {}", path.display()))?;
     writeln!(out, "{}", path.display()).map_err(output_error)
 }

@@ -44,6 +44,9 @@ impl NoiseEstimator {
     /// The default of what a step at the initial batch leaves of earlier ones: a window of 1000 such steps.
     pub const SMOOTHING: f64 = 0.999;
 
+    /// The weight from which on the averages are to be acted on.
+    const SETTLED: f64 = 0.05;
+
     /// An estimator that has seen nothing, for a trial whose initial total batch is `initial_batch` examples.
     pub fn new(initial_batch: f64) -> Result<Self, Error> {
         Self::with_smoothing(initial_batch, Self::SMOOTHING)
@@ -104,6 +107,25 @@ impl NoiseEstimator {
     /// [`Optimizer::changes_unit`]: super::Optimizer::changes_unit
     pub const fn reset(&mut self) {
         self.state = NoiseState { sqr: 0.0, var: 0.0, weight: 0.0, ..self.state };
+    }
+
+    /// The averages, once there is enough behind them to act on: a twentieth of the window, 50 steps at the initial batch with
+    /// the usual smoothing. The noise scale of a handful of steps may come out as anything, infinity included, and a batch that
+    /// follows it can ruin a training from which no better estimate will ever come.
+    ///
+    /// ```
+    /// use pollux_tune::goodput::{GradientNorms, NoiseEstimator};
+    /// let mut estimator = NoiseEstimator::new(20.0)?;
+    /// let step = GradientNorms { count: 2, examples: 10.0, mean_sqr: 10.0, sqr_of_mean: 8.0 };
+    /// (0..40).try_for_each(|_| estimator.push(step))?;
+    /// assert!(estimator.stats().is_some() && estimator.settled().is_none());
+    /// (0..20).try_for_each(|_| estimator.push(step))?;
+    /// assert_eq!(estimator.settled(), estimator.stats());
+    /// # Ok::<(), pollux_tune::goodput::Error>(())
+    /// ```
+    #[must_use]
+    pub fn settled(&self) -> Option<GradientStats> {
+        self.stats().filter(|_| self.state.weight >= Self::SETTLED)
     }
 
     /// The averages; none before the first step. `sqr` can still be negative where noise prevails.

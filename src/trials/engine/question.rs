@@ -221,5 +221,5 @@ pub(super) fn is_better(active: &Active, new: BatchPlan, engine: &Engine) -> boo
     goodput(new) > GAIN * goodput(old)
 }
 
-/// A change of the batch must bring so much. It is as good as free, so that only the noise of measurements matters.
-const GAIN: f64 = 1.005;
+/// A change of the batch must bring so much: it is as good as free, but what is measured wavers.
+const GAIN: f64 = 1.02;
