@@ -66,6 +66,8 @@ pub(super) struct Worker<'a> {
 pub(super) enum Stop {
     /// It was told to, or the trial is complete.
     Left,
+    /// It was told that the group is broken, in the middle of a step that so fails for the others, too.
+    Aborted,
     /// The group has lost a member.
     Lost(String),
     /// The trial itself is to blame.
@@ -189,7 +191,7 @@ impl Worker<'_> {
         match ended {
             // It is of no more use here.
             Ok(()) => self.say(Event::Released { trial }),
-            Err(Stop::Left) => {
+            Err(Stop::Left | Stop::Aborted) => {
                 self.session = Some(session);
                 Ok(())
             }
@@ -217,7 +219,7 @@ impl Worker<'_> {
             Ok(ready) => Training::run(self, form, session, &mut chair, ready).await,
             Err(stop) => stop,
         };
-        if !matches!(ended, Stop::Gone) {
+        if !matches!(ended, Stop::Gone | Stop::Aborted) {
             chair.leave();
         }
         Err(ended)

@@ -147,7 +147,7 @@ impl<'a, 'p> Training<'a, 'p> {
         if is_orderly && self.desk.as_ref().is_some_and(|desk| desk.has_news(self.session)) {
             self.report()?;
         }
-        Ok(Stop::Left)
+        Ok(if is_orderly { Stop::Left } else { Stop::Aborted })
     }
 
     /// The trial is complete: the first rank evaluates, saves and tells.

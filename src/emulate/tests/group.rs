@@ -238,6 +238,23 @@ async fn a_group_that_is_broken_is_left_in_the_middle_of_a_step() {
     assert_eq!(broken, again, "the step was given up");
 }
 
+/// Who leaves a group for good is not told that it is broken, and must not take a step that the others have given up.
+#[tokio::test(start_paused = true)]
+async fn a_step_that_others_have_given_up_is_not_taken() {
+    let mut world = World::of("t4", 2, 1.0);
+    world.prepare(&[0, 1]).await;
+    world.form(Form { batch: Batch { total: 8192, accumulation: 7 }, ..form(1, &[0, 1], &[], 0) }).await;
+    assert_eq!(world.next(0.5).await, None);
+    // Both are to leave after the step, but then it is the end of the group for one of them.
+    world.tell_all(&[0, 1], &Command::Form(form(2, &[1], &[], 128)));
+    assert_eq!(world.next(0.5).await, None);
+    world.tell(1, Command::Form(Form { broken: true, ..form(3, &[1], &[], 128) }));
+    let mut said = [world.next(0.2).await.unwrap(), world.next(0.2).await.unwrap()];
+    said.sort_by_key(|(slot, _)| *slot);
+    assert_eq!(said[0], (0, Event::Released { trial: 7 }), "without a report of the step");
+    assert!(matches!(said[1], (1, Event::Formed { generation: 3, steps: 0, .. })), "{said:?}");
+}
+
 #[tokio::test(start_paused = true)]
 async fn whoever_waits_in_vain_is_called_off() {
     let mut world = World::new(2, 1.0);

@@ -216,7 +216,7 @@ async fn tell(story: &[Turn]) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 1000, ..ProptestConfig::default() })]
 
     #[test]
     fn no_progress_is_lost_while_somebody_has_it(story in prop::collection::vec(turn(), 1..25)) {
