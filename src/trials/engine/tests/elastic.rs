@@ -34,9 +34,12 @@ fn a_trial_is_suggested_fitted_planned_and_launched() {
         ),
         "{commands:?}"
     );
-    let (facts, commands) = scene.fit(0, None);
+    // Both trials are placed together.
+    assert_eq!(scene.fit(0, None), (vec![], vec![]));
+    scene.suggest();
+    let (facts, commands) = scene.fit(1, None);
     let [Command::Solve { question, .. }] = &commands[..] else { panic!("{commands:?}") };
-    assert_eq!((facts.len(), question.trials.len(), question.cluster.total_gpus()), (0, 1, 4));
+    assert_eq!((facts.len(), question.trials.len(), question.cluster.total_gpus()), (0, 2, 4));
     let (facts, commands) = scene.plan(&[(0, &[(0, 2)])]);
     assert_eq!(kinds(&facts), ["plan_adopted", "trial_started"]);
     let launch = Command::Launch {
@@ -124,9 +127,6 @@ fn a_circle_is_not_broken_by_who_only_wants_more() {
     for trial in 0..3 {
         scene.suggest();
         scene.fit(trial, None);
-        if trial == 0 {
-            scene.plan(&[]);
-        }
     }
     scene.plan(&[(0, &[(0, 2)]), (1, &[(1, 2)]), (2, &[(2, 2)])]);
     for trial in 0..3 {
@@ -199,6 +199,8 @@ fn what_is_known_decides_the_first_batch() {
     let mut scene = Scene::with_nodes(ELASTIC, &[4]);
     scene.suggest();
     scene.fit(0, Some(refit(5000.0, 4)));
+    scene.suggest();
+    scene.fit(1, None);
     let (_, commands) = scene.plan(&[(0, &[(0, 4)])]);
     let [Command::Launch { batch: Some(batch), .. }, ..] = &commands[..] else { panic!("{commands:?}") };
     assert_eq!(batch.total(4), 512);

@@ -86,6 +86,8 @@ fn a_joiner_that_dies_costs_nothing_and_a_holder_costs_a_checkpoint() {
         let mut scene = Scene::with_nodes(ELASTIC, &[1, 2]);
         scene.suggest();
         scene.fit(0, None);
+        scene.suggest();
+        scene.fit(1, None);
         scene.plan(&[(0, &[(0, 1)])]);
         scene.ready(0, 1);
         scene.ask_for_plan();

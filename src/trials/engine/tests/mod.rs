@@ -111,9 +111,6 @@ impl Scene {
         for trial in 0..2 {
             scene.suggest();
             scene.fit(trial, None);
-            if trial == 0 {
-                scene.plan(&[]);
-            }
         }
         scene.plan(&[(0, &[(0, slots)]), (1, &[(1, slots)])]);
         for trial in 0..2 {
