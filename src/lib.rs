@@ -1,7 +1,6 @@
 //! Hyper-parameter optimization that schedules GPUs by *goodput*.
 //!
-//! The crate is a pure core that decides, with thin shells that act. So far it holds the core's
-//! mathematical heart, what can be searched, and how:
+//! The crate is a pure core that decides, with thin shells that act:
 //!
 //! - [`goodput`]: how fast a training job makes progress on a given set of GPUs, learned while it trains;
 //! - [`alloc`]: which trial gets which GPUs;

@@ -4,15 +4,15 @@ use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use serde_json::{Map, Value};
 
-/// The best accuracy at the end, for the measured width.
-const PEAK: f64 = 0.952;
+/// The best accuracy at the end.
+const PEAK: f64 = 0.955;
 /// Of an answer without training.
 const CHANCE: f64 = 0.1;
 /// How fast training gets close to its end: on its way it falls short by about exp(-PACE sqrt(t)).
 const PACE: f64 = 5.4;
 /// Standard deviation of the accuracy at the end, and of each epoch at the beginning.
 const NOISE: (f64, f64) = (0.001, 0.01);
-/// Width from which on doubling it brings as much as was said.
+/// The best width, which is the one that was measured.
 const WIDTH: f64 = 64.0;
 
 /// The accuracy of one trial.
@@ -35,11 +35,10 @@ impl Surface {
         let lost = bend(rate / 0.5, 0.02, 0.06)
             + bend(value("weight_decay", 5e-4) / 5e-4, 0.005, 0.02)
             + bend(value("annealing", 0.03) / 0.03, 0.004, 0.004)
-            + bend(rest / 0.1, 0.004, 0.004);
-        // 0.3 % for the first doubling, and 0.6 % for all of them.
-        let gained = 0.006 * (1.0 - WIDTH / width).max(-4.0);
+            + bend(rest / 0.1, 0.004, 0.004)
+            + bend(width / WIDTH, 0.1, 0.1);
         let noise = NOISE.0 * normal(seed, 0);
-        let last = (PEAK + gained - lost + noise).clamp(CHANCE, 0.999);
+        let last = (PEAK - lost + noise).clamp(CHANCE, 0.999);
         Self { width, last, seed }
     }
 
@@ -88,15 +87,14 @@ mod tests {
             let found = last(params, 3);
             assert!((found - expected).abs() < 1e-12, "{params}: {found}");
         };
-        close(&best, 0.952);
-        close(&serde_json::json!({"unknown": [1, 2], "lr": "text", "momentum": -1}), 0.952);
-        close(&serde_json::json!({"lr": 0.005}), 0.932);
-        close(&serde_json::json!({"lr": 0.5}), 0.892);
-        close(&serde_json::json!({"weight_decay": 5e-3}), 0.932);
+        close(&best, 0.955);
+        close(&serde_json::json!({"unknown": [1, 2], "lr": "text", "momentum": -1}), 0.955);
+        close(&serde_json::json!({"lr": 0.005}), 0.935);
+        close(&serde_json::json!({"lr": 0.5}), 0.895);
+        close(&serde_json::json!({"weight_decay": 5e-3}), 0.935);
         // As fast in all, with less momentum.
-        close(&serde_json::json!({"lr": 0.5, "momentum": 0.0}), 0.892);
-        close(&serde_json::json!({"width": 128}), 0.955);
-        close(&serde_json::json!({"width": 32}), 0.946);
+        close(&serde_json::json!({"lr": 0.5, "momentum": 0.0}), 0.895);
+        close(&serde_json::json!({"width": 640}), 0.855);
         close(&serde_json::json!({"lr": 1e9, "width": 1e-9}), CHANCE - NOISE.0 * normal(3, 0));
     }
 

@@ -71,7 +71,7 @@ impl Engine {
                 age_s: (now_s - active.created_s).max(0.0),
                 reallocations: active.reallocations,
                 delay_s,
-                horizon_s: self.horizon_s(active, now_s),
+                horizon_s: self.horizon_s(active, delay_s, now_s),
                 attained_gpu_s: active.slot_s + passed_s,
                 promise: self.stopper.promise(id),
                 remaining_epochs: (self.study.trial.epochs - active.epochs).max(0.0),
@@ -80,10 +80,10 @@ impl Engine {
         Question { cluster: self.state.cluster(), trials: self.state.active.iter().map(candidate).collect() }
     }
 
-    /// In how many seconds a change of a trial's GPUs has to pay off: a part of the interval, or until the trial ends, as far
-    /// as its pace so far tells.
-    fn horizon_s(&self, active: &Active, now_s: f64) -> f64 {
-        let decision_s = HORIZON * self.study.scheduler.interval.as_secs_f64();
+    /// In how many seconds a change of a trial's GPUs has to pay off: a part of the interval, but twice as long as it takes, so
+    /// that trials get beyond their first GPU however dear it is; or until the trial ends, as far as its pace so far tells.
+    fn horizon_s(&self, active: &Active, delay_s: f64, now_s: f64) -> f64 {
+        let decision_s = (HORIZON * self.study.scheduler.interval.as_secs_f64()).max(2.0 * delay_s);
         if active.epochs <= 0.0 {
             return decision_s;
         }
@@ -146,7 +146,8 @@ impl Candidate {
             age_s: self.age_s,
             reallocations: self.reallocations,
             realloc_delay_s: self.delay_s,
-            horizon_s: Some(self.horizon_s),
+            // Pollux goes by the past of a trial.
+            horizon_s: (study.scheduler.policy != Policy::Pollux).then_some(self.horizon_s),
             attained_gpu_s: self.attained_gpu_s,
             requested_gpus: share.min(most),
             remaining_examples: self.remaining_epochs,
