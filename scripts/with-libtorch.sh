@@ -28,6 +28,14 @@ if [ -z "${LIBTORCH:-}" ]; then
       fi
     fi
     flock --shared 9
+    # Cargo names what it builds by paths inside a checkout, and looks at times: it would take the newer work of another checkout for
+    # this one's. So one checkout at a time, and what another one has left is built again.
+    while [ "$(cat "$CARGO_TARGET_DIR.checkout" 2> /dev/null)" != "$here" ]; do
+      flock --nonblock --exclusive 9 || { echo "with-libtorch: waiting for another checkout" >&2 && flock --exclusive 9; }
+      rm -rf "$CARGO_TARGET_DIR"/*/.fingerprint/{pollux-tune,c10d}-*
+      echo "$here" > "$CARGO_TARGET_DIR.checkout"
+      flock --shared 9
+    done
   fi
 fi
 

@@ -53,7 +53,8 @@ pub(super) fn slots(
         _ => None,
     };
     let gpus = if wanted.is_some_and(|(_, cpu)| cpu) { 0 } else { gpus };
-    let count = asked.or(wanted.map(|(count, _)| count)).unwrap_or(if gpus > 0 { gpus } else { 2 });
+    let described = || wanted.map(|(count, _)| count);
+    let count = asked.or_else(described).unwrap_or(if gpus > 0 { gpus } else { 2 });
     let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get() as u32);
     let threads = threads.unwrap_or_else(|| (cores / count).max(1));
     let slot = |number| Slot { threads, cuda: (number < gpus).then_some(number) };
