@@ -82,6 +82,13 @@ impl NoiseEstimator {
         self.push_stats(sample.stats()?, sample.batch())
     }
 
+    /// Takes in a step that stands for `steps` steps like it, where only some are measured: the same as if all of them had been
+    /// and had looked like this one.
+    pub fn push_for(&mut self, sample: impl Into<GradientSample>, steps: u32) -> Result<(), Error> {
+        let sample = sample.into();
+        self.push_stats(sample.stats()?, sample.batch() * f64::from(steps))
+    }
+
     /// Takes in the raw estimates of one step at total batch `batch`; an error leaves all as it was.
     pub fn push_stats(&mut self, raw: GradientStats, batch: f64) -> Result<(), Error> {
         Error::check_positive("the batch", batch)?;
