@@ -30,7 +30,9 @@ use tch::{Device, Kind, Tensor, nn, nn::ModuleT};
 const SOON: Duration = Duration::from_secs(300);
 /// Rounds of each comparison, if the command line does not say; medians are told.
 const ROUNDS: usize = 5;
-const STEPS: u32 = 16;
+/// The first one is not counted. The rest are four times those of which one is measured for the noise scale.
+const STEPS: u32 = 17;
+const CYCLE: usize = 4;
 const EXAMPLES: u32 = 4096;
 
 struct Net {
@@ -113,14 +115,18 @@ impl Bench {
         self.pool = Some(training.into_pool().unwrap());
     }
 
-    /// The median time of a step, in seconds.
-    fn step_s(&mut self, width: i64, per_worker: u32, slots: &[u32], measure_noise: bool) -> f64 {
+    /// What a step takes.
+    fn step(&mut self, width: i64, per_worker: u32, slots: &[u32], measure_noise: bool) -> Step {
         let mut training = self.start(width, per_worker * slots.len() as u32, STEPS, slots, measure_noise);
-        let mut times = Vec::new();
+        let pid = training.pool().pid(slots[0]).unwrap();
+        let (mut times, mut began, mut ended) = (Vec::new(), None, None);
         loop {
             match training.next(SOON).unwrap().unwrap() {
                 Happening::Reported(report) => {
                     times.extend(report.step_times.iter().map(|times| times.seconds));
+                    let now = (report.steps, cpu_s(pid));
+                    began = began.or(Some(now));
+                    ended = ended.filter(|(steps, _)| *steps == report.steps).or(Some(now));
                 }
                 Happening::Finished { .. } => break,
                 Happening::Failed { reason } => panic!("{reason}"),
@@ -128,7 +134,8 @@ impl Bench {
             }
         }
         self.stop(training);
-        median(&mut times)
+        let ((first, began), (last, ended)) = (began.unwrap(), ended.unwrap());
+        Step { wall_s: cycle(&times), cpu_s: (ended - began) / (last - first) as f64 }
     }
 
     /// The pauses of one training that is reshaped and loses a worker, again and again.
@@ -191,13 +198,39 @@ fn median(values: &mut [f64]) -> f64 {
     values[values.len() / 2]
 }
 
-/// The median time of a step of PyTorch's, in seconds.
-fn peer_s(python: &Path, width: i64, per_worker: u32, workers: usize) -> f64 {
+/// What a step takes: by the clock, robustly, and of the first rank's CPU, on average. The latter can be compared on a busy machine, too.
+#[derive(Clone, Copy)]
+struct Step {
+    wall_s: f64,
+    cpu_s: f64,
+}
+
+/// The mean time of a step, from the medians of those that do the same.
+fn cycle(times: &[f64]) -> f64 {
+    let alike = |at: usize| {
+        let mut times: Vec<f64> = times.iter().copied().skip(at).step_by(CYCLE).collect();
+        median(&mut times)
+    };
+    (0..CYCLE).map(alike).sum::<f64>() / CYCLE as f64
+}
+
+/// Seconds of CPU time that a process has used, in its own code and in the system.
+fn cpu_s(pid: u32) -> f64 {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    // After the name, which is in brackets: a state, then numbers, in hundredths of a second where it matters.
+    let fields = stat.rsplit_once(')').unwrap().1.split_whitespace();
+    fields.skip(11).take(2).map(|field| field.parse::<f64>().unwrap() / 100.0).sum()
+}
+
+/// What a step of PyTorch's takes.
+fn peer(python: &Path, width: i64, per_worker: u32, workers: usize) -> Step {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/elastic/peer.py");
     let numbers = [width.to_string(), per_worker.to_string(), workers.to_string(), STEPS.to_string()];
     let output = Command::new(python).arg(script).args(numbers).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8_lossy(&output.stdout).trim().parse().unwrap()
+    let output = String::from_utf8_lossy(&output.stdout);
+    let (wall, cpu) = output.trim().split_once(' ').unwrap();
+    Step { wall_s: wall.parse().unwrap(), cpu_s: cpu.parse().unwrap() }
 }
 
 fn main() {
@@ -224,27 +257,35 @@ fn main() {
 
 fn print_steps(bench: &mut Bench, python: &Path, widths: &[i64]) {
     println!(
-        "| width | batch of a worker | workers | ours | PyTorch DDP | ours / DDP | without noise scale | its cost |"
+        "| width | batch of a worker | workers | ours | PyTorch DDP | ours / DDP | without noise scale | its cost \
+         | CPU: ours / DDP | CPU: its cost |"
     );
-    println!("|---|---|---|---|---|---|---|---|");
+    println!("|---|---|---|---|---|---|---|---|---|---|");
     for (width, per_worker) in widths.iter().map(|&width| (width, if width < 64 { 64 } else { 16 })) {
         for slots in [&[0][..], &[0, 1]] {
-            let mut times = [const { Vec::new() }; 3];
-            let (mut ratios, mut costs) = (Vec::new(), Vec::new());
-            for _ in 0..bench.rounds {
-                let ours = bench.step_s(width, per_worker, slots, true);
-                let theirs = peer_s(python, width, per_worker, slots.len());
-                let without = bench.step_s(width, per_worker, slots, false);
-                ratios.push(ours / theirs);
-                costs.push(ours / without);
-                times.iter_mut().zip([ours, theirs, without]).for_each(|(times, time)| times.push(time));
-            }
-            let [ours, theirs, without] =
-                times.map(|mut times| format!("{:.0} ms", median(&mut times) * 1000.0));
-            let (ratio, cost) = (median(&mut ratios), 100.0 * (median(&mut costs) - 1.0));
-            let workers = slots.len();
+            let rounds: Vec<[Step; 3]> = (0..bench.rounds)
+                .map(|_| {
+                    let ours = bench.step(width, per_worker, slots, true);
+                    let theirs = peer(python, width, per_worker, slots.len());
+                    [ours, theirs, bench.step(width, per_worker, slots, false)]
+                })
+                .collect();
+            let middle =
+                |of: &dyn Fn(&[Step; 3]) -> f64| median(&mut rounds.iter().map(of).collect::<Vec<_>>());
+            let ms = |at: usize| 1000.0 * middle(&|round| round[at].wall_s);
+            let wall = |at: usize| middle(&|round| round[0].wall_s / round[at].wall_s);
+            let cpu = |at: usize| middle(&|round| round[0].cpu_s / round[at].cpu_s);
+            let percent = |ratio: f64| 100.0 * (ratio - 1.0);
             println!(
-                "| {width} | {per_worker} | {workers} | {ours} | {theirs} | {ratio:.3} | {without} | {cost:.1} % |"
+                "| {width} | {per_worker} | {} | {:.0} ms | {:.0} ms | {:.3} | {:.0} ms | {:.1} % | {:.3} | {:.1} % |",
+                slots.len(),
+                ms(0),
+                ms(1),
+                wall(1),
+                ms(2),
+                percent(wall(2)),
+                cpu(1),
+                percent(cpu(2))
             );
         }
     }

@@ -2,7 +2,11 @@
 
 use tch::{Kind, Tensor, no_grad};
 
-use super::{Optimizer, error::Error, flat::Flat};
+use super::{
+    Optimizer,
+    error::Error,
+    flat::{Flat, runs},
+};
 use crate::goodput;
 
 /// An optimizer with its state.
@@ -45,89 +49,100 @@ impl Descent {
         self.weighting.as_ref()
     }
 
-    /// Takes a step along the gradients, which it may change.
+    /// Takes a step along the gradients, piece by piece: each is read from memory once for all operations.
     pub(super) fn step(&mut self, flat: &mut Flat, learning_rate: f64) -> Result<(), Error> {
         self.steps += 1;
-        no_grad(|| match self.rule {
-            Optimizer::Sgd { momentum, nesterov, weight_decay } => {
-                self.sgd(flat, learning_rate, momentum, nesterov, weight_decay)
+        no_grad(|| {
+            for piece in flat.pieces()? {
+                let weights = piece.of(&flat.weights)?;
+                let moments = self.moments.iter().map(|moments| piece.of(moments));
+                let mut moments = moments.collect::<Result<Vec<_>, _>>()?;
+                self.rule.descend(weights, &piece.gradient, &mut moments, learning_rate, self.steps)?;
             }
-            Optimizer::AdamW { beta1, beta2, eps, weight_decay } => {
-                self.adamw(flat, learning_rate, [beta1, beta2], eps, weight_decay)
-            }
+            Ok(())
         })
     }
 
-    fn sgd(
-        &mut self,
-        flat: &mut Flat,
-        learning_rate: f64,
-        momentum: f64,
-        nesterov: bool,
-        weight_decay: f64,
-    ) -> Result<(), Error> {
-        if weight_decay > 0.0 {
-            let _ = flat.gradients.f_addcmul_(&flat.weights, &scalar(&flat.weights, weight_decay)?)?;
-        }
-        let rate = scalar(&flat.weights, -learning_rate)?;
-        let Some(velocity) = self.moments.first_mut() else {
-            let _ = flat.weights.f_addcmul_(&flat.gradients, &rate)?;
+    /// Brings the weighting up to date, before the gradients of the next step are measured.
+    pub(super) fn precondition(&mut self) -> Result<(), Error> {
+        let goodput::Preconditioner::InverseRms { bias_correction2, eps } =
+            self.kind().preconditioner(self.steps)?
+        else {
             return Ok(());
         };
-        // The first step has the whole gradient as its momentum, as in PyTorch: zero times the factor is zero.
-        let _ = velocity.f_mul_scalar_(momentum)?.f_add_(&flat.gradients)?;
-        if nesterov {
-            let _ = flat.gradients.f_addcmul_(velocity, &scalar(&flat.weights, momentum)?)?;
-            let _ = flat.weights.f_addcmul_(&flat.gradients, &rate)?;
-        } else {
-            let _ = flat.weights.f_addcmul_(velocity, &rate)?;
-        }
-        Ok(())
-    }
-
-    fn adamw(
-        &mut self,
-        flat: &mut Flat,
-        learning_rate: f64,
-        [beta1, beta2]: [f64; 2],
-        eps: f64,
-        weight_decay: f64,
-    ) -> Result<(), Error> {
-        let [first, second] = &mut self.moments[..] else {
-            return Err(Error::Protocol("AdamW without its two moments".to_owned()));
+        let Some(second) = self.moments.get(1) else {
+            return Err(Error::Protocol("AdamW without its second moments".to_owned()));
         };
-        if weight_decay > 0.0 {
-            let _ = flat.weights.f_mul_scalar_(1.0 - learning_rate * weight_decay)?;
-        }
-        let _ = first.f_lerp_(&flat.gradients, 1.0 - beta1)?;
-        let part = scalar(&flat.weights, 1.0 - beta2)?;
-        let _ = second.f_mul_scalar_(beta2)?.f_addcmul_(&flat.gradients.f_mul(&part)?, &flat.gradients)?;
-        let corrections = [beta1, beta2].map(|beta| 1.0 - libm::pow(beta, self.steps as f64));
-        let spread = second.f_div_scalar(corrections[1])?.f_sqrt_()?.f_add_scalar_(eps)?;
-        let step = first.f_mul_scalar(-learning_rate / corrections[0])?;
-        let _ = flat.weights.f_addcdiv_(&step, &spread)?;
-        Ok(())
+        no_grad(|| {
+            // In place: the reducer holds on to it.
+            let weighting = match self.weighting.take() {
+                Some(weighting) => weighting,
+                None => second.f_zeros_like()?,
+            };
+            for (start, length) in runs(second) {
+                let mut root =
+                    second.f_narrow(0, start, length)?.f_div_scalar(bias_correction2)?.f_sqrt_()?;
+                let weights = root.f_add_scalar_(eps)?.f_reciprocal_()?;
+                weighting.f_narrow(0, start, length)?.f_copy_(&weights)?;
+            }
+            self.weighting = Some(weighting);
+            Ok(())
+        })
     }
 
-    /// Brings the weighting up to date, after a step or a hand-over. Says whether norms now have another unit than before.
-    pub(super) fn precondition(&mut self) -> Result<bool, Error> {
-        let kind = self.kind();
-        if let goodput::Preconditioner::InverseRms { bias_correction2, eps } =
-            kind.preconditioner(self.steps)?
-        {
-            let Some(second) = self.moments.get(1) else {
-                return Err(Error::Protocol("AdamW without its second moments".to_owned()));
-            };
-            let fresh = no_grad(|| {
-                second.f_div_scalar(bias_correction2)?.f_sqrt_()?.f_add_scalar_(eps)?.f_reciprocal_()
-            })?;
-            match &mut self.weighting {
-                // In place: the reducer holds on to it.
-                Some(weighting) => no_grad(|| weighting.f_copy_(&fresh).map(drop))?,
-                None => self.weighting = Some(fresh),
+    /// Whether norms have another unit from now on than before the last step.
+    pub(super) const fn changes_unit(&self) -> bool {
+        self.kind().changes_unit(self.steps)
+    }
+}
+
+impl Optimizer {
+    /// One step of some elements.
+    fn descend(
+        self,
+        mut weights: Tensor,
+        gradients: &Tensor,
+        moments: &mut [Tensor],
+        learning_rate: f64,
+        steps: u64,
+    ) -> Result<(), Error> {
+        match (self, moments) {
+            (Self::Sgd { weight_decay, .. }, []) => {
+                let _ = weights.f_mul_scalar_(1.0 - learning_rate * weight_decay)?;
+                let _ = weights.f_addcmul_(gradients, &scalar(&weights, -learning_rate)?)?;
+            }
+            // The first step has the whole gradient as its momentum, as in PyTorch: zero times the factor is zero.
+            (Self::Sgd { momentum, nesterov, weight_decay }, [velocity]) => {
+                // Neither the gradient nor a copy of it is written to.
+                let decay = scalar(&weights, weight_decay)?;
+                let _ = velocity.f_mul_scalar_(momentum)?.f_add_(gradients)?;
+                if weight_decay > 0.0 {
+                    let _ = velocity.f_addcmul_(&weights, &decay)?;
+                }
+                let rate = scalar(&weights, -learning_rate)?;
+                if nesterov {
+                    let mut ahead = velocity.f_mul_scalar(momentum)?.f_add_(gradients)?;
+                    let _ = ahead.f_addcmul_(&weights, &decay)?;
+                    let _ = weights.f_addcmul_(&ahead, &rate)?;
+                } else {
+                    let _ = weights.f_addcmul_(velocity, &rate)?;
+                }
+            }
+            (Self::AdamW { beta1, beta2, eps, weight_decay }, [first, second]) => {
+                let _ = weights.f_mul_scalar_(1.0 - learning_rate * weight_decay)?;
+                let _ = first.f_lerp_(gradients, 1.0 - beta1)?;
+                let part = gradients.f_mul_scalar(1.0 - beta2)?;
+                let _ = second.f_mul_scalar_(beta2)?.f_addcmul_(&part, gradients)?;
+                let corrections = [beta1, beta2].map(|beta| 1.0 - libm::pow(beta, steps as f64));
+                let spread = second.f_div_scalar(corrections[1])?.f_sqrt_()?.f_add_scalar_(eps)?;
+                let step = first.f_mul_scalar(-learning_rate / corrections[0])?;
+                let _ = weights.f_addcdiv_(&step, &spread)?;
+            }
+            (rule, moments) => {
+                return Err(Error::Protocol(format!("{rule:?} with {} vectors of state", moments.len())));
             }
         }
-        Ok(kind.changes_unit(self.steps))
+        Ok(())
     }
 }
 
@@ -181,8 +196,7 @@ mod tests {
         let mut descent = Descent::new(ours, &flat).expect("a rule");
         for _ in 0..10 {
             optimizer.backward_step(&slope(&expected));
-            flat.clear_gradients().expect("zeros");
-            slope(&found).backward();
+            flat.backward(&slope(&found)).expect("a pass");
             descent.step(&mut flat, 0.05).expect("a step");
         }
         let difference = (&found - &expected).abs().max().double_value(&[]);
@@ -214,10 +228,10 @@ mod tests {
         let mut descent = Descent::new(Optimizer::adamw(), &flat).expect("a rule");
         let mut changes = Vec::new();
         for _ in 0..8 {
-            flat.clear_gradients().expect("zeros");
-            (&x * &x).sum(Kind::Float).backward();
+            flat.backward(&(&x * &x).sum(Kind::Float)).expect("a pass");
             descent.step(&mut flat, 0.01).expect("a step");
-            changes.push(descent.precondition().expect("a weighting"));
+            descent.precondition().expect("a weighting");
+            changes.push(descent.changes_unit());
         }
         // The unit changes once, when the second moments begin to mean something.
         assert_eq!(changes, [false, false, false, false, true, false, false, false]);

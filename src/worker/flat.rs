@@ -3,7 +3,7 @@
 //! The optimizer, the gradient statistics, hand-overs and checkpoints then work on a few long vectors instead of hundreds of short
 //! ones: fewer kernels, fewer messages, no copies.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, slice};
 
 use tch::{Device, Kind, Tensor, nn, no_grad};
 
@@ -12,13 +12,19 @@ use super::error::Error;
 /// Variables begin at multiples of so many elements: 64 bytes, for vector instructions.
 const ALIGNMENT: i64 = 16;
 
+/// So many elements of a vector are worked on at a time, by each thread: 256 kB. What one operation leaves in the cache of a core, the next
+/// one finds there.
+const PIECE: i64 = 1 << 16;
+
 /// The variables of a model, which are windows into a few vectors.
 #[derive(Debug)]
 pub(super) struct Flat {
     /// What is trained, in the order of the names.
     pub(super) weights: Tensor,
-    /// The gradients of `weights`; backward passes add to it.
-    pub(super) gradients: Tensor,
+    /// The gradients of `weights`; backward passes of a reducer add to it.
+    gradients: Tensor,
+    /// The gradients of a single pass, each variable's as the pass has made it; none if they are in `gradients`.
+    fresh: Option<Vec<Tensor>>,
     /// What is not trained but kept, such as the statistics of batch normalization.
     pub(super) buffers: Tensor,
     /// What is trained, as the model sees it.
@@ -57,7 +63,7 @@ impl Flat {
         let weights = gather(&mut trained, store.device())?;
         let buffers = gather(&mut kept, store.device())?;
         let gradients = weights.f_zeros_like()?;
-        let flat = Self { weights, gradients, buffers, variables: trained, layout };
+        let flat = Self { weights, gradients, fresh: None, buffers, variables: trained, layout };
         flat.gather_gradients()?;
         Ok(flat)
     }
@@ -92,9 +98,93 @@ impl Flat {
     }
 
     pub(super) fn clear_gradients(&mut self) -> Result<(), Error> {
+        self.fresh = None;
         let _ = self.gradients.f_zero_()?;
         Ok(())
     }
+
+    /// A backward pass of a worker that is alone. Its gradients stay where the pass has made them: nothing has to be cleared before
+    /// it, and nothing added up.
+    pub(super) fn backward(&mut self, loss: &Tensor) -> Result<(), Error> {
+        let made = Tensor::f_run_backward(&[loss], &self.variables, false, false)?;
+        let flattened = |(gradient, variable): (Tensor, &Tensor)| {
+            if gradient.defined() {
+                gradient.f_reshape([-1])?.f_contiguous()
+            } else {
+                Tensor::f_zeros([numel(variable)], (Kind::Float, variable.device()))
+            }
+        };
+        let made = made.into_iter().zip(&self.variables).map(flattened);
+        self.fresh = Some(made.collect::<Result<_, _>>()?);
+        Ok(())
+    }
+
+    /// After such a pass, one of several in a step: adds its gradients to those of the others.
+    pub(super) fn add_up(&mut self, first: bool) -> Result<(), Error> {
+        let Some(fresh) = self.fresh.take() else { return Ok(()) };
+        no_grad(|| {
+            for piece in cut(&fresh)? {
+                let mut sum = piece.of(&self.gradients)?;
+                if first {
+                    sum.f_copy_(&piece.gradient)?;
+                } else {
+                    let _ = sum.f_add_(&piece.gradient)?;
+                }
+            }
+            Ok(())
+        })
+    }
+
+    /// The gradients of the last pass, if they are still on their own: to be compared with others.
+    pub(super) fn fresh(&self) -> Option<Vec<Tensor>> {
+        Some(self.fresh.as_ref()?.iter().map(Tensor::shallow_clone).collect())
+    }
+
+    /// The gradients of a step, in pieces.
+    pub(super) fn pieces(&self) -> Result<Vec<Piece>, Error> {
+        match &self.fresh {
+            Some(fresh) => cut(fresh),
+            None => cut(slice::from_ref(&self.gradients)),
+        }
+    }
+}
+
+/// Cuts one gradient for each variable, or one vector of all of them, into pieces.
+pub(super) fn cut(gradients: &[Tensor]) -> Result<Vec<Piece>, Error> {
+    let mut pieces = Vec::new();
+    let mut begin = 0;
+    for gradient in gradients {
+        for (start, length) in runs(gradient) {
+            let gradient = gradient.f_narrow(0, start, length)?;
+            pieces.push(Piece { start: begin + start, gradient });
+        }
+        begin += aligned(numel(gradient));
+    }
+    Ok(pieces)
+}
+
+/// Some of the elements of all vectors, with their gradients.
+#[derive(Debug)]
+pub(super) struct Piece {
+    start: i64,
+    pub(super) gradient: Tensor,
+}
+
+impl Piece {
+    /// The same elements of another vector.
+    pub(super) fn of(&self, vector: &Tensor) -> Result<Tensor, Error> {
+        Ok(vector.f_narrow(0, self.start, numel(&self.gradient))?)
+    }
+}
+
+/// Where pieces of a vector begin, and how long they are. A GPU takes all at once.
+pub(super) fn runs(vector: &Tensor) -> impl Iterator<Item = (i64, i64)> + use<> {
+    let length = numel(vector);
+    let most = match vector.device() {
+        Device::Cpu => PIECE * i64::from(tch::get_num_threads().max(1)),
+        _ => length.max(1),
+    };
+    (0..length).step_by(most as usize).map(move |start| (start, most.min(length - start)))
 }
 
 /// A copy that shares nothing with the original.

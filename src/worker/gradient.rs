@@ -1,11 +1,18 @@
 //! What a step tells about the noise of the gradient.
 
-use tch::{Tensor, no_grad};
+use tch::{Kind, Tensor, no_grad};
 
-use super::{error::Error, flat::Flat, team::Norms};
+use super::{
+    error::Error,
+    flat::{Flat, Piece, cut},
+    team::Norms,
+};
 use crate::goodput::{ConsecutiveNorms, GradientNorms, GradientSample, NoiseEstimator};
 
-/// Gathers the gradient statistics of a training, step by step.
+/// One measurement in so many steps: the averages have a window of a thousand steps, and norms of long vectors are not free.
+const EVERY: u32 = 4;
+
+/// Gathers the gradient statistics of a training, from some of its steps.
 #[derive(Debug)]
 pub(super) struct Gradients {
     pub(super) noise: NoiseEstimator,
@@ -13,21 +20,26 @@ pub(super) struct Gradients {
     awaited: Option<Awaited>,
     /// Of one worker with one pass, the step before.
     before: Option<Before>,
-    /// Of one worker with several passes, the sum of the passes so far, and their squared norms.
-    passes: Option<(Tensor, f64)>,
+    /// Of one worker with several passes, the squared norms of the passes so far.
+    passes: Option<f64>,
 }
 
 #[derive(Debug)]
 struct Before {
-    gradient: Tensor,
+    gradients: Vec<Tensor>,
     batch: u32,
-    sqr: f64,
 }
 
 #[derive(Debug, Clone, Copy)]
 struct Awaited {
     workers: u32,
     total: u32,
+}
+
+/// Whether the norms of a step are taken: the same for all workers. Those of a single gradient are taken with the next one.
+pub(super) const fn is_measured(step: u64, workers: u32, passes: u32) -> bool {
+    let alone = workers == 1 && passes == 1;
+    step % EVERY as u64 == if alone { 1 } else { 0 }
 }
 
 impl Gradients {
@@ -42,18 +54,13 @@ impl Gradients {
         self.passes = None;
     }
 
-    /// After a pass of a worker that is alone, one of several in the step.
+    /// After a pass of a worker that is alone, one of several in a step that is measured.
     pub(super) fn pass(&mut self, flat: &Flat, weighting: Option<&Tensor>, first: bool) -> Result<(), Error> {
-        no_grad(|| {
-            let (mut sum, norms) = match self.passes.take() {
-                Some((sum, norms)) if !first => (sum, norms),
-                _ => (flat.gradients.f_zeros_like()?, 0.0),
-            };
-            let norm = squared_norm(&flat.gradients.f_sub(&sum)?, weighting)?;
-            sum.f_copy_(&flat.gradients)?;
-            self.passes = Some((sum, norms + norm));
-            Ok(())
-        })
+        let before = if first { Some(0.0) } else { self.passes.take() };
+        // The passes before were not measured.
+        let Some(before) = before else { return Ok(()) };
+        self.passes = Some(before + squared_norm(&flat.pieces()?, weighting)?);
+        Ok(())
     }
 
     /// After the last pass of a worker that is alone: the statistics are known at once.
@@ -61,44 +68,46 @@ impl Gradients {
         &mut self,
         flat: &Flat,
         weighting: Option<&Tensor>,
+        step: u64,
         total: u32,
         passes: u32,
     ) -> Result<(), Error> {
         if passes >= 2 {
-            let Some((_, norms)) = self.passes.take() else { return Ok(()) };
+            let Some(norms) = self.passes.take() else { return Ok(()) };
             // Each pass has 1 / passes of the loss: its own gradient is that many times as large.
             let (count, n) = (passes, f64::from(passes));
-            let sqr_of_mean = squared_norm(&flat.gradients, weighting)?;
+            let sqr_of_mean = squared_norm(&flat.pieces()?, weighting)?;
             let sample =
                 GradientNorms { count, examples: f64::from(total) / n, mean_sqr: norms * n, sqr_of_mean };
             return self.push(sample);
         }
-        let current_sqr = squared_norm(&flat.gradients, weighting)?;
-        // In place: vectors of this size cost more to allocate than to compute with.
-        let mut vector = match self.before.take() {
-            Some(Before { mut gradient, batch, sqr }) if batch == total => {
-                // The weighting moves on from step to step.
-                let previous_sqr = match weighting {
-                    Some(_) => squared_norm(&gradient, weighting)?,
-                    None => sqr,
-                };
-                let _ = no_grad(|| gradient.f_sub_(&flat.gradients))?;
-                let difference_sqr = squared_norm(&gradient, weighting)?;
-                let batch = f64::from(total);
-                self.push(ConsecutiveNorms { batch, previous_sqr, current_sqr, difference_sqr })?;
-                gradient
+        let before = self.before.take();
+        if !is_measured(step, 1, 1) {
+            // The gradients are there anyway; keeping them costs nothing but the room.
+            if is_measured(step + 1, 1, 1) {
+                self.before = flat.fresh().map(|gradients| Before { gradients, batch: total });
             }
-            Some(Before { gradient, .. }) => gradient,
-            None => flat.gradients.f_zeros_like()?,
+            return Ok(());
+        }
+        let Some(Before { gradients, .. }) = before.filter(|before| before.batch == total) else {
+            return Ok(());
         };
-        no_grad(|| vector.f_copy_(&flat.gradients).map(drop))?;
-        self.before = Some(Before { gradient: vector, batch: total, sqr: current_sqr });
-        Ok(())
+        let [previous_sqr, current_sqr, product] = products(&cut(&gradients)?, &flat.pieces()?, weighting)?;
+        // Rounding must not make a square negative.
+        let difference_sqr = 2.0_f64.mul_add(-product, previous_sqr + current_sqr).max(0.0);
+        self.push(ConsecutiveNorms { batch: f64::from(total), previous_sqr, current_sqr, difference_sqr })
     }
 
-    /// After a step of several workers, of which the norms of the step before are now known.
-    pub(super) fn step_together(&mut self, known: Norms, workers: u32, total: u32) -> Result<(), Error> {
-        let awaited = self.awaited.replace(Awaited { workers, total });
+    /// After a step of several workers, of which the norms of the step before are now known if that was measured.
+    pub(super) fn step_together(
+        &mut self,
+        known: Norms,
+        step: u64,
+        workers: u32,
+        total: u32,
+    ) -> Result<(), Error> {
+        let awaited = self.awaited.take();
+        self.awaited = is_measured(step, workers, 1).then_some(Awaited { workers, total });
         let Some(Awaited { workers, total }) = awaited else { return Ok(()) };
         self.push(GradientNorms {
             count: workers,
@@ -109,18 +118,139 @@ impl Gradients {
     }
 
     fn push(&mut self, sample: impl Into<GradientSample>) -> Result<(), Error> {
-        Ok(self.noise.push(sample)?)
+        Ok(self.noise.push_for(sample, EVERY)?)
     }
 }
 
+/// `Pg` of a piece.
+fn weighted(piece: &Piece, weighting: Option<&Tensor>) -> Result<Tensor, Error> {
+    match weighting {
+        Some(weighting) => Ok(piece.gradient.f_mul(&piece.of(weighting)?)?),
+        None => Ok(piece.gradient.shallow_clone()),
+    }
+}
+
+/// The sum of numbers that may be on a GPU: they are waited for once.
+fn total(numbers: &[Tensor]) -> Result<f64, Error> {
+    Ok(Tensor::f_stack(numbers, 0)?.f_sum(Kind::Double)?.f_double_value(&[])?)
+}
+
 /// `|Pg|^2`.
-fn squared_norm(gradient: &Tensor, weighting: Option<&Tensor>) -> Result<f64, Error> {
+fn squared_norm(pieces: &[Piece], weighting: Option<&Tensor>) -> Result<f64, Error> {
     no_grad(|| {
-        let norm = match weighting {
-            Some(weighting) => gradient.f_mul(weighting)?.f_norm()?,
-            None => gradient.f_norm()?,
+        let square = |piece| {
+            let gradient = weighted(piece, weighting)?;
+            Ok(gradient.f_dot(&gradient)?)
         };
-        let norm = norm.f_double_value(&[])?;
-        Ok(norm * norm)
+        total(&pieces.iter().map(square).collect::<Result<Vec<_>, Error>>()?)
     })
+}
+
+/// `|Pa|^2`, `|Pb|^2` and `Pa * Pb` of two gradients, which are read only once.
+fn products(a: &[Piece], b: &[Piece], weighting: Option<&Tensor>) -> Result<[f64; 3], Error> {
+    no_grad(|| {
+        let mut sums = [const { Vec::new() }; 3];
+        for (a, b) in a.iter().zip(b) {
+            let (a, b) = (weighted(a, weighting)?, weighted(b, weighting)?);
+            let each = [a.f_dot(&a)?, b.f_dot(&b)?, a.f_dot(&b)?];
+            sums.iter_mut().zip(each).for_each(|(sum, each)| sum.push(each));
+        }
+        let [aa, bb, ab] = sums;
+        Ok([total(&aa)?, total(&bb)?, total(&ab)?])
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use tch::{Device, nn};
+
+    use super::*;
+
+    /// The squared norm of the second variable's gradient, if all of it is 1/64: exact in single precision.
+    const Q: f64 = 100_000.0 / 4096.0;
+
+    /// A model of two variables, longer than a piece, whose gradients are what the loss is made of.
+    fn model() -> (Flat, [Tensor; 2]) {
+        let store = nn::VarStore::new(Device::Cpu);
+        let variables = [("a", 5), ("b", 100_000)].map(|(name, length)| store.root().zeros(name, &[length]));
+        (Flat::new(&store).expect("a model"), variables)
+    }
+
+    fn backward(flat: &mut Flat, variables: &[Tensor; 2], slopes: [f64; 2]) {
+        let [a, b] = variables;
+        let loss = a.sum(Kind::Float) * slopes[0] + b.sum(Kind::Float) * slopes[1];
+        flat.backward(&loss).expect("a pass");
+    }
+
+    fn near(found: f64, expected: f64) -> bool {
+        (found - expected).abs() < 1e-5 * expected.abs()
+    }
+
+    #[test]
+    fn one_gradient_is_compared_with_the_next_once_in_four_steps() {
+        let (mut flat, variables) = model();
+        let mut gradients = Gradients::new(NoiseEstimator::new(10.0).expect("a batch"));
+        let mut seen = Vec::new();
+        for step in 0..8 {
+            // Of 5 and 100000 elements: (1, 1/64) and (2, 1/64) are compared, then (5, 1/64) and (6, 3/64).
+            let slopes = [step as f64 + 1.0, if step == 5 { 3.0 } else { 1.0 } / 64.0];
+            backward(&mut flat, &variables, slopes);
+            let before = gradients.noise.state();
+            gradients.step_alone(&flat, None, step, 10, 1).expect("norms");
+            if gradients.noise.state() != before {
+                seen.push(step);
+            }
+            if step == 1 {
+                // |b - a|^2 = 5, so the variance is 10 * 5 / 2; |a|^2 = 5 + Q, |b|^2 = 20 + Q.
+                let stats = gradients.noise.stats().expect("a pair");
+                assert!(near(stats.var, 25.0) && near(stats.sqr, 10.0 + Q), "{stats:?}");
+            }
+        }
+        assert_eq!(seen, [1, 5]);
+        // |a|^2 = 125 + Q, |b|^2 = 180 + 9 Q, |b - a|^2 = 5 + 4 Q. Each pair stands for four steps.
+        let stats = gradients.noise.stats().expect("pairs");
+        let theta = 0.999_f64.powi(4);
+        let mixed = |first: f64, second: f64| (theta * first + second) / (theta + 1.0);
+        assert!(near(stats.var, mixed(25.0, 25.0 + 20.0 * Q)), "{stats:?}");
+        assert!(near(stats.sqr, mixed(10.0 + Q, 150.0 + 3.0 * Q)), "{stats:?}");
+    }
+
+    #[test]
+    fn gradients_of_another_batch_or_from_before_an_interruption_are_not_compared() {
+        let (mut flat, variables) = model();
+        let mut gradients = Gradients::new(NoiseEstimator::new(10.0).expect("a batch"));
+        backward(&mut flat, &variables, [1.0, 1.0]);
+        gradients.step_alone(&flat, None, 0, 10, 1).expect("norms");
+        gradients.step_alone(&flat, None, 1, 20, 1).expect("norms");
+        gradients.step_alone(&flat, None, 4, 10, 1).expect("norms");
+        gradients.interrupt();
+        gradients.step_alone(&flat, None, 5, 10, 1).expect("norms");
+        assert_eq!(gradients.noise.stats(), None);
+    }
+
+    #[test]
+    fn passes_are_measured_and_added_up() {
+        let (mut flat, variables) = model();
+        let mut gradients = Gradients::new(NoiseEstimator::new(10.0).expect("a batch"));
+        for (pass, slope) in [1.0, 3.0].into_iter().enumerate() {
+            // Half of the loss each.
+            backward(&mut flat, &variables, [slope / 2.0, 0.0]);
+            gradients.pass(&flat, None, pass == 0).expect("norms");
+            flat.add_up(pass == 0).expect("a sum");
+        }
+        gradients.step_alone(&flat, None, 0, 10, 2).expect("norms");
+        // The squared norms of the passes are 5 and 45, that of their mean is 20.
+        let expected = GradientNorms { count: 2, examples: 5.0, mean_sqr: 25.0, sqr_of_mean: 20.0 }.stats();
+        let (expected, found) = (expected.expect("norms"), gradients.noise.stats().expect("a step"));
+        assert!(near(found.var, expected.var) && near(found.sqr, expected.sqr), "{found:?}");
+    }
+
+    #[test]
+    fn a_weighting_weighs() {
+        let (mut flat, variables) = model();
+        let weighting = flat.weights.zeros_like().fill_(3.0);
+        backward(&mut flat, &variables, [1.0, 1.0 / 64.0]);
+        let norm = squared_norm(&flat.pieces().expect("pieces"), Some(&weighting)).expect("a norm");
+        assert!(near(norm, 9.0 * (5.0 + Q)), "{norm}");
+    }
 }

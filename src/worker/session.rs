@@ -14,7 +14,7 @@ use super::{
     descent::Descent,
     error::Error,
     flat::{Flat, copy},
-    gradient::Gradients,
+    gradient::{Gradients, is_measured},
     loader::Loader,
     share,
     team::{Agreed, Norms, Team, Word},
@@ -157,7 +157,6 @@ impl Session {
         self.evaluations = counters.evaluations;
         self.stepped_at = counters.stepped_at;
         self.is_current = true;
-        self.descent.precondition()?;
         Ok(())
     }
 
@@ -191,10 +190,16 @@ impl Session {
         self.word = Word::default();
         self.warm = false;
         self.is_current = true;
+        self.descent.precondition()?;
         match self.descent.weighting() {
             Some(weighting) => team.weigh(&self.flat, weighting),
             None => Ok(()),
         }
+    }
+
+    /// Whether the gradients of the next step are measured.
+    const fn measures(&self, team: &Team, passes: u32) -> bool {
+        self.task.measure_noise && is_measured(self.steps, team.size, passes)
     }
 
     /// One optimizer step. After an error of the group, everything is as before the step.
@@ -231,29 +236,36 @@ impl Session {
         let passes = batch.accumulation + 1;
         let total = u64::from(batch.total);
         let shares = shares(self.examples, total, team, passes);
-        self.flat.clear_gradients()?;
+        let measured = self.measures(team, passes);
+        if team.size > 1 {
+            self.flat.clear_gradients()?;
+        }
         let mut sum = Tensor::f_zeros([], (tch::Kind::Float, self.device))?;
         let mut agreed = None;
         for pass in 0..passes {
             let mut coming = shares.clone().skip(pass as usize);
             let Some(range) = coming.next() else { break };
-            let part = (range.end - range.start) as f64 * f64::from(team.size) / total as f64;
+            let part = (range.end - range.start) as f64 / total as f64;
             let examples = self.training.next(range, coming)?;
             let loss = self.loss(&examples)?.f_mul_scalar(part)?;
             sum = sum.f_add(&loss.f_detach()?)?;
             if pass + 1 < passes {
-                team.accumulate(&loss)?;
+                team.accumulate(&mut self.flat, &loss)?;
             } else {
-                agreed = Some(team.backward(&loss, &self.word)?);
+                agreed = Some(team.backward(&mut self.flat, &loss, &self.word, measured)?);
             }
-            if team.size == 1 && passes > 1 && self.task.measure_noise {
-                self.gradients.pass(&self.flat, self.descent.weighting(), pass == 0)?;
+            if team.size == 1 && passes > 1 {
+                if measured {
+                    self.gradients.pass(&self.flat, self.descent.weighting(), pass == 0)?;
+                }
+                self.flat.add_up(pass == 0)?;
             }
         }
         let Some((agreed, norms)) = agreed else {
             return Err(Error::Protocol("a step without a pass".to_owned()));
         };
-        Ok((agreed, norms, sum.f_double_value(&[])?))
+        // As if this worker had the whole batch: the mean over all workers is then that of the batch.
+        Ok((agreed, norms, sum.f_double_value(&[])? * f64::from(team.size)))
     }
 
     fn loss(&self, examples: &[Tensor]) -> Result<Tensor, Error> {
@@ -293,7 +305,7 @@ impl Session {
                 self.word.loss = loss;
                 self.word.norms = norms;
                 if self.task.measure_noise {
-                    self.gradients.step_together(agreed.norms, team.size, batch.total)
+                    self.gradients.step_together(agreed.norms, self.steps, team.size, batch.total)
                 } else {
                     Ok(())
                 }
@@ -301,7 +313,8 @@ impl Session {
             None if !self.task.measure_noise => Ok(()),
             None => {
                 let passes = batch.accumulation + 1;
-                self.gradients.step_alone(&self.flat, self.descent.weighting(), batch.total, passes)
+                let weighting = self.descent.weighting();
+                self.gradients.step_alone(&self.flat, weighting, self.steps, batch.total, passes)
             }
         };
         gathered.map_err(|error| match error {
@@ -333,12 +346,16 @@ impl Session {
         self.steps += 1;
         self.examples += u64::from(batch.total);
         self.stepped_at = unix_time();
-        let had_weighting = self.descent.weighting().is_some();
-        if self.descent.precondition()? {
+        if self.descent.changes_unit() {
             // Norms from before have another unit.
             self.gradients.noise.reset();
             self.gradients.interrupt();
         }
+        if !self.measures(team, batch.accumulation + 1) {
+            return Ok(());
+        }
+        let had_weighting = self.descent.weighting().is_some();
+        self.descent.precondition()?;
         match self.descent.weighting() {
             Some(weighting) if !had_weighting => team.weigh(&self.flat, weighting),
             _ => Ok(()),

@@ -40,7 +40,7 @@ pub(super) struct Agreed {
     pub(super) retune: bool,
     /// Mean of the losses of the step before.
     pub(super) loss: f64,
-    /// Mean norms of the step before.
+    /// Mean norms of the step before, if that was measured.
     pub(super) norms: Norms,
 }
 
@@ -99,7 +99,7 @@ impl Team {
         Self { generation, rank: 0, size: 1, nodes: 1, together: None }
     }
 
-    /// With `norms`, every step tells the norms of its gradients.
+    /// With `norms`, steps can tell the norms of their gradients.
     pub(super) fn new(
         generation: u64,
         nodes: u32,
@@ -111,8 +111,9 @@ impl Team {
             Tensor::f_zeros([WORDS], (Kind::Float, flat.weights.device()))?.f_set_requires_grad(true)?;
         let mut variables: Vec<Tensor> = flat.variables().iter().map(Tensor::shallow_clone).collect();
         variables.push(words.shallow_clone());
-        let reducer =
-            Reducer::new(&group, &variables, &ReducerOptions { norms, ..ReducerOptions::default() })?;
+        // Losses are parts of the whole batch's, so that sums are meant.
+        let options = ReducerOptions { average: false, norms, ..ReducerOptions::default() };
+        let reducer = Reducer::new(&group, &variables, &options)?;
         let (rank, size) = (group.rank() as u32, group.size() as u32);
         Ok(Self { generation, rank, size, nodes, together: Some(Together { reducer, group, words }) })
     }
@@ -131,30 +132,38 @@ impl Team {
     }
 
     /// A pass whose gradients stay here until the last pass of the step.
-    pub(super) fn accumulate(&mut self, loss: &Tensor) -> Result<(), Error> {
+    pub(super) fn accumulate(&mut self, flat: &mut Flat, loss: &Tensor) -> Result<(), Error> {
         match &mut self.together {
-            Some(together) => together.reducer.accumulate(loss)?,
-            None => loss.f_backward()?,
+            Some(together) => Ok(together.reducer.accumulate(loss)?),
+            None => flat.backward(loss),
         }
-        Ok(())
     }
 
-    /// The last pass of a step: gradients become the mean over all workers. Says what was agreed, and this worker's norms if it
-    /// is not alone.
-    pub(super) fn backward(&mut self, loss: &Tensor, word: &Word) -> Result<(Agreed, Option<Norms>), Error> {
+    /// The last pass of a step: gradients become the sum over all workers. Says what was agreed, and this worker's norms if it
+    /// is not alone and the step is `measured`.
+    pub(super) fn backward(
+        &mut self,
+        flat: &mut Flat,
+        loss: &Tensor,
+        word: &Word,
+        measured: bool,
+    ) -> Result<(Agreed, Option<Norms>), Error> {
         let Some(Together { reducer, words, .. }) = &mut self.together else {
-            loss.f_backward()?;
+            flat.backward(loss)?;
             return Ok((Agreed::alone(word), None));
         };
         let mut gradient = words.f_grad()?;
         if gradient.defined() {
             no_grad(|| gradient.f_zero_().map(drop))?;
         }
-        let said = Tensor::f_from_slice(&word.encode())?.f_to_device(words.device())?;
+        let size = f64::from(self.size);
+        let said = Tensor::f_from_slice(&word.encode())?.f_div_scalar(size)?.f_to_device(words.device())?;
         let whole = loss.f_add(&words.f_mul(&said)?.f_sum(Kind::Float)?)?;
+        reducer.measure(measured)?;
         let norms = reducer.backward(&whole)?;
         let mean = Vec::<f32>::try_from(words.f_grad()?.f_to_device(Device::Cpu)?)?;
-        let norms = Norms { local_sq: norms.local_sq(), reduced_sq: norms.reduced_sq() };
+        // A worker's own gradient is that of its part of the batch alone, which counts for one in so many.
+        let norms = Norms { local_sq: norms.local_sq() * size * size, reduced_sq: norms.reduced_sq() };
         Ok((Agreed::decode(&mean, self.size)?, Some(norms)))
     }
 

@@ -189,10 +189,12 @@ unsafe extern "C" {
         first_bucket_bytes: i64,
         bucket_bytes: i64,
         find_unused: bool,
+        average: bool,
         norms: bool,
         out: *mut *mut RawReducer,
         message: Message,
     ) -> i32;
+    pub(crate) fn c10d_reducer_measure(reducer: *mut RawReducer, norms: bool, message: Message) -> i32;
     pub(crate) fn c10d_reducer_weigh(
         reducer: *mut RawReducer,
         weights: *const TensorPtr,

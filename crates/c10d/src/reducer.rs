@@ -19,6 +19,9 @@ pub struct ReducerOptions {
     pub bucket_bytes: usize,
     /// Whether some parameters may get no gradient in a step. It costs a walk through the graph in each.
     pub find_unused: bool,
+    /// Average gradients over the ranks. Without it they are summed, for those who scale their losses themselves: that is one pass
+    /// over the gradients less.
+    pub average: bool,
     /// Take the norms of gradients. Without them a backward pass yields no [`BucketNorms`] and is a little faster.
     pub norms: bool,
 }
@@ -30,6 +33,7 @@ impl Default for ReducerOptions {
             first_bucket_bytes: 1 << 20,
             bucket_bytes: 25 << 20,
             find_unused: false,
+            average: true,
             norms: true,
         }
     }
@@ -67,6 +71,7 @@ pub struct Reducer {
     handle: Handle,
     group: ProcessGroup,
     parameters: Vec<Tensor>,
+    takes_norms: bool,
 }
 
 /// An owned reducer of the shim.
@@ -107,16 +112,18 @@ impl Reducer {
                 first,
                 others,
                 options.find_unused,
+                options.average,
                 options.norms,
                 &raw mut raw,
                 message,
             )
         })?;
         let parameters = parameters.iter().map(Tensor::shallow_clone).collect();
-        Ok(Reducer { handle: Handle(made(raw)), group: group.clone(), parameters })
+        let takes_norms = options.norms;
+        Ok(Reducer { handle: Handle(made(raw)), group: group.clone(), parameters, takes_norms })
     }
 
-    /// Computes gradients, and averages them over the ranks: what this pass computes, added to what was
+    /// Computes gradients, and averages (or sums) them over the ranks: what this pass computes, added to what was
     /// [accumulated](Reducer::accumulate) before it.
     ///
     /// After an error some gradients are averages and some are not: clear them all.
@@ -129,6 +136,19 @@ impl Reducer {
         });
         ended.map_err(|error| self.broken(error))?;
         self.norms()
+    }
+
+    /// Whether the backward passes from now on take norms. Those that do not are a little faster, and yield no [`BucketNorms`].
+    pub fn measure(&mut self, norms: bool) -> Result<()> {
+        const DURING: &str = "choosing passes to measure";
+        if !self.takes_norms {
+            let wrong = || Error::invalid(DURING, "the reducer was made without norms");
+            return if norms { Err(wrong()) } else { Ok(()) };
+        }
+        // SAFETY: the reducer is alive, and no backward pass is under way: it would have borrowed it.
+        self.group.run(DURING, |message| unsafe {
+            ffi::c10d_reducer_measure(self.handle.0.as_ptr(), norms, message)
+        })
     }
 
     /// Weighs gradients before their norms are taken, as Adam's noise scale wants it: element by element, with one tensor for
@@ -199,7 +219,7 @@ fn check_loss(during: &'static str, loss: &Tensor) -> Result<()> {
     Ok(())
 }
 
-/// The sizes of a step's gradients, before and after they were averaged.
+/// The sizes of a step's gradients, before and after they were reduced.
 #[derive(Debug, Clone, PartialEq)]
 pub struct GradNorms {
     /// One entry for each bucket, in the order of their reduction.
@@ -213,7 +233,7 @@ pub struct BucketNorms {
     pub elements: usize,
     /// The squared norm of this rank's gradient.
     pub local_sq: f64,
-    /// The squared norm of the mean over all ranks.
+    /// The squared norm of the mean over all ranks, or of the sum.
     pub reduced_sq: f64,
 }
 
@@ -224,7 +244,7 @@ impl GradNorms {
         self.buckets.iter().map(|bucket| bucket.local_sq).sum()
     }
 
-    /// The squared norm of the mean gradient.
+    /// The squared norm of the mean gradient, or of the sum.
     #[must_use]
     pub fn reduced_sq(&self) -> f64 {
         self.buckets.iter().map(|bucket| bucket.reduced_sq).sum()

@@ -45,7 +45,7 @@ impl NoiseEstimator {
     pub const SMOOTHING: f64 = 0.999;
 
     /// The weight from which on the averages are to be acted on.
-    const SETTLED: f64 = 0.05;
+    const SETTLED: f64 = 0.095;
 
     /// An estimator that has seen nothing, for a trial whose initial total batch is `initial_batch` examples.
     pub fn new(initial_batch: f64) -> Result<Self, Error> {
@@ -85,6 +85,13 @@ impl NoiseEstimator {
         self.push_stats(sample.stats()?, sample.batch())
     }
 
+    /// Takes in a step that stands for `steps` steps like it, where only some are measured: the same as if all of them had been
+    /// and had looked like this one.
+    pub fn push_for(&mut self, sample: impl Into<GradientSample>, steps: u32) -> Result<(), Error> {
+        let sample = sample.into();
+        self.push_stats(sample.stats()?, sample.batch() * f64::from(steps))
+    }
+
     /// Takes in the raw estimates of one step at total batch `batch`; an error leaves all as it was.
     pub fn push_stats(&mut self, raw: GradientStats, batch: f64) -> Result<(), Error> {
         Error::check_positive("the batch", batch)?;
@@ -109,7 +116,7 @@ impl NoiseEstimator {
         self.state = NoiseState { sqr: 0.0, var: 0.0, weight: 0.0, ..self.state };
     }
 
-    /// The averages, once there is enough behind them to act on: a twentieth of the window, 50 steps at the initial batch with
+    /// The averages, once there is enough behind them to act on: a tenth of the window, 100 steps at the initial batch with
     /// the usual smoothing. The noise scale of a handful of steps may come out as anything, infinity included, and a batch that
     /// follows it can ruin a training from which no better estimate will ever come.
     ///
@@ -117,7 +124,7 @@ impl NoiseEstimator {
     /// use pollux_tune::goodput::{GradientNorms, NoiseEstimator};
     /// let mut estimator = NoiseEstimator::new(20.0)?;
     /// let step = GradientNorms { count: 2, examples: 10.0, mean_sqr: 10.0, sqr_of_mean: 8.0 };
-    /// (0..40).try_for_each(|_| estimator.push(step))?;
+    /// (0..80).try_for_each(|_| estimator.push(step))?;
     /// assert!(estimator.stats().is_some() && estimator.settled().is_none());
     /// (0..20).try_for_each(|_| estimator.push(step))?;
     /// assert_eq!(estimator.settled(), estimator.stats());

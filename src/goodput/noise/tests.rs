@@ -301,3 +301,19 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_step_can_stand_for_several() {
+    let norms = |mean_sqr| GradientNorms { count: 2, examples: 10.0, mean_sqr, sqr_of_mean: 8.0 };
+    let mut sparse = NoiseEstimator::new(30.0).unwrap();
+    sparse.push(norms(20.0)).unwrap();
+    let mut dense = sparse;
+    for sample in [norms(10.0), norms(30.0)] {
+        sparse.push_for(sample, 4).unwrap();
+        (0..4).for_each(|_| dense.push(sample).unwrap());
+    }
+    let (sparse, dense) = (sparse.state(), dense.state());
+    assert!(near(sparse.sqr, dense.sqr) && near(sparse.var, dense.var) && near(sparse.weight, dense.weight));
+    let mut nothing = NoiseEstimator::new(30.0).unwrap();
+    assert!(nothing.push_for(norms(10.0), 0).is_err(), "no step at all");
+}

@@ -6,8 +6,13 @@ use tch::{Device, Kind, Tensor};
 use crate::common::{Member, ranks, staged};
 
 /// Small enough for several buckets.
-const BUCKETS: ReducerOptions =
-    ReducerOptions { first_bucket_bytes: 64, bucket_bytes: 600, find_unused: false, norms: true };
+const BUCKETS: ReducerOptions = ReducerOptions {
+    first_bucket_bytes: 64,
+    bucket_bytes: 600,
+    find_unused: false,
+    average: true,
+    norms: true,
+};
 
 /// A network of four layers, and how much it errs.
 struct Model {
@@ -166,6 +171,43 @@ fn buckets_hold_the_last_parameters_first() {
             assert_eq!(bucket.elements, 100);
             assert_near(bucket.local_sq, 100.0 * (gradient * factor).powi(2));
             assert_near(bucket.reduced_sq, 100.0 * (gradient * 1.5).powi(2));
+        }
+        group.leave().expect("all are there");
+    });
+}
+
+/// Sums instead of means, and norms of some passes only.
+#[test]
+fn sums_and_norms_are_optional() {
+    ranks("reducer::sums_and_norms_are_optional", 2, |me| {
+        let group = me.group("gen0");
+        let parameter = Tensor::from_slice(&[1.0; 100]).set_requires_grad(true);
+        let parameters = [parameter.shallow_clone()];
+        let factor = me.rank as f64 + 1.0;
+        for (average, reduced) in [(true, 1.5), (false, 3.0)] {
+            let options = ReducerOptions { average, ..BUCKETS };
+            let mut reducer = Reducer::new(&group, &parameters, &options).expect("fine parameters");
+            for norms in [true, false, true] {
+                drop(parameter.grad().defined().then(|| parameter.grad().zero_()));
+                reducer.measure(norms).expect("it was made with norms");
+                let found =
+                    reducer.backward(&(&parameter * factor).sum(Kind::Double)).expect("all are there");
+                assert_eq!(parameter.grad(), Tensor::from_slice(&[reduced; 100]));
+                let expected =
+                    if norms { (100.0 * factor * factor, 100.0 * reduced * reduced) } else { (0.0, 0.0) };
+                assert_near(found.local_sq(), expected.0);
+                assert_near(found.reduced_sq(), expected.1);
+            }
+        }
+        for average in [true, false] {
+            let options = ReducerOptions { average, norms: false, ..BUCKETS };
+            let mut reducer = Reducer::new(&group, &parameters, &options).expect("fine parameters");
+            assert!(matches!(reducer.measure(true), Err(Error::Invalid { .. })));
+            reducer.measure(false).expect("it does not");
+            drop(parameter.grad().zero_());
+            let found = reducer.backward(&(&parameter * factor).sum(Kind::Double)).expect("all are there");
+            assert_eq!(parameter.grad(), Tensor::from_slice(&[if average { 1.5 } else { 3.0 }; 100]));
+            assert!(found.buckets.is_empty());
         }
         group.leave().expect("all are there");
     });
