@@ -74,8 +74,7 @@ pub(crate) fn cluster(text: &str, notes: &mut impl Write) -> anyhow::Result<Clus
     if !is_file {
         return Ok(Cluster::parse(text).map_err(Error::Setting)?);
     }
-    let (_, study) = study::load(file, notes)?;
-    let spec = study.cluster.ok_or_else(|| Error::NoCluster { file: file.to_owned() })?;
+    let spec = study::load_cluster(file, notes)?;
     Ok(Cluster::parse(&spec.to_string()).map_err(Error::Setting)?)
 }
 

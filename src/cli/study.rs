@@ -6,7 +6,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use crate::space::{self, Dim, Objective, Problems, Study};
+use crate::space::{self, ClusterSpec, Dim, Objective, Problems, Study};
 use thiserror::Error;
 
 use super::{fit::counted, output_error};
@@ -29,22 +29,39 @@ fn summary(all: &[Problems]) -> String {
 
 /// Reads a study file.
 pub(crate) fn read(file: &Path) -> Result<Result<Study, Problems>, Error> {
-    let unreadable = |source| Error::Unreadable { file: file.to_owned(), source };
-    let text = fs::read_to_string(file).map_err(unreadable)?;
-    Ok(Study::from_yaml(&file.display().to_string(), &text))
+    Ok(parse(file, &text_of(file)?))
 }
 
 /// Reads the study file of a command, its text too; what is wrong with it goes to the notes.
 pub(crate) fn load(file: &Path, notes: &mut impl Write) -> Result<(String, Study), Error> {
-    let unreadable = |source| Error::Unreadable { file: file.to_owned(), source };
-    let text = fs::read_to_string(file).map_err(unreadable)?;
-    match Study::from_yaml(&file.display().to_string(), &text) {
-        Ok(study) => Ok((text, study)),
-        Err(problems) => {
-            let _ = write!(notes, "{}", problems.report());
-            Err(Error::Wrong(vec![problems]))
-        }
-    }
+    let text = text_of(file)?;
+    let study = noted(parse(file, &text), notes)?;
+    Ok((text, study))
+}
+
+/// Reads the cluster of a cluster or study file.
+pub(crate) fn load_cluster(file: &Path, notes: &mut impl Write) -> Result<ClusterSpec, Error> {
+    noted(ClusterSpec::from_yaml(&file.display().to_string(), &text_of(file)?), notes)
+}
+
+fn text_of(file: &Path) -> Result<String, Error> {
+    fs::read_to_string(file).map_err(|source| Error::Unreadable { file: file.to_owned(), source })
+}
+
+/// Other files that a study file names are beside it.
+fn parse(file: &Path, text: &str) -> Result<Study, Problems> {
+    let open = |name: &str| {
+        let other = file.parent().unwrap_or(Path::new("")).join(name);
+        fs::read_to_string(&other).map_err(|error| format!("cannot read {}: {error}", other.display()))
+    };
+    Study::from_yaml_with(&file.display().to_string(), text, open)
+}
+
+fn noted<T>(read: Result<T, Problems>, notes: &mut impl Write) -> Result<T, Error> {
+    read.map_err(|problems| {
+        let _ = write!(notes, "{}", problems.report());
+        Error::Wrong(vec![problems])
+    })
 }
 
 /// Reads all files, and says what they hold or what is wrong with them.

@@ -147,7 +147,7 @@ pub(super) fn run(
     study.search.trials = arguments.trials.unwrap_or(study.search.trials);
     study.scheduler.policy = arguments.policy.unwrap_or(study.scheduler.policy);
     let folder = arguments.folder.clone().unwrap_or_else(|| default_folder(&arguments.file));
-    let work = work(arguments, &study, trainables)?;
+    let work = work(arguments, &study, trainables, notes)?;
     let emulated = work.emulated();
     check_kind(&folder, emulated.as_deref())?;
     actors::check(&study, &folder)?;
@@ -188,7 +188,12 @@ enum Work {
 }
 
 /// Finds out what is to be done, and whether it can be.
-fn work(arguments: &RunArgs, study: &Study, trainables: Trainables) -> anyhow::Result<Work> {
+fn work(
+    arguments: &RunArgs,
+    study: &Study,
+    trainables: Trainables,
+    notes: &mut impl Write,
+) -> anyhow::Result<Work> {
     let file = || arguments.file.clone();
     if let Some(text) = &arguments.emulate {
         let what = match &study.trial.program {
@@ -202,8 +207,7 @@ fn work(arguments: &RunArgs, study: &Study, trainables: Trainables) -> anyhow::R
         let cluster = if text.is_empty() {
             study.cluster.clone().ok_or_else(|| Error::NothingToEmulate(file()))?
         } else {
-            let wrong = |problem: String| Error::Cluster { text: text.clone(), problem };
-            ClusterSpec::parse(text).map_err(wrong)?
+            emulated_cluster(text, notes)?
         };
         return Ok(Work::Emulated { cluster, time_scale: arguments.time_scale });
     }
@@ -216,6 +220,16 @@ fn work(arguments: &RunArgs, study: &Study, trainables: Trainables) -> anyhow::R
         }
         Some(Program::Trainable(name)) => trainable(arguments, study, name, trainables),
     }
+}
+
+/// A cluster in words, or that of a file.
+fn emulated_cluster(text: &str, notes: &mut impl Write) -> anyhow::Result<ClusterSpec> {
+    let file = Path::new(text);
+    if file.extension().is_some_and(|end| end == "yaml" || end == "yml") {
+        return Ok(study::load_cluster(file, notes)?);
+    }
+    let wrong = |problem| Error::Cluster { text: text.to_owned(), problem };
+    Ok(ClusterSpec::parse(text).map_err(wrong)?)
 }
 
 #[cfg(not(feature = "torch"))]

@@ -1,7 +1,9 @@
+use std::path::Path;
+
 use super::{
     super::Space,
     node::{self, Content, Node, Scalar},
-    problem::{Mistake, Place, Problems},
+    problem::{Mistake, Place, Problem, Problems},
     read::{Reader, Values},
     scalar::bad,
     settings::{
@@ -49,10 +51,55 @@ pub struct Study {
 impl Study {
     /// Reads the text of a study file, whose name is for messages only. All mistakes are returned at once.
     pub fn from_yaml(file: &str, text: &str) -> Result<Self, Problems> {
+        Self::from_yaml_with(file, text, |_| Err("only a study file on disk can name other files".to_owned()))
+    }
+
+    /// The same for a file that may name another one as its `cluster`, of which `open` gets the text or says why it cannot.
+    ///
+    /// ```
+    /// use pollux_tune::space::Study;
+    /// let yaml = "{space: {x: {float: [0, 1]}}, objective: {minimize: loss}, cluster: dgx.yaml}";
+    /// let open = |name: &str| if name == "dgx.yaml" { Ok("cluster: 2x8xa100".to_owned()) } else { Err("not there".to_owned()) };
+    /// let study = Study::from_yaml_with("study.yaml", yaml, open)?;
+    /// assert_eq!(study.cluster.unwrap().to_string(), "2x8xa100");
+    /// # Ok::<(), pollux_tune::space::Problems>(())
+    /// ```
+    pub fn from_yaml_with(
+        file: &str,
+        text: &str,
+        open: impl FnOnce(&str) -> Result<String, String>,
+    ) -> Result<Self, Problems> {
         let mut reader = Reader::new(text);
-        let study = reader.study(text);
+        let study = reader.study(text, open);
         match study {
             Some(study) if reader.is_clean() => Ok(study),
+            _ => Err(reader.finish(file)),
+        }
+    }
+}
+
+impl ClusterSpec {
+    /// Reads `cluster` of a cluster file, which may be a study file. Of the rest only keys and types are checked.
+    ///
+    /// ```
+    /// use pollux_tune::space::ClusterSpec;
+    /// assert_eq!(ClusterSpec::from_yaml("dgx.yaml", "cluster: 2x8xa100")?.groups[0].nodes, 2);
+    /// assert!(ClusterSpec::from_yaml("dgx.yaml", "space: {}").is_err());
+    /// # Ok::<(), pollux_tune::space::Problems>(())
+    /// ```
+    pub fn from_yaml(file: &str, text: &str) -> Result<Self, Problems> {
+        let mut reader = Reader::new(text);
+        let cluster = reader.document(text).and_then(|node| {
+            let values = reader.section(&node, STUDY, "");
+            let text = values.text("cluster");
+            if text.is_none() {
+                let allowed = "a line such as `cluster: 2x8xa100,4x4xt4`".to_owned();
+                reader.wrong(values.place, "cluster", Mistake::Missing { allowed });
+            }
+            reader.groups(&values, text?)
+        });
+        match cluster {
+            Some(cluster) if reader.is_clean() => Ok(cluster),
             _ => Err(reader.finish(file)),
         }
     }
@@ -98,7 +145,7 @@ impl Reader<'_> {
         }
     }
 
-    fn study(&mut self, text: &str) -> Option<Study> {
+    fn study(&mut self, text: &str, open: impl FnOnce(&str) -> Result<String, String>) -> Option<Study> {
         let node = self.document(text)?;
         let values = self.section(&node, STUDY, "");
         let space = self.space(&values);
@@ -106,7 +153,7 @@ impl Reader<'_> {
         let trial = self.trial(values.section("trial")?)?;
         let search = self.search(values.section("search")?, trial.epochs, objectives.len())?;
         let scheduler = scheduler(values.section("scheduler")?)?;
-        let cluster = self.cluster(&values);
+        let cluster = self.cluster(&values, open);
         Some(Study { space, objectives, trial, search, scheduler, cluster })
     }
 
@@ -245,16 +292,45 @@ impl Reader<'_> {
         })
     }
 
-    fn cluster(&mut self, values: &Values<'_>) -> Option<ClusterSpec> {
+    fn cluster(
+        &mut self,
+        values: &Values<'_>,
+        open: impl FnOnce(&str) -> Result<String, String>,
+    ) -> Option<ClusterSpec> {
         let text = values.text("cluster")?;
-        let cluster = text.split(',').map(NodeGroup::parse).collect::<Option<Vec<_>>>();
-        if cluster.is_none() {
+        if !is_yaml(text) {
+            return self.groups(values, text);
+        }
+        let read = |yaml: String| {
+            let first =
+                |problems: Problems| problems.list().first().map_or_else(String::new, Problem::to_string);
+            ClusterSpec::from_yaml(text, &yaml).map_err(first)
+        };
+        match open(text).and_then(read) {
+            Ok(cluster) => Some(cluster),
+            Err(reason) => {
+                let allowed = "a file with a line such as `cluster: 2x8xa100`, beside the study file";
+                self.wrong(values.place("cluster"), "cluster", bad(format!("`{text}` ({reason})"), allowed));
+                None
+            }
+        }
+    }
+
+    fn groups(&mut self, values: &Values<'_>, text: &str) -> Option<ClusterSpec> {
+        let groups = text.split(',').map(NodeGroup::parse).collect::<Option<Vec<_>>>();
+        if groups.is_none() {
             let found = Scalar { text: text.to_owned(), plain: true }.shown();
-            let allowed = "NODESxGPUSxTYPE with commas between, such as 4x4xt4,1x8xa100";
+            let allowed =
+                "NODESxGPUSxTYPE with commas between, such as 4x4xt4,1x8xa100, or a .yaml file that says so";
             self.wrong(values.place("cluster"), "cluster", bad(found, allowed));
         }
-        cluster.map(|groups| ClusterSpec { groups })
+        groups.map(|groups| ClusterSpec { groups })
     }
+}
+
+/// Whether a cluster is the name of a file.
+fn is_yaml(text: &str) -> bool {
+    Path::new(text).extension().is_some_and(|end| end == "yaml" || end == "yml")
 }
 
 fn scheduler(values: &Values<'_>) -> Option<SchedulerSettings> {

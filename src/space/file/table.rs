@@ -72,7 +72,12 @@ pub(super) const STUDY: &[Field] = &[
     field("trial", Kind::Section(TRIAL), None, "How a trial is trained"),
     field("search", Kind::Section(SEARCH), None, "How parameters are chosen and trials stopped early"),
     field("scheduler", Kind::Section(SCHEDULER), None, "How GPUs are divided among trials"),
-    field("cluster", Kind::Text, None, "The GPUs, as NODESxGPUSxTYPE with commas between: `4x4xt4,1x8xa100`"),
+    field(
+        "cluster",
+        Kind::Text,
+        None,
+        "The GPUs, as NODESxGPUSxTYPE with commas between: `4x4xt4,1x8xa100`, or a YAML file with such a `cluster`",
+    ),
 ];
 
 pub(super) const OBJECTIVE: &[Field] = &[
