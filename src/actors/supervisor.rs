@@ -31,6 +31,8 @@ pub(super) struct Advisers {
 
 /// Owns the engine and the journal. Everything that happens comes here, and everything that is to be done comes from here.
 pub(super) struct Supervisor {
+    /// The first to go: the others end when nobody knows them any more, and would be taken for the ones that died.
+    _guard: Guard,
     engine: Engine,
     journal: Box<dyn Journal + Send>,
     clock: Clock,
@@ -41,7 +43,6 @@ pub(super) struct Supervisor {
     alarm: Option<SpawnHandle>,
     /// The journal could not be written: whatever happens from now on has not happened.
     is_deaf: bool,
-    _guard: Guard,
 }
 
 impl Supervisor {
@@ -54,7 +55,7 @@ impl Supervisor {
     ) -> Self {
         let guard = ending.guard("supervisor");
         let (ending, staff, alarm) = (ending.clone(), None, None);
-        Self { engine, journal, clock, watch, ending, staff, alarm, is_deaf: false, _guard: guard }
+        Self { _guard: guard, engine, journal, clock, watch, ending, staff, alarm, is_deaf: false }
     }
 
     fn take(&mut self, input: Input, context: &mut Context<Self>) {

@@ -51,7 +51,7 @@ fn text_of(file: &Path) -> Result<String, Error> {
 /// Other files that a study file names are beside it.
 fn parse(file: &Path, text: &str) -> Result<Study, Problems> {
     let open = |name: &str| {
-        let other = file.parent().unwrap_or(Path::new("")).join(name);
+        let other = file.parent().unwrap_or_else(|| Path::new("")).join(name);
         fs::read_to_string(&other).map_err(|error| format!("cannot read {}: {error}", other.display()))
     };
     Study::from_yaml_with(&file.display().to_string(), text, open)

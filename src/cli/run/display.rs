@@ -7,21 +7,17 @@ use std::{
     time::{Duration, Instant},
 };
 
-use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
+use indicatif::{HumanDuration, MultiProgress, ProgressBar, ProgressStyle};
 
+use super::scene::{Best, Scene};
 use crate::{
     cli::inspect::event,
-    space::{Assignment, Direction, Study, Value},
-    trials::{
-        End,
-        engine::{Active, Engine, Entry, Fact, Phase, SlotId},
-    },
+    space::{Direction, Study, Value},
+    trials::engine::{Engine, Entry, Fact},
 };
 
 /// How often the moving lines move.
 const FRAME: Duration = Duration::from_millis(100);
-/// The most characters of the parameters of a trial.
-const PARAMS: usize = 44;
 
 /// Shows a study on a thread of its own: a terminal that does not take anything must not hold the study up.
 pub(super) struct Display {
@@ -40,14 +36,6 @@ enum Say {
     Scene(Scene),
     Flush(SyncSender<()>),
     End,
-}
-
-/// What there is to see at one moment.
-struct Scene {
-    ended: u64,
-    wanted: u64,
-    summary: String,
-    running: Vec<String>,
 }
 
 impl Speaker {
@@ -98,7 +86,7 @@ impl Display {
             }
             if is_terminal && last.is_none_or(|last| last.elapsed() >= FRAME) {
                 last = Some(Instant::now());
-                let _ = tell.send(Say::Scene(scene(engine, &objectives, &best)));
+                let _ = tell.send(Say::Scene(Scene::of(engine, &objectives, &best)));
             }
         }
     }
@@ -108,36 +96,6 @@ impl Display {
         if let Some(thread) = self.thread.take() {
             // It has nothing left to say if it died.
             let _ = thread.join();
-        }
-    }
-}
-
-/// The best result so far.
-#[derive(Default)]
-struct Best(Option<(f64, String)>);
-
-impl Best {
-    fn see(&mut self, objectives: &[(String, Direction)], engine: &Engine, entries: &[Entry]) {
-        let [(metric, direction)] = objectives else { return };
-        // A study that goes on has results from before.
-        let before = engine.state().ended.iter().filter(|_| self.0.is_none());
-        let before = before.filter_map(|(trial, ended)| match &ended.end {
-            End::Done(values) => Some((*trial, values.first().copied()?)),
-            _ => None,
-        });
-        let new = entries.iter().filter_map(|entry| match &entry.fact {
-            Fact::TrialDone { trial, values } => Some((*trial, values.first().copied()?)),
-            _ => None,
-        });
-        for (trial, value) in before.chain(new).collect::<Vec<_>>() {
-            let is_better = |old: f64| match direction {
-                Direction::Minimize => value < old,
-                Direction::Maximize => value > old,
-            };
-            if self.0.as_ref().is_none_or(|(old, _)| is_better(*old)) {
-                let text = format!("best {metric} {} (trial {trial})", Value::from(value).short());
-                self.0 = Some((value, text));
-            }
         }
     }
 }
@@ -177,56 +135,6 @@ fn line(entry: &Entry, engine: &Engine, is_terminal: bool) -> Option<String> {
     })
 }
 
-fn scene(engine: &Engine, objectives: &[(String, Direction)], best: &Best) -> Scene {
-    let state = engine.state();
-    let busy = state.active.values().map(|active| active.slots.len()).sum::<usize>();
-    let mut summary = format!("{busy} of {} slots in use", state.slot_count());
-    if let Some((_, text)) = &best.0 {
-        summary = format!("{text}, {summary}");
-    }
-    let running = state.active.iter().map(|(trial, active)| {
-        let epochs = format!("epoch {:.1} of {}", active.epochs, engine.study().trial.epochs);
-        let metric = objectives.iter().find_map(|(name, _)| {
-            let value = active.metrics.get(name)?.value();
-            Some(format!("{name} {}", Value::from(value).short()))
-        });
-        let parts = [Some(epochs), metric, Some(place(active)), batch(active)];
-        let parts: Vec<String> = parts.into_iter().flatten().collect();
-        format!("trial {trial:<4} {:PARAMS$}  {}", short(&active.params), parts.join(", "))
-    });
-    Scene {
-        ended: state.ended.len() as u64,
-        wanted: u64::from(engine.study().search.trials),
-        summary,
-        running: running.collect(),
-    }
-}
-
-fn place(active: &Active) -> String {
-    let slots = active.slots.iter().map(SlotId::to_string).collect::<Vec<_>>().join(" ");
-    match active.phase {
-        Phase::Waiting => "waits".to_owned(),
-        Phase::Forming | Phase::Broken => format!("forms on {slots}"),
-        Phase::Pausing => format!("leaves {slots}"),
-        Phase::Running if active.slots.len() > 8 => format!("{} slots", active.slots.len()),
-        Phase::Running => format!("on {slots}"),
-    }
-}
-
-fn batch(active: &Active) -> Option<String> {
-    let total = active.batch?.total(active.slots.len() as u32);
-    Some(format!("batch {total}"))
-}
-
-/// Parameters in as many characters as there are.
-fn short(params: &Assignment) -> String {
-    let text = params.to_string();
-    if text.chars().count() <= PARAMS {
-        return text;
-    }
-    text.chars().take(PARAMS - 1).chain(['…']).collect()
-}
-
 fn print_lines(told: &Receiver<Say>, quiet: bool) {
     let mut out = io::stderr();
     while let Ok(say) = told.recv() {
@@ -240,20 +148,44 @@ fn print_lines(told: &Receiver<Say>, quiet: bool) {
     }
 }
 
+/// How fast a study goes on, since it is watched.
+#[derive(Default)]
+struct Pace {
+    began: Option<(Duration, f64)>,
+}
+
+impl Pace {
+    /// What a study still takes if it goes on like this, once that can be told, from the part of it that is done.
+    fn left(&mut self, now: Duration, part: f64) -> Option<String> {
+        let (then, before) = *self.began.get_or_insert((now, part));
+        let (passed_s, done) = (now.saturating_sub(then).as_secs_f64(), part - before);
+        (done >= 0.02).then(|| {
+            let left = Duration::from_secs_f64(passed_s * (1.0 - part).max(0.0) / done);
+            format!("about {} left", HumanDuration(left))
+        })
+    }
+}
+
 fn move_lines(told: &Receiver<Say>, title: &str) {
     let all = MultiProgress::new();
     let bar = all.add(ProgressBar::new(0));
-    let form = format!("{title}{{pos}} of {{len}} trials {{bar:30}} {{elapsed}}  {{msg}}");
-    bar.set_style(ProgressStyle::with_template(&form).unwrap_or_else(|_| ProgressStyle::default_bar()));
-    let plain = ProgressStyle::with_template("{msg}").unwrap_or_else(|_| ProgressStyle::default_bar());
+    let style =
+        |form: &str| ProgressStyle::with_template(form).unwrap_or_else(|_| ProgressStyle::default_bar());
+    // Cut where the terminal ends: a line that breaks would be taken for two.
+    bar.set_style(style(&format!("{title}{{pos}} of {{len}} trials {{bar:24}} {{elapsed}}{{wide_msg}}")));
+    let plain = style("{wide_msg}");
+    let mut pace = Pace::default();
     let mut lines: Vec<ProgressBar> = Vec::new();
     while let Ok(say) = told.recv() {
         match say {
             Say::Line(line) => drop(all.println(line)),
-            Say::Scene(Scene { ended, wanted, summary, running }) => {
+            Say::Scene(Scene { ended, wanted, part, summary, running }) => {
                 bar.set_length(wanted);
                 bar.set_position(ended);
-                bar.set_message(summary);
+                let left = pace.left(bar.elapsed(), part);
+                bar.set_message(
+                    left.map_or_else(|| format!("  {summary}"), |left| format!(", {left}; {summary}")),
+                );
                 while lines.len() < running.len() {
                     let line = all.add(ProgressBar::new_spinner());
                     line.set_style(plain.clone());
@@ -273,5 +205,20 @@ fn move_lines(told: &Receiver<Say>, title: &str) {
     }
     for line in lines.iter().chain([&bar]) {
         line.finish_and_clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_time_left_is_told_from_what_was_seen() {
+        let mut pace = Pace::default();
+        // Half of it was done when the study was continued.
+        assert_eq!(pace.left(Duration::from_secs(10), 0.5), None);
+        assert_eq!(pace.left(Duration::from_secs(11), 0.51), None);
+        // A tenth in a minute, four left.
+        assert_eq!(pace.left(Duration::from_secs(70), 0.6).as_deref(), Some("about 4 minutes left"));
     }
 }

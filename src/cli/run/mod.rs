@@ -2,6 +2,7 @@
 
 mod display;
 mod machine;
+mod scene;
 mod signals;
 
 use std::{
