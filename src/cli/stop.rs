@@ -62,7 +62,13 @@ pub(super) fn run(arguments: &StopArgs, out: &mut impl Write, notes: &mut impl W
     inspect::status(folder, Format::Text, out)?;
     if !reader.status()?.done {
         let (file, folder) = (reader.folder().study(), folder.display());
-        let go_on = format!("go on with: pollux-tune run {} --folder {folder}", file.display());
+        // As `run` has marked it.
+        let devices = reader.folder().emulated();
+        let emulated = devices.as_deref().and_then(|devices| devices.split_once(", time scale "));
+        let emulated = emulated.map_or_else(String::new, |(cluster, time_scale)| {
+            format!(" --emulate {cluster} --time-scale {time_scale}")
+        });
+        let go_on = format!("go on with: pollux-tune run {} --folder {folder}{emulated}", file.display());
         writeln!(out, "{go_on}").map_err(output_error)?;
     }
     Ok(())

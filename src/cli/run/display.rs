@@ -172,7 +172,7 @@ fn move_lines(told: &Receiver<Say>, title: &str) {
     let style =
         |form: &str| ProgressStyle::with_template(form).unwrap_or_else(|_| ProgressStyle::default_bar());
     // Cut where the terminal ends: a line that breaks would be taken for two.
-    bar.set_style(style(&format!("{title}{{pos}} of {{len}} trials {{bar:24}} {{elapsed}}{{wide_msg}}")));
+    bar.set_style(style(&format!("{title}{{pos}} of {{len}} trials {{bar:20}} {{elapsed}}{{wide_msg}}")));
     let plain = style("{wide_msg}");
     let mut pace = Pace::default();
     let mut lines: Vec<ProgressBar> = Vec::new();

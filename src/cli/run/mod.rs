@@ -166,7 +166,7 @@ pub(super) fn run(
     let finished = finished.with_context(|| {
         format!("the study in {} has not come to its end; the same command goes on with it", folder.display())
     })?;
-    conclude(&finished, &folder, &arguments.file, emulated.as_deref(), out)
+    conclude(&finished, &folder, emulated.as_deref(), out)
 }
 
 /// `studies/cifar10` for `search-spaces/cifar10.yaml`.
@@ -335,7 +335,6 @@ fn log_to(folder: &Path) -> anyhow::Result<()> {
 fn conclude(
     finished: &Finished,
     folder: &Path,
-    file: &Path,
     emulated: Option<&str>,
     out: &mut impl Write,
 ) -> anyhow::Result<Exit> {
@@ -351,15 +350,39 @@ fn conclude(
     writeln!(out, "logs      {}", place.logs().display()).map_err(output_error)?;
     let (line, exit) = match &finished.outcome {
         Outcome::Done => (format!("the study in {} is done", folder.display()), Exit::Done),
-        Outcome::Stopped => {
-            let again = format!("pollux-tune run {} --folder {}", file.display(), folder.display());
-            (format!("stopped; `{again}` goes on"), Exit::Stopped)
-        }
+        Outcome::Stopped => (format!("stopped; to go on: {}", command_line(std::env::args())), Exit::Stopped),
         Outcome::Failed(reason) => (format!("the study has failed: {reason}"), Exit::Failed),
     };
     writeln!(out, "{line}").map_err(output_error)?;
     Ok(exit)
 }
 
+/// A command as a shell takes it.
+fn command_line(words: impl Iterator<Item = String>) -> String {
+    let plain = |letter: char| letter.is_alphanumeric() || "_-./=,:+@%".contains(letter);
+    let quoted = words.map(|word| {
+        if !word.is_empty() && word.chars().all(plain) {
+            word
+        } else {
+            format!("'{}'", word.replace('\'', r"'\''"))
+        }
+    });
+    quoted.collect::<Vec<_>>().join(" ")
+}
+
 /// How many trials are shown at the end.
 const BEST: usize = 10;
+
+#[cfg(test)]
+mod tests {
+    use super::command_line;
+
+    #[test]
+    fn commands_can_be_typed_again() {
+        let words = ["pollux-tune", "run", "my study.yaml", "--emulate", "", "it's"].map(str::to_owned);
+        assert_eq!(
+            command_line(words.into_iter()),
+            r"pollux-tune run 'my study.yaml' --emulate '' 'it'\''s'"
+        );
+    }
+}

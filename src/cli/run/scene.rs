@@ -23,7 +23,7 @@ impl Scene {
     pub(super) fn of(engine: &Engine, objectives: &[(String, Direction)], best: &Best) -> Self {
         let state = engine.state();
         let busy = state.active.values().map(|active| active.slots.len()).sum::<usize>();
-        let mut summary = format!("{busy} of {} slots in use", state.slot_count());
+        let mut summary = format!("{busy} of {} slots", state.slot_count());
         if let Some((_, text)) = &best.0 {
             summary = format!("{text}, {summary}");
         }
