@@ -47,6 +47,7 @@ pub struct Runner {
     study: Study,
     folder: Option<PathBuf>,
     slots: Option<u32>,
+    worker_arguments: Vec<String>,
     watch: Option<SharedWatch>,
     stop: watch::Sender<bool>,
 }
@@ -55,7 +56,14 @@ impl Runner {
     /// A study that is kept in memory only, unless it is given a [folder](Self::folder).
     #[must_use]
     pub fn new(study: Study) -> Self {
-        Self { study, folder: None, slots: None, watch: None, stop: watch::Sender::new(false) }
+        Self {
+            study,
+            folder: None,
+            slots: None,
+            worker_arguments: Vec::new(),
+            watch: None,
+            stop: watch::Sender::new(false),
+        }
     }
 
     /// Keeps the study in this folder, and goes on with what is there.
@@ -69,6 +77,14 @@ impl Runner {
     #[must_use]
     pub const fn slots(mut self, slots: u32) -> Self {
         self.slots = Some(slots);
+        self
+    }
+
+    /// The arguments with which this program is started again as a worker or an emulated node; none by default. A test passes what
+    /// leads to its worker: `["worker", "--exact"]` for a test of the name `worker` that does nothing but serve.
+    #[must_use]
+    pub fn worker_arguments<A: Into<String>>(mut self, arguments: impl IntoIterator<Item = A>) -> Self {
+        self.worker_arguments = arguments.into_iter().map(Into::into).collect();
         self
     }
 
@@ -108,10 +124,11 @@ impl Runner {
     #[cfg(feature = "torch")]
     pub fn run_trainable(self, gpu_type: &GpuType, slots: &[crate::worker::Slot]) -> Result<Finished, Error> {
         let process = |(number, place): (usize, &crate::worker::Slot)| {
-            let place = *place;
+            let (place, arguments) = (*place, self.worker_arguments.clone());
             let start = move |address: &Address, secret: &Secret| {
                 let (node, slot) = (0, number as u32);
-                let launch = crate::worker::Launch { address, secret, node, slot, place, arguments: &[] };
+                let arguments = &arguments[..];
+                let launch = crate::worker::Launch { address, secret, node, slot, place, arguments };
                 crate::worker::launch(&launch).map_err(|error| error.to_string())
             };
             ProcessSpec { slots: 1, start: Arc::new(start) }
@@ -132,6 +149,7 @@ impl Runner {
             let gpu_type = GpuType::new(&group.gpu_type).map_err(engine::Error::from)?;
             for _ in 0..group.nodes {
                 let (number, slots, name) = (nodes.len() as u32, group.gpus, gpu_type.clone());
+                let arguments = self.worker_arguments.clone();
                 let start = move |address: &Address, secret: &Secret| {
                     let launch = crate::emulate::NodeLaunch {
                         address: address.clone(),
@@ -140,7 +158,7 @@ impl Runner {
                         slots: 0..slots,
                         gpu_type: name.clone(),
                         time_scale,
-                        arguments: Vec::new(),
+                        arguments: arguments.clone(),
                     };
                     crate::emulate::launch(&launch).map_err(|error| error.to_string())
                 };

@@ -9,6 +9,7 @@ mod common;
 mod failures;
 mod noise;
 mod rescale;
+mod study;
 
 use pollux_tune::worker::serve_if_worker;
 

@@ -1,0 +1,165 @@
+//! Whole studies of real trainings, whose workers and heads are killed.
+
+use std::{
+    collections::BTreeMap,
+    env, fs,
+    io::{BufRead, BufReader, Lines, Write},
+    path::Path,
+    process::{Child, ChildStdout, Command, Stdio},
+};
+
+use pollux_tune::{
+    actors::Runner,
+    goodput::GpuType,
+    space::Study,
+    store::Reader,
+    trials::engine::{Fact, Outcome},
+    worker::Slot,
+};
+use proptest::test_runner::{RngAlgorithm, TestRng};
+use rand::{Rng, RngExt};
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::common::Folder;
+
+const FOLDER: &str = "POLLUX_TUNE_TEST_STUDY";
+const TRIALS: u32 = 6;
+const EPOCHS: f64 = 30.0;
+
+fn study() -> Study {
+    let yaml = format!(
+        "
+space: {{lr: {{log: [1e-3, 1e-1]}}, hidden: {{int: [16, 256]}}}}
+objective: {{maximize: accuracy}}
+trial: {{trainable: net, epochs: {EPOCHS}, initial_batch: 24, max_batch: 200, checkpoint_interval: 1s}}
+search: {{trials: {TRIALS}, parallel: 2}}
+scheduler: {{interval: 1s}}
+"
+    );
+    Study::from_yaml("study.yaml", &yaml).expect("a study")
+}
+
+/// Not a test: the head of the studies below, which says what happens. Started by `cargo test` it does nothing.
+#[test]
+fn head() {
+    let Some(folder) = env::var_os(FOLDER) else { return };
+    let gpus = env::var_os("POLLUX_TUNE_TEST_GPUS").is_some();
+    let slots = [0, 1, 2].map(|slot| Slot { threads: 1, cuda: gpus.then_some(slot) });
+    let finished = Runner::new(study())
+        .folder(folder)
+        .worker_arguments(["worker", "--exact", "--nocapture"])
+        .watch(|_, entries| entries.iter().for_each(|entry| say(&entry.fact)))
+        .run_trainable(&GpuType::new("cpu").expect("a name"), &slots)
+        .expect("it runs");
+    assert_eq!(finished.outcome, Outcome::Done);
+}
+
+/// Past the harness, which would keep it until the end.
+fn say(fact: &Fact) {
+    let _ = writeln!(std::io::stdout(), "{fact:?}");
+}
+
+struct Head {
+    process: Child,
+    lines: Lines<BufReader<ChildStdout>>,
+}
+
+impl Head {
+    fn start(folder: &Path) -> Self {
+        let mut process = Command::new(env::current_exe().expect("this program"))
+            .args(["study::head", "--exact", "--nocapture"])
+            .env(FOLDER, folder)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("it starts");
+        let lines = BufReader::new(process.stdout.take().expect("a pipe")).lines();
+        Self { process, lines }
+    }
+
+    fn workers(&self) -> Vec<Pid> {
+        let parent = self.process.id().to_string();
+        let is_child = |pid: &i32| {
+            let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+            // The name may hold anything, but ends with the last bracket.
+            stat.rsplit(')').next().and_then(|rest| rest.split(' ').nth(2)).is_some_and(|of| of == parent)
+        };
+        let all = fs::read_dir("/proc").expect("processes").flatten();
+        let pids = all.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+        pids.filter(is_child).filter_map(Pid::from_raw).collect()
+    }
+
+    /// Waits for the next fact; none when the head is gone.
+    fn next(&mut self) -> Option<String> {
+        self.lines.next().and_then(Result::ok)
+    }
+}
+
+/// Exactly the trials that were asked for, each done once, after all of its epochs.
+fn check(folder: &Path) {
+    let mut ends: BTreeMap<u32, u32> = BTreeMap::new();
+    let mut epochs: BTreeMap<u32, f64> = BTreeMap::new();
+    for entry in Reader::open(folder).and_then(|reader| reader.entries(0)).expect("a journal") {
+        match entry.fact {
+            Fact::Measured { trial, epochs: now, .. } => {
+                let most = epochs.entry(trial.0).or_default();
+                *most = most.max(now);
+            }
+            Fact::TrialDone { trial, .. } => {
+                let most = epochs.get(&trial.0).copied().unwrap_or_default();
+                assert!(most >= EPOCHS, "trial {trial} was taken for done at epoch {most}");
+                *ends.entry(trial.0).or_default() += 1;
+            }
+            Fact::TrialFailed { trial, reason } => panic!("trial {trial} has failed: {reason}"),
+            _ => {}
+        }
+    }
+    assert_eq!(ends, (0..TRIALS).map(|trial| (trial, 1)).collect());
+}
+
+fn random(seed: u8) -> impl Rng {
+    TestRng::from_seed(RngAlgorithm::ChaCha, &[seed; 32])
+}
+
+#[test]
+fn killed_workers_cost_no_trial() {
+    let (folder, mut random) = (Folder::new(), random(1));
+    let mut head = Head::start(folder.path());
+    let (mut kills, mut quiet) = (0, 12);
+    while head.next().is_some() {
+        quiet -= 1;
+        let workers = head.workers();
+        if quiet <= 0 && kills < 6 && !workers.is_empty() {
+            // It may have been the end of the study.
+            let _ = kill_process(workers[random.random_range(0..workers.len())], Signal::KILL);
+            (kills, quiet) = (kills + 1, random.random_range(5..25));
+        }
+    }
+    assert!(head.process.wait().expect("it has ended").success());
+    assert!(kills >= 3, "only {kills} workers were killed");
+    check(folder.path());
+}
+
+#[test]
+fn a_killed_head_goes_on_where_it_was() {
+    let (folder, mut random) = (Folder::new(), random(2));
+    let mut heads = 0;
+    loop {
+        let mut head = Head::start(folder.path());
+        heads += 1;
+        let facts = if heads <= 4 { random.random_range(10..50) } else { usize::MAX };
+        let mut heard = 0;
+        while heard < facts && head.next().is_some() {
+            heard += 1;
+        }
+        if heard == facts {
+            head.process.kill().expect("it is ours");
+        }
+        if head.process.wait().expect("it has ended").success() {
+            break;
+        }
+        assert_eq!(heard, facts, "a head has failed");
+    }
+    assert!(heads >= 3, "only {heads} heads");
+    check(folder.path());
+}
