@@ -2,7 +2,7 @@ use std::io;
 
 use thiserror::Error;
 
-use crate::{store, trials::engine, wire};
+use crate::{emulate, store, trials::engine, wire};
 
 /// Why a study could not be run.
 #[derive(Debug, Error)]
@@ -16,6 +16,9 @@ pub enum Error {
     /// The way to the workers.
     #[error(transparent)]
     Wire(#[from] wire::Error),
+    /// What was asked for cannot be emulated.
+    #[error(transparent)]
+    Emulation(#[from] emulate::Error),
     /// The folder holds another study.
     #[error(
         "the study in the folder has another `{part}`: give another folder, or the study file it began with"
@@ -74,6 +77,7 @@ impl Error {
             Self::Store(_)
             | Self::Engine(_)
             | Self::Wire(_)
+            | Self::Emulation(_)
             | Self::Differs { .. }
             | Self::TooFewSlots { .. }
             | Self::NoProgram

@@ -144,6 +144,10 @@ impl Runner {
     /// This program is started again for each machine, so the first thing that it does must be
     /// [`serve_if_node`](crate::emulate::serve_if_node).
     pub fn run_emulated(self, cluster: &ClusterSpec, time_scale: f64) -> Result<Finished, Error> {
+        let Some(Program::Trainable(trainable)) = &self.study.trial.program else {
+            return Err(Error::NoProgram);
+        };
+        crate::emulate::check(trainable, cluster)?;
         let mut nodes = Vec::new();
         for group in &cluster.groups {
             let gpu_type = GpuType::new(&group.gpu_type).map_err(engine::Error::from)?;

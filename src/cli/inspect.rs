@@ -24,9 +24,10 @@ pub(crate) enum Error {
     NoTrial { trial: u32, folder: String, count: usize },
 }
 
-/// Whether the study, rather than the machine, is to blame.
+/// Whether the user can mend it: another folder, or room for this one, will do.
 pub(crate) const fn is_of_input(error: &store::Error) -> bool {
     !error.is_of_environment()
+        || matches!(error, store::Error::NotWritable { .. } | store::Error::Full { .. })
 }
 
 /// How the study stands, in a few lines.

@@ -22,6 +22,16 @@ pub enum Error {
         /// What it may be.
         allowed: &'static str,
     },
+    /// GPUs on which nothing is known.
+    #[error("`{trainable}` was not measured on GPUs of type `{gpu_type}`, allowed are {allowed}")]
+    UnknownType {
+        /// What is trained.
+        trainable: String,
+        /// The type of the GPUs.
+        gpu_type: String,
+        /// The types that were measured.
+        allowed: String,
+    },
     /// A step whose time is not known.
     #[error(
         "how long a step of `{trainable}` takes on `{gpu_type}` GPUs with {per_gpu} examples on each was not measured; \

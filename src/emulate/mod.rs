@@ -10,6 +10,7 @@
 //! *Architecture invariant:* a worker that trains follows from its state and the time, and wakes up only when somebody is to be
 //! told: its cost grows neither with the number of steps nor with the size of the model.
 
+mod check;
 mod checkpoint;
 mod course;
 mod desk;
@@ -24,5 +25,6 @@ mod session;
 mod tests;
 mod training;
 
+pub use check::check;
 pub use error::Error;
 pub use process::{NodeLaunch, launch, serve_if_node};

@@ -82,9 +82,10 @@ impl Error {
             io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
                 Self::Full { path, source: source.into() }
             }
-            io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
-                Self::NotWritable { path, source: source.into() }
-            }
+            io::ErrorKind::PermissionDenied
+            | io::ErrorKind::ReadOnlyFilesystem
+            | io::ErrorKind::NotADirectory
+            | io::ErrorKind::AlreadyExists => Self::NotWritable { path, source: source.into() },
             _ => Self::Failed { doing, path, source: source.into() },
         }
     }
@@ -121,10 +122,16 @@ mod tests {
             of(io::ErrorKind::StorageFull),
             "no space left for study: make some, and run the study again to go on"
         );
-        for kind in [io::ErrorKind::PermissionDenied, io::ErrorKind::ReadOnlyFilesystem] {
+        let refused = [
+            io::ErrorKind::PermissionDenied,
+            io::ErrorKind::ReadOnlyFilesystem,
+            io::ErrorKind::NotADirectory,
+            io::ErrorKind::AlreadyExists,
+        ];
+        for kind in refused {
             assert_eq!(of(kind), "cannot write study: give a folder that can be written");
         }
-        assert_eq!(of(io::ErrorKind::NotADirectory), "cannot write study");
+        assert_eq!(of(io::ErrorKind::TimedOut), "cannot write study");
         assert!(Error::io("write", path, io::ErrorKind::StorageFull.into()).is_of_environment());
         assert!(!Error::NoStudy(path.to_owned()).is_of_environment());
     }

@@ -210,3 +210,39 @@ fn emulated_and_real_trials_do_not_mix() {
     assert_eq!(Head::start(&root, &[]).end(), Some(2));
     clean(&root);
 }
+
+/// What cannot be run leaves no trace.
+#[test]
+fn impossible_wishes_are_told_before_anything_is_written() {
+    let root = folder("impossible");
+    let file = root.with_extension("yaml");
+    let text =
+        "space: {lr: {log: [1e-4, 1e-1]}}\nobjective: {maximize: accuracy}\ntrial: {trainable: cifar10}\n";
+    let run = |text: &str, place: &Path, cluster: &str| {
+        fs::write(&file, text).unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_pollux-tune"));
+        let output = command.arg("run").arg(&file).args(["--emulate", cluster, "--folder"]).arg(place);
+        let output = output.output().unwrap();
+        (output.status.code(), String::from_utf8(output.stderr).unwrap())
+    };
+    let (code, said) = run(text, &root, "1x4xh100");
+    assert_eq!(
+        (code, said.as_str()),
+        (
+            Some(2),
+            "error: `cifar10` was not measured on GPUs of type `h100`, allowed are a100, rtx2080ti, t4\n"
+        )
+    );
+    let (code, said) = run(&text.replace("cifar10", "mnist"), &root, "1x4xt4");
+    assert!(
+        code == Some(2) && said.contains("no measurements of `mnist`: allowed are bert, cifar10"),
+        "{said}"
+    );
+    let (code, said) = run(text, &root, "");
+    assert!(code == Some(2) && said.contains("names no `cluster` to emulate"), "{said}");
+    assert!(!root.exists());
+    // The folder is a file.
+    let (code, said) = run(text, &file, "1x4xt4");
+    assert!(code == Some(2) && said.contains("give a folder that can be written"), "{said}");
+    fs::remove_file(&file).unwrap();
+}

@@ -163,9 +163,8 @@ pub(super) fn run(
     let finished = work.start(runner);
     drop(signals);
     display.end();
-    let finished = finished.with_context(|| {
-        format!("the study in {} has not come to its end; the same command goes on with it", folder.display())
-    })?;
+    let finished =
+        finished.with_context(|| format!("the study in {} has not come to its end", folder.display()))?;
     conclude(&finished, &folder, emulated.as_deref(), out)
 }
 
@@ -197,19 +196,19 @@ fn work(
 ) -> anyhow::Result<Work> {
     let file = || arguments.file.clone();
     if let Some(text) = &arguments.emulate {
-        let what = match &study.trial.program {
-            Some(Program::Trainable(_)) => None,
-            Some(Program::Command(_)) => Some("a program"),
-            None => Some("neither"),
+        let trainable = match &study.trial.program {
+            Some(Program::Trainable(trainable)) => trainable,
+            Some(Program::Command(_)) => {
+                return Err(Error::NotTrainable { file: file(), what: "a program" }.into());
+            }
+            None => return Err(Error::NotTrainable { file: file(), what: "neither" }.into()),
         };
-        if let Some(what) = what {
-            return Err(Error::NotTrainable { file: file(), what }.into());
-        }
         let cluster = if text.is_empty() {
             study.cluster.clone().ok_or_else(|| Error::NothingToEmulate(file()))?
         } else {
             emulated_cluster(text, notes)?
         };
+        crate::emulate::check(trainable, &cluster).map_err(actors::Error::from)?;
         return Ok(Work::Emulated { cluster, time_scale: arguments.time_scale });
     }
     match &study.trial.program {

@@ -1,0 +1,26 @@
+use serde_json::Map;
+
+use super::error::Error;
+use crate::{goodput::GpuType, sim::Modelled, space::ClusterSpec};
+
+/// Whether a trainable can be emulated on these machines.
+///
+/// ```
+/// use pollux_tune::{emulate, space::ClusterSpec};
+/// let check = |trainable: &str, cluster: &str| emulate::check(trainable, &ClusterSpec::parse(cluster).unwrap());
+/// assert!(check("cifar10", "2x8xa100,4x4xt4").is_ok());
+/// assert!(check("cifar10", "1x8xh100").unwrap_err().to_string().ends_with("allowed are a100, rtx2080ti, t4"));
+/// assert!(check("mnist", "4x4xt4").is_err());
+/// ```
+pub fn check(trainable: &str, cluster: &ClusterSpec) -> Result<(), Error> {
+    let application = Modelled::new(trainable, &Map::new(), 0, 1.0)?.application();
+    let known: Vec<&str> = application.gpu_types().map(GpuType::name).collect();
+    match cluster.groups.iter().find(|group| !known.contains(&group.gpu_type.as_str())) {
+        None => Ok(()),
+        Some(group) => Err(Error::UnknownType {
+            trainable: trainable.to_owned(),
+            gpu_type: group.gpu_type.clone(),
+            allowed: known.join(", "),
+        }),
+    }
+}
