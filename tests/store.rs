@@ -171,7 +171,7 @@ fn what_is_no_study_is_left_alone() {
     assert!(matches!(Reader::open(&root), Err(Error::NoStudy(_))));
     Store::open(&root).expect("it begins anew");
     let below = journal.join("deeper");
-    assert!(matches!(Store::open(&below), Err(Error::Failed { .. })));
+    assert!(matches!(Store::open(&below), Err(Error::NotWritable { .. })));
 }
 
 #[test]

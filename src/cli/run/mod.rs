@@ -152,7 +152,7 @@ pub(super) fn run(
     let emulated = work.emulated();
     check_kind(&folder, emulated.as_deref())?;
     actors::check(&study, &folder)?;
-    if let Some(devices) = &emulated {
+    if let Some(devices) = emulated.as_ref().filter(|_| !is_done(&folder)) {
         Folder::new(&folder).mark_emulated(devices)?;
     }
     log_to(&folder)?;
@@ -165,7 +165,13 @@ pub(super) fn run(
     display.end();
     let finished =
         finished.with_context(|| format!("the study in {} has not come to its end", folder.display()))?;
+    let emulated = Folder::new(&folder).emulated();
     conclude(&finished, &folder, emulated.as_deref(), out)
+}
+
+/// What has come to its end ran on what it ran on.
+fn is_done(folder: &Path) -> bool {
+    Reader::open(folder).and_then(|reader| reader.status()).is_ok_and(|status| status.done)
 }
 
 /// `studies/cifar10` for `search-spaces/cifar10.yaml`.
