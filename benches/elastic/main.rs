@@ -30,9 +30,9 @@ use tch::{Device, Kind, Tensor, nn, nn::ModuleT};
 const SOON: Duration = Duration::from_secs(300);
 /// Rounds of each comparison, if the command line does not say; medians are told.
 const ROUNDS: usize = 5;
-/// The first one is not counted. The rest are four times those of which one is measured for the noise scale.
-const STEPS: u32 = 17;
-const CYCLE: usize = 4;
+/// The first one is not counted. The rest are three times those of which one or two are measured for the noise scale.
+const STEPS: u32 = 25;
+const CYCLE: usize = 8;
 const EXAMPLES: u32 = 4096;
 
 struct Net {

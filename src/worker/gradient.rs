@@ -7,10 +7,53 @@ use super::{
     flat::{Flat, Piece, cut},
     team::Norms,
 };
-use crate::goodput::{ConsecutiveNorms, GradientNorms, GradientSample, NoiseEstimator};
+use crate::{
+    goodput::{ConsecutiveNorms, GradientNorms, GradientSample, NoiseEstimator},
+    wire::Batch,
+};
 
-/// One measurement in so many steps: the averages have a window of a thousand steps, and norms of long vectors are not free.
-const EVERY: u32 = 4;
+/// What the gradients of a step are compared with: without something to compare, noise cannot be told from signal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Comparison {
+    /// Those of the workers of a group with each other.
+    Workers,
+    /// Those of the passes of a step, of a worker that is alone.
+    Passes,
+    /// Those of the two halves of a step that would have had one pass.
+    Halves,
+    /// Those of two steps in a row, where halves will not do. The weights move in between, which looks like noise if they move fast.
+    Steps,
+}
+
+impl Comparison {
+    pub(super) const fn of(workers: u32, passes: u32, total: u32, halves: bool) -> Self {
+        match (workers, passes) {
+            (1, 1) if halves && total > 1 => Self::Halves,
+            (1, 1) => Self::Steps,
+            (1, _) => Self::Passes,
+            _ => Self::Workers,
+        }
+    }
+
+    /// One measurement in so many steps: the averages have a window of a thousand, and neither halves nor the norms of long
+    /// vectors are free.
+    const fn every(self) -> u32 {
+        match self {
+            Self::Halves => 8,
+            Self::Workers | Self::Passes | Self::Steps => 4,
+        }
+    }
+
+    /// Whether the norms of a step are taken: the same for all workers. Those of a single gradient are taken with the next one.
+    pub(super) const fn measures(self, step: u64) -> bool {
+        step % self.every() as u64 == if matches!(self, Self::Steps) { 1 } else { 0 }
+    }
+
+    /// The passes of a step that would have so many.
+    pub(super) const fn passes(self, step: u64, passes: u32) -> u32 {
+        if matches!(self, Self::Halves) && self.measures(step) { 2 } else { passes }
+    }
+}
 
 /// Gathers the gradient statistics of a training, from some of its steps.
 #[derive(Debug)]
@@ -34,12 +77,6 @@ struct Before {
 struct Awaited {
     workers: u32,
     total: u32,
-}
-
-/// Whether the norms of a step are taken: the same for all workers. Those of a single gradient are taken with the next one.
-pub(super) const fn is_measured(step: u64, workers: u32, passes: u32) -> bool {
-    let alone = workers == 1 && passes == 1;
-    step % EVERY as u64 == if alone { 1 } else { 0 }
 }
 
 impl Gradients {
@@ -68,23 +105,25 @@ impl Gradients {
         &mut self,
         flat: &Flat,
         weighting: Option<&Tensor>,
+        comparison: Comparison,
         step: u64,
-        total: u32,
-        passes: u32,
+        batch: Batch,
     ) -> Result<(), Error> {
-        if passes >= 2 {
+        let total = batch.total;
+        if comparison != Comparison::Steps {
             let Some(norms) = self.passes.take() else { return Ok(()) };
+            let passes = comparison.passes(step, batch.accumulation + 1);
             // Each pass has 1 / passes of the loss: its own gradient is that many times as large.
             let (count, n) = (passes, f64::from(passes));
             let sqr_of_mean = squared_norm(&flat.pieces()?, weighting)?;
             let sample =
                 GradientNorms { count, examples: f64::from(total) / n, mean_sqr: norms * n, sqr_of_mean };
-            return self.push(sample);
+            return self.push(sample, comparison);
         }
         let before = self.before.take();
-        if !is_measured(step, 1, 1) {
+        if !comparison.measures(step) {
             // The gradients are there anyway; keeping them costs nothing but the room.
-            if is_measured(step + 1, 1, 1) {
+            if comparison.measures(step + 1) {
                 self.before = flat.fresh().map(|gradients| Before { gradients, batch: total });
             }
             return Ok(());
@@ -95,7 +134,8 @@ impl Gradients {
         let [previous_sqr, current_sqr, product] = products(&cut(&gradients)?, &flat.pieces()?, weighting)?;
         // Rounding must not make a square negative.
         let difference_sqr = 2.0_f64.mul_add(-product, previous_sqr + current_sqr).max(0.0);
-        self.push(ConsecutiveNorms { batch: f64::from(total), previous_sqr, current_sqr, difference_sqr })
+        let batch = f64::from(total);
+        self.push(ConsecutiveNorms { batch, previous_sqr, current_sqr, difference_sqr }, comparison)
     }
 
     /// After a step of several workers, of which the norms of the step before are now known if that was measured.
@@ -107,18 +147,19 @@ impl Gradients {
         total: u32,
     ) -> Result<(), Error> {
         let awaited = self.awaited.take();
-        self.awaited = is_measured(step, workers, 1).then_some(Awaited { workers, total });
+        self.awaited = Comparison::Workers.measures(step).then_some(Awaited { workers, total });
         let Some(Awaited { workers, total }) = awaited else { return Ok(()) };
-        self.push(GradientNorms {
+        let sample = GradientNorms {
             count: workers,
             examples: f64::from(total) / f64::from(workers),
             mean_sqr: known.local_sq,
             sqr_of_mean: known.reduced_sq,
-        })
+        };
+        self.push(sample, Comparison::Workers)
     }
 
-    fn push(&mut self, sample: impl Into<GradientSample>) -> Result<(), Error> {
-        Ok(self.noise.push_for(sample, EVERY)?)
+    fn push(&mut self, sample: impl Into<GradientSample>, comparison: Comparison) -> Result<(), Error> {
+        Ok(self.noise.push_for(sample, comparison.every())?)
     }
 }
 
@@ -182,6 +223,10 @@ mod tests {
         flat.backward(&loss).expect("a pass");
     }
 
+    const fn batch(total: u32) -> Batch {
+        Batch { total, accumulation: 0 }
+    }
+
     fn near(found: f64, expected: f64) -> bool {
         (found - expected).abs() < 1e-5 * expected.abs()
     }
@@ -196,7 +241,7 @@ mod tests {
             let slopes = [step as f64 + 1.0, if step == 5 { 3.0 } else { 1.0 } / 64.0];
             backward(&mut flat, &variables, slopes);
             let before = gradients.noise.state();
-            gradients.step_alone(&flat, None, step, 10, 1).expect("norms");
+            gradients.step_alone(&flat, None, Comparison::Steps, step, batch(10)).expect("norms");
             if gradients.noise.state() != before {
                 seen.push(step);
             }
@@ -220,11 +265,11 @@ mod tests {
         let (mut flat, variables) = model();
         let mut gradients = Gradients::new(NoiseEstimator::new(10.0).expect("a batch"));
         backward(&mut flat, &variables, [1.0, 1.0]);
-        gradients.step_alone(&flat, None, 0, 10, 1).expect("norms");
-        gradients.step_alone(&flat, None, 1, 20, 1).expect("norms");
-        gradients.step_alone(&flat, None, 4, 10, 1).expect("norms");
+        gradients.step_alone(&flat, None, Comparison::Steps, 0, batch(10)).expect("norms");
+        gradients.step_alone(&flat, None, Comparison::Steps, 1, batch(20)).expect("norms");
+        gradients.step_alone(&flat, None, Comparison::Steps, 4, batch(10)).expect("norms");
         gradients.interrupt();
-        gradients.step_alone(&flat, None, 5, 10, 1).expect("norms");
+        gradients.step_alone(&flat, None, Comparison::Steps, 5, batch(10)).expect("norms");
         assert_eq!(gradients.noise.stats(), None);
     }
 
@@ -238,11 +283,22 @@ mod tests {
             gradients.pass(&flat, None, pass == 0).expect("norms");
             flat.add_up(pass == 0).expect("a sum");
         }
-        gradients.step_alone(&flat, None, 0, 10, 2).expect("norms");
+        gradients.step_alone(&flat, None, Comparison::Halves, 0, batch(10)).expect("norms");
         // The squared norms of the passes are 5 and 45, that of their mean is 20.
         let expected = GradientNorms { count: 2, examples: 5.0, mean_sqr: 25.0, sqr_of_mean: 20.0 }.stats();
         let (expected, found) = (expected.expect("norms"), gradients.noise.stats().expect("a step"));
         assert!(near(found.var, expected.var) && near(found.sqr, expected.sqr), "{found:?}");
+    }
+
+    #[test]
+    fn halves_are_two_passes_in_one_step_of_eight() {
+        let halves = Comparison::of(1, 1, 10, true);
+        assert_eq!((0..17).map(|step| halves.passes(step, 1)).filter(|&passes| passes == 2).count(), 3);
+        let others = [(1, 1, 10, false), (1, 1, 1, true), (1, 3, 10, true), (2, 1, 10, true)];
+        let others =
+            others.map(|(workers, passes, total, halves)| Comparison::of(workers, passes, total, halves));
+        assert_eq!(others, [Comparison::Steps, Comparison::Steps, Comparison::Passes, Comparison::Workers]);
+        assert!(others.iter().all(|other| (0..9).all(|step| other.passes(step, 3) == 3)));
     }
 
     #[test]

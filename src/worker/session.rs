@@ -14,7 +14,7 @@ use super::{
     descent::Descent,
     error::Error,
     flat::{Flat, copy},
-    gradient::{Gradients, is_measured},
+    gradient::{Comparison, Gradients},
     loader::Loader,
     share,
     team::{Agreed, Norms, Team, Word},
@@ -197,9 +197,11 @@ impl Session {
         }
     }
 
-    /// Whether the gradients of the next step are measured.
-    const fn measures(&self, team: &Team, passes: u32) -> bool {
-        self.task.measure_noise && is_measured(self.steps, team.size, passes)
+    /// What gradients are compared with, if they are.
+    fn comparison(&self, team: &Team, batch: Batch) -> Option<Comparison> {
+        let compare =
+            || Comparison::of(team.size, batch.accumulation + 1, batch.total, self.model.may_be_halved());
+        self.task.measure_noise.then(compare)
     }
 
     /// One optimizer step. After an error of the group, everything is as before the step.
@@ -233,10 +235,14 @@ impl Session {
 
     /// Forward and backward passes, the last one with the reduction. Says what was agreed, the norms and the loss here.
     fn backward(&mut self, team: &mut Team, batch: Batch) -> Result<(Agreed, Option<Norms>, f64), Error> {
-        let passes = batch.accumulation + 1;
-        let total = u64::from(batch.total);
-        let shares = shares(self.examples, total, team, passes);
-        let measured = self.measures(team, passes);
+        let comparison = self.comparison(team, batch);
+        let (steps, total) = (self.steps, u64::from(batch.total));
+        let passes_of = move |step: u64| {
+            let passes = batch.accumulation + 1;
+            comparison.map_or(passes, |comparison| comparison.passes(steps + step, passes))
+        };
+        let (shares, passes) = (shares(self.examples, total, team, passes_of), passes_of(0));
+        let measured = comparison.is_some_and(|comparison| comparison.measures(steps));
         if team.size > 1 {
             self.flat.clear_gradients()?;
         }
@@ -300,21 +306,18 @@ impl Session {
         if !first_together {
             self.seen.losses.push(known);
         }
-        let gathered = match norms {
-            Some(norms) => {
-                self.word.loss = loss;
-                self.word.norms = norms;
-                if self.task.measure_noise {
-                    self.gradients.step_together(agreed.norms, self.steps, team.size, batch.total)
-                } else {
-                    Ok(())
-                }
+        if let Some(norms) = norms {
+            self.word.loss = loss;
+            self.word.norms = norms;
+        }
+        let gathered = match self.comparison(team, batch) {
+            None => Ok(()),
+            Some(Comparison::Workers) => {
+                self.gradients.step_together(agreed.norms, self.steps, team.size, batch.total)
             }
-            None if !self.task.measure_noise => Ok(()),
-            None => {
-                let passes = batch.accumulation + 1;
+            Some(comparison) => {
                 let weighting = self.descent.weighting();
-                self.gradients.step_alone(&self.flat, weighting, self.steps, batch.total, passes)
+                self.gradients.step_alone(&self.flat, weighting, comparison, self.steps, batch)
             }
         };
         gathered.map_err(|error| match error {
@@ -351,7 +354,7 @@ impl Session {
             self.gradients.noise.reset();
             self.gradients.interrupt();
         }
-        if !self.measures(team, batch.accumulation + 1) {
+        if !self.comparison(team, batch).is_some_and(|comparison| comparison.measures(self.steps)) {
             return Ok(());
         }
         let had_weighting = self.descent.weighting().is_some();
@@ -418,16 +421,17 @@ impl Session {
 }
 
 /// What this worker loads, pass by pass: of this step, then of the next ones.
-fn shares(
+fn shares<P: Fn(u64) -> u32 + Clone>(
     examples: u64,
     total: u64,
     team: &Team,
-    passes: u32,
-) -> impl Iterator<Item = Range<u64>> + Clone + use<> {
+    passes_of: P,
+) -> impl Iterator<Item = Range<u64>> + Clone + use<P> {
     let (rank, size) = (team.rank, team.size);
     (0_u64..).flat_map(move |step| {
         let start = examples + step * total;
         let mine = share(&(start..start + total), rank, size);
+        let passes = passes_of(step);
         (0..passes).map(move |pass| share(&mine, pass, passes))
     })
 }

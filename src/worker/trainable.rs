@@ -83,6 +83,14 @@ pub trait Trainable {
     /// The mean loss of a batch, in training mode.
     fn loss(&self, batch: &[Tensor]) -> Result<Tensor, BoxError>;
 
+    /// Whether the loss of a batch is the mean of those of its halves, more or less. A worker that is alone then computes one step
+    /// in eight in two halves, and learns the noise scale from their difference. Say no where examples of a batch are compared
+    /// with each other, as in contrastive losses: gradients of steps in a row take the place of halves, which takes the
+    /// movement of the weights for noise.
+    fn may_be_halved(&self) -> bool {
+        true
+    }
+
     /// Metrics of a batch in evaluation mode, each **summed** over its examples, so that batches and workers can be added up.
     fn evaluate(&self, _batch: &[Tensor]) -> Result<Vec<(&'static str, Tensor)>, BoxError> {
         Ok(Vec::new())

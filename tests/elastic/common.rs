@@ -34,6 +34,7 @@ pub(crate) struct Net {
     adam: bool,
     mischief: String,
     jitter: f32,
+    whole: bool,
 }
 
 impl Net {
@@ -53,7 +54,8 @@ impl Net {
         let mischief = params.text("mischief").unwrap_or("none").to_owned();
         let (lr, adam) = (params.float("lr")?, params.bool("adam").unwrap_or(false));
         let jitter = params.float("jitter").unwrap_or(0.1) as f32;
-        Ok(Self { layers, lr, adam, mischief, jitter })
+        let whole = params.bool("whole").unwrap_or(false);
+        Ok(Self { layers, lr, adam, mischief, jitter, whole })
     }
 }
 
@@ -82,6 +84,10 @@ impl Trainable for Net {
         }
         let loss = self.layers.forward_t(&batch[0], true).cross_entropy_for_logits(&batch[1]);
         Ok(if self.mischief == "nan" { loss * f64::NAN } else { loss })
+    }
+
+    fn may_be_halved(&self) -> bool {
+        !self.whole
     }
 
     fn evaluate(&self, batch: &[Tensor]) -> Result<Vec<(&'static str, Tensor)>, BoxError> {

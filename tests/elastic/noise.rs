@@ -11,8 +11,8 @@ use tch::{Device, Kind, Tensor, nn};
 use crate::common::{EXAMPLES, Folder, Net, STEPS, pool, state, task, train_in_passes};
 
 /// With a learning rate of nothing the weights stay where they are, so that every step measures the same.
-fn params(adam: bool) -> serde_json::Value {
-    json!({"lr": 1e-12, "init": 5, "jitter": 0.0, "hidden": 8, "adam": adam})
+fn params(adam: bool, whole: bool) -> serde_json::Value {
+    json!({"lr": 1e-12, "init": 5, "jitter": 0.0, "hidden": 8, "adam": adam, "whole": whole})
 }
 
 /// All gradients of single examples, one in a row.
@@ -66,14 +66,14 @@ fn expected(weighting: Option<&Tensor>) -> Noise {
 fn measured(
     mut pool: Pool,
     folder: &Folder,
-    adam: bool,
+    (adam, whole): (bool, bool),
     slots: &[u32],
     per_worker: u32,
 ) -> (Pool, Vec<Noise>) {
     let mut found = Vec::new();
     for seed in 0..10 {
-        let mut task =
-            task(folder, &format!("noise-{seed}-{}-{per_worker}-{adam}", slots.len()), params(adam));
+        let name = format!("noise-{seed}-{}-{per_worker}-{adam}-{whole}", slots.len());
+        let mut task = task(folder, &name, params(adam, whole));
         task.seed = seed;
         let (back, all) = train_in_passes(pool, task, slots, per_worker, |_, _| {});
         pool = back;
@@ -101,10 +101,13 @@ fn all_estimators_agree_with_the_gradients_of_single_examples() {
     let folder = Folder::new();
     let mut pool = pool(2, &folder);
     let expected = expected(None);
-    for (what, slots, per_worker) in
-        [("two workers", &[0, 1][..], 1000), ("one worker", &[0], 1000), ("one worker, four passes", &[0], 6)]
-    {
-        let (back, found) = measured(pool, &folder, false, slots, per_worker);
+    for (what, slots, per_worker, whole) in [
+        ("two workers", &[0, 1][..], 1000, false),
+        ("one worker, halves", &[0], 1000, false),
+        ("one worker, steps in a row", &[0], 1000, true),
+        ("one worker, four passes", &[0], 6, false),
+    ] {
+        let (back, found) = measured(pool, &folder, (false, whole), slots, per_worker);
         pool = back;
         assert_agrees(found.iter().map(|noise| noise.var), expected.var, &format!("variance of {what}"));
         assert_agrees(found.iter().map(|noise| noise.sqr), expected.sqr, &format!("signal of {what}"));
@@ -116,11 +119,11 @@ fn all_estimators_agree_with_the_gradients_of_single_examples() {
 fn adamw_measures_what_its_steps_see() {
     let folder = Folder::new();
     let mut pool = pool(2, &folder);
-    for slots in [&[0, 1][..], &[0]] {
-        let (back, found) = measured(pool, &folder, true, slots, 1000);
+    for (slots, whole) in [(&[0, 1][..], false), (&[0], false), (&[0], true)] {
+        let (back, found) = measured(pool, &folder, (true, whole), slots, 1000);
         pool = back;
         let ratios = found.into_iter().enumerate().map(|(seed, noise)| {
-            let state = state(&folder, &format!("noise-{seed}-{}-1000-true", slots.len()));
+            let state = state(&folder, &format!("noise-{seed}-{}-1000-true-{whole}", slots.len()));
             let (_, second) = state.iter().find(|(name, _)| name == "moments.1").expect("second moments");
             let correction = 1.0 - 0.999_f64.powi(STEPS as i32);
             let weighting = ((second / correction).sqrt() + 1e-8).reciprocal();
