@@ -56,7 +56,7 @@ peer:
 paper: ## Repeat the published experiments into target/paper (one to two hours of computing)
 	$(CARGO) run --locked --release -- simulate paper target/paper
 
-bench: bench-engine bench-elastic ## Measure the engine, and elastic training against PyTorch
+bench: bench-engine bench-study bench-elastic ## Measure the engine, studies against Ray Tune, elastic training against PyTorch
 
 bench-engine: ## Measure the goodput engine and the allocator
 	$(CARGO) bench --locked --bench engine
