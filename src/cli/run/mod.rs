@@ -58,7 +58,7 @@ pub(super) struct RunArgs {
     /// Use CPU cores even if there are GPUs
     #[arg(long, help_heading = "Slots")]
     cpu: bool,
-    /// Emulate these machines, such as 2x8xa100,4x4xt4 [without a value: those of the study file]
+    /// Emulate these machines, such as 2x8xa100,4x4xt4 or a YAML file [without a value: those of the study file]
     #[arg(long, value_name = "CLUSTER", num_args = 0..=1, default_missing_value = "", help_heading = "Emulation")]
     emulate: Option<String>,
     /// Real seconds that an emulated second takes
