@@ -22,6 +22,16 @@ pub struct Slot {
     pub cuda: Option<u32>,
 }
 
+/// What a worker's environment has unless it is there already.
+const DEFAULTS: [(&str, &str); 3] = [
+    // Lost connections are told as events, and need no page of libtorch's about each.
+    ("TORCH_CPP_LOG_LEVEL", "FATAL"),
+    // A step frees what the next one needs. To have the memory mapped anew each time took a tenth of a step; glibc keeps what is up to
+    // this large (its limit), and gives nothing back below a terabyte.
+    ("MALLOC_MMAP_THRESHOLD_", "33554432"),
+    ("MALLOC_TRIM_THRESHOLD_", "1099511627776"),
+];
+
 /// A worker that is to be started.
 #[derive(Debug, Clone, Copy)]
 pub struct Launch<'a> {
@@ -59,9 +69,10 @@ pub fn launch(launch: &Launch) -> Result<Command, Error> {
         Some(device) => process.env(DEVICE, device.to_string()),
         None => process.env_remove(DEVICE),
     };
-    // Lost connections are told as events, and need no page of libtorch's about each.
-    if env::var_os("TORCH_CPP_LOG_LEVEL").is_none() {
-        process.env("TORCH_CPP_LOG_LEVEL", "FATAL");
+    for (name, value) in DEFAULTS {
+        if env::var_os(name).is_none() {
+            process.env(name, value);
+        }
     }
     // What a trainable prints is for people, and not part of the head's output.
     process.stdin(Stdio::null()).stdout(Stdio::null());
