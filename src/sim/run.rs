@@ -47,7 +47,7 @@ pub enum Aim {
 }
 
 /// What is simulated, besides the jobs.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Settings {
     /// The machines.
     pub cluster: Cluster,
