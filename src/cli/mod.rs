@@ -168,8 +168,8 @@ struct PaperArgs {
           value_parser = clap::builder::PossibleValuesParser::new(paper::EXPERIMENTS))]
     only: Vec<String>,
     /// How many workloads of each kind to take, and seeds of a study, at most
-    #[arg(long, value_name = "COUNT", default_value_t = 8)]
-    workloads: usize,
+    #[arg(long, value_name = "COUNT", default_value_t = 8, value_parser = clap::value_parser!(u8).range(1..=8))]
+    workloads: u8,
     /// How many to simulate at the same time [default: one for each processor]
     #[arg(long, value_name = "COUNT")]
     threads: Option<usize>,
@@ -460,7 +460,7 @@ fn run(
         Command::Train(arguments) => train::run(&arguments),
         Command::Simulate(SimulateCommand::Paper(PaperArgs { folder, only, workloads, threads })) => {
             let threads = threads.unwrap_or_else(|| thread::available_parallelism().map_or(1, NonZero::get));
-            paper::run(&paper::Settings { folder, only, workloads, threads }, notes)
+            paper::run(&paper::Settings { folder, only, workloads: workloads.into(), threads }, notes)
         }
         Command::Simulate(SimulateCommand::Study(args)) => {
             let threads =
