@@ -44,7 +44,7 @@ const PLACES: usize = 160;
 pub(crate) fn distribution(mut values: Vec<f64>) -> Vec<(f64, f64)> {
     values.sort_by(f64::total_cmp);
     let (count, step) = (values.len(), values.len().div_ceil(PLACES).max(1));
-    let drawn = |place: &usize| place % step == 0 || place + 1 == count;
+    let drawn = |place: &usize| place.is_multiple_of(step) || place + 1 == count;
     (0..count).filter(drawn).map(|place| (values[place], (place + 1) as f64 / count as f64)).collect()
 }
 

@@ -98,7 +98,7 @@ impl Repair {
             for row in cells.chunks_exact_mut(space.width) {
                 let spread = row.iter().map(|cell| u32::from(*cell > 0)).sum::<u32>() > 1;
                 for (cell, tenants) in row.iter_mut().zip(&mut self.tenants) {
-                    *tenants = tenants.saturating_add(u16::from(spread & (*cell > 0)));
+                    *tenants = tenants.saturating_add(u16::from(spread && *cell > 0));
                     *cell = if *tenants > 1 { 0 } else { *cell };
                 }
             }

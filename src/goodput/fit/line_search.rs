@@ -159,7 +159,7 @@ fn onward(from: &End, to: &End) -> Option<f64> {
     let (theta, gamma) = coefficients(from, to);
     let (p, q) = ((gamma - from.slope) + theta, (gamma + (to.slope - from.slope)) + gamma);
     let share = p / q;
-    (share < 0.0 && gamma != 0.0).then(|| from.step + share * (to.step - from.step))
+    (share < 0.0 && gamma != 0.0).then_some(from.step + share * (to.step - from.step))
 }
 
 fn coefficients(from: &End, to: &End) -> (f64, f64) {

@@ -226,7 +226,7 @@ mod tests {
         assert!(profile.record(Shape::single(), 64, 0.5, 0.5).is_err());
     }
 
-    /// Step times of BERT and YOLOv3 on T4, and what scipy 1.17.1 makes of the same objective.
+    /// Step times of BERT and `YOLOv3` on T4, and what scipy 1.17.1 makes of the same objective.
     #[test]
     fn fits_are_those_of_scipy() {
         let bert = [(1, 3, 11, 0.815_892_087, 0.892_440_289), (1, 4, 4, 0.410_983_189, 0.533_363_253)];
