@@ -214,3 +214,6 @@ fn markdown(name: &str, rows: &Done) -> String {
     }
     text
 }
+
+#[cfg(test)]
+mod tests;
