@@ -156,16 +156,20 @@ struct SimulateStudyArgs {
     json: bool,
 }
 
-/// Repeat the published experiments, into a folder of tables and drawings (one to two hours of computing)
+/// Repeat the published experiments, into a folder of tables and drawings (about an hour of computing on two cores)
 #[derive(Debug, Args)]
 #[command(arg_required_else_help = true)]
 struct PaperArgs {
     /// Where to write; what is there of the same name is replaced
     #[arg(value_name = "FOLDER")]
     folder: PathBuf,
-    /// How many workloads of each kind to take, at most
-    #[arg(long, value_name = "COUNT", default_value_t = 8)]
-    workloads: usize,
+    /// Which experiments, with commas between [default: all]; those already in the folder stay
+    #[arg(long, value_name = "EXPERIMENT", value_delimiter = ',',
+          value_parser = clap::builder::PossibleValuesParser::new(paper::EXPERIMENTS))]
+    only: Vec<String>,
+    /// How many workloads of each kind to take, and seeds of a study, at most
+    #[arg(long, value_name = "COUNT", default_value_t = 8, value_parser = clap::value_parser!(u8).range(1..=8))]
+    workloads: u8,
     /// How many to simulate at the same time [default: one for each processor]
     #[arg(long, value_name = "COUNT")]
     threads: Option<usize>,
@@ -454,9 +458,9 @@ fn run(
         Command::Train(arguments) => train::run(&arguments, trainables, out, notes),
         #[cfg(not(feature = "torch"))]
         Command::Train(arguments) => train::run(&arguments),
-        Command::Simulate(SimulateCommand::Paper(PaperArgs { folder, workloads, threads })) => {
+        Command::Simulate(SimulateCommand::Paper(PaperArgs { folder, only, workloads, threads })) => {
             let threads = threads.unwrap_or_else(|| thread::available_parallelism().map_or(1, NonZero::get));
-            paper::run(&paper::Settings { folder, workloads, threads }, notes)
+            paper::run(&paper::Settings { folder, only, workloads: workloads.into(), threads }, notes)
         }
         Command::Simulate(SimulateCommand::Study(args)) => {
             let threads =

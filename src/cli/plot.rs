@@ -37,6 +37,17 @@ pub(crate) struct Series {
     pub(crate) line: Vec<(f64, f64)>,
 }
 
+/// The most places of a distribution that are drawn.
+const PLACES: usize = 160;
+
+/// What share of some values is at most so large, as a line.
+pub(crate) fn distribution(mut values: Vec<f64>) -> Vec<(f64, f64)> {
+    values.sort_by(f64::total_cmp);
+    let (count, step) = (values.len(), values.len().div_ceil(PLACES).max(1));
+    let drawn = |place: &usize| place.is_multiple_of(step) || place + 1 == count;
+    (0..count).filter(drawn).map(|place| (values[place], (place + 1) as f64 / count as f64)).collect()
+}
+
 /// A measured value with its range.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Point {

@@ -2,43 +2,79 @@
 
 use std::{fmt::Write as _, io::Write};
 
-use crate::{alloc::Cluster, sim::World, space::Study};
+use crate::{
+    alloc::Cluster,
+    sim::{TrialReport, World},
+    space::{Algorithm, Study},
+};
 
 use super::{
-    plot::{Figure, Panel, Scale, Series},
+    paper::Experiment,
+    plot::{Figure, Panel, Scale, Series, distribution},
     simulate::Error,
     simulate_study::{PAPER_REALLOC_S, Row, cells, paper_cells, run_all, variants},
 };
 
-/// The study, as it is in `search-spaces`.
+/// The study as it is in `search-spaces`, and without the width, which is then the measured one.
 const STUDY: &str = include_str!("../../search-spaces/table3.yaml");
+const ONE_WIDTH: &str = include_str!("../../search-spaces/table3-one-width.yaml");
 const CLUSTER: &str = "2x8xa100";
 
-/// What is to be written.
-pub(crate) struct Table3 {
-    pub(crate) csv: String,
-    pub(crate) figure: Figure,
-    pub(crate) page: String,
+/// A table of the study: how it is called in the CSV file, and what it shows.
+struct Table {
+    name: &'static str,
+    title: String,
+    rows: Vec<Row>,
 }
 
-/// Simulates the study with some seeds: with cheap changes of GPUs and what contributes, and with those of the paper.
-pub(crate) fn run(seeds: u32, threads: usize, notes: &mut (impl Write + Send)) -> Result<Table3, Error> {
-    let study = Study::from_yaml("table3.yaml", STUDY).expect("it is a study that comes along");
+/// Simulates the study with some seeds: as it is, with the same trials under every policy and what contributes, with the changes of
+/// GPUs of the paper, and with one width.
+pub(crate) fn run(seeds: u32, threads: usize, notes: &mut (impl Write + Send)) -> Result<Experiment, Error> {
+    let read = |text| Study::from_yaml("table3.yaml", text).expect("it is a study that comes along");
+    let (study, one_width) = (read(STUDY), read(ONE_WIDTH));
+    let mut same = study.clone();
+    same.search.algorithm = Algorithm::Random;
     let world = World::new(Cluster::parse(CLUSTER).map_err(Error::Setting)?);
-    let cheap = run_all(variants(&study, &world, &[], true), seeds, threads, notes)?;
-    let dear = World { realloc_s: PAPER_REALLOC_S, ..world };
-    let dear = run_all(variants(&study, &dear, &[], false), seeds, threads, notes)?;
-    let mut page = "\n## Table 3: a hyper-parameter study on two DGX A100\n\n".to_owned();
+    let dear = World { realloc_s: PAPER_REALLOC_S, ..world.clone() };
+    let dearer = format!("The same, where a change of GPUs takes {PAPER_REALLOC_S} s");
+    let wanted = [
+        (
+            "random",
+            "The same random trials under every policy; a change of GPUs takes a second",
+            &same,
+            &world,
+            true,
+        ),
+        ("dear", dearer.as_str(), &same, &dear, false),
+        ("width", "The same with networks of the measured width only; a second", &one_width, &world, false),
+        (
+            "tpe",
+            "The study as it is, with TPE, where trials differ from policy to policy; a second",
+            &study,
+            &world,
+            false,
+        ),
+    ];
+    let mut tables = Vec::new();
+    for (name, title, study, world, ablation) in wanted {
+        let rows = run_all(variants(study, world, &[], ablation), seeds, threads, notes)?;
+        tables.push(Table { name, title: title.to_owned(), rows });
+    }
+    Ok(Experiment { csv: csv(&tables), figure: figure(&tables[0].rows), page: page(&tables, seeds) })
+}
+
+fn page(tables: &[Table], seeds: u32) -> String {
+    let mut page = "## Table 3: a hyper-parameter study on two DGX A100\n\n".to_owned();
     page.push_str("| policy | top 5 | mean trial | makespan | of static |\n|---|---|---|---|---|\n");
     for cells in paper_cells() {
         let _ = writeln!(page, "| the paper's {} |", cells.join(" | "));
     }
-    let _ = writeln!(page, "\nOurs, {seeds} seeds, where a change of GPUs takes a second:\n");
-    page.push_str(&markdown(&cheap));
-    let _ = writeln!(page, "\nWhere it takes {PAPER_REALLOC_S} s:\n");
-    page.push_str(&markdown(&dear));
-    page.push_str("\n![Trials done, and their times](table3.svg)\n");
-    Ok(Table3 { csv: csv(&[("cheap", &cheap), ("dear", &dear)]), figure: figure(&cheap), page })
+    let _ = writeln!(page, "\nOurs, {seeds} seeds, means and standard deviations. Accuracy is synthetic.");
+    for Table { title, rows, .. } in tables {
+        let _ = writeln!(page, "\n{title}:\n");
+        page.push_str(&markdown(rows));
+    }
+    page
 }
 
 fn markdown(rows: &[Row]) -> String {
@@ -52,15 +88,15 @@ fn markdown(rows: &[Row]) -> String {
     text
 }
 
-fn csv(tables: &[(&str, &[Row])]) -> String {
+fn csv(tables: &[Table]) -> String {
     let mut text =
-        "moves,policy,batch_per_gpu,seed,avg_jct_s,makespan_s,top5,gpu_hours,reallocations\n".to_owned();
-    for (moves, rows) in tables {
-        for row in *rows {
+        "table,policy,batch_per_gpu,seed,avg_jct_s,makespan_s,top5,gpu_hours,reallocations\n".to_owned();
+    for Table { name, rows, .. } in tables {
+        for row in rows {
             for (seed, report) in row.reports.iter().enumerate() {
                 let _ = writeln!(
                     text,
-                    "{moves},{},{},{seed},{},{},{},{},{}",
+                    "{name},{},{},{seed},{},{},{},{},{}",
                     row.variant.name,
                     row.batch(),
                     report.avg_jct_s(),
@@ -80,15 +116,11 @@ const DRAWN: usize = 4;
 
 /// Trials that are done by the time, and trials that take at most so long, over all seeds.
 fn figure(rows: &[Row]) -> Figure {
-    let shares = |row: &Row, of: &dyn Fn(&crate::sim::TrialReport) -> f64| {
-        let trials = row.reports.iter().flat_map(|report| &report.trials);
-        let mut values: Vec<f64> = trials.map(of).collect();
-        values.sort_by(f64::total_cmp);
-        let count = values.len() as f64;
-        let line = values.into_iter().enumerate().map(|(place, value)| (value, (place + 1) as f64 / count));
-        Series { label: row.variant.name.clone(), points: Vec::new(), line: line.collect() }
+    let shares = |row: &Row, of: &dyn Fn(&TrialReport) -> f64| {
+        let values = row.reports.iter().flat_map(|report| &report.trials).map(of).collect();
+        Series { label: row.variant.name.clone(), points: Vec::new(), line: distribution(values) }
     };
-    let panel = |title: &str, x_label: &str, of: &dyn Fn(&crate::sim::TrialReport) -> f64| Panel {
+    let panel = |title: &str, x_label: &str, of: &dyn Fn(&TrialReport) -> f64| Panel {
         title: title.to_owned(),
         x_label: x_label.to_owned(),
         x_scale: Scale::Linear,

@@ -134,6 +134,12 @@ impl<'a> Job<'a> {
         left * f64::from(application.initial_batch())
     }
 
+    /// How much of its training is done, from 0 to 1; none at its beginning.
+    pub(super) fn past_share(&self) -> Option<f64> {
+        let application = self.application();
+        Some(self.progress / application.progress_after(application.epochs())).filter(|share| *share > 0.0)
+    }
+
     fn choose_batch(&mut self) -> Result<(), Error> {
         let Some(running) = &mut self.running else { return Ok(()) };
         let plan = self.agent.choose(&running.gpu_type, running.shape);

@@ -14,6 +14,7 @@
 
 mod agent;
 mod application;
+mod autoscale;
 mod builtin;
 mod data;
 mod error;
@@ -28,6 +29,7 @@ mod surface;
 mod workload;
 
 pub use application::Application;
+pub use autoscale::{Cloud, ScaleBy, ScaleReport, Stretch, Thresholds, autoscale, wanted_nodes};
 pub use error::Error;
 pub use modelled::Modelled;
 pub use report::{JobReport, Report};

@@ -47,7 +47,7 @@ pub enum Aim {
 }
 
 /// What is simulated, besides the jobs.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Settings {
     /// The machines.
     pub cluster: Cluster,
@@ -319,6 +319,7 @@ impl<'a> Run<'a> {
                 pinned: self.settings.rules != Rules::Osdi21 && job.is_restarting(),
                 reallocations: job.restarts.unwrap_or(0),
                 realloc_delay_s: job.restart_s,
+                horizon_s: self.horizon_s(job),
                 attained_gpu_s: job.attained_gpu_s,
                 requested_gpus: job.spec.requested_gpus,
                 ..request
@@ -336,6 +337,15 @@ impl<'a> Run<'a> {
             Aim::Completion => {}
         }
         Ok(problem)
+    }
+
+    /// In how many seconds a change of a job's GPUs has to pay off under `goodput`: in the mean time between its changes so far,
+    /// which comes to the paper's factor, or until it ends, as far as its pace so far tells.
+    fn horizon_s(&self, job: &Job) -> Option<f64> {
+        let past = job.past_share().filter(|_| self.settings.policy == PolicyKind::Goodput)?;
+        let (age_s, restarts) = (self.now_s - job.spec.submitted_s, f64::from(job.restarts.unwrap_or(0)));
+        let between_s = (age_s - restarts * job.restart_s).max(0.0) / (restarts + 1.0);
+        Some(between_s.min(age_s * (1.0 - past) / past))
     }
 
     fn request(&mut self, index: usize, fair_gpus: u32) -> Result<TrialRequest, Error> {

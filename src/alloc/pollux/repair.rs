@@ -23,6 +23,9 @@ pub(super) struct Score {
     pub(super) crowding: f64,
 }
 
+/// Cells of a row that are looked at together.
+const PART: usize = 8;
+
 /// Repair, with the memory it needs.
 pub(super) struct Repair {
     free: Vec<u16>,
@@ -31,7 +34,7 @@ pub(super) struct Repair {
     used: Vec<usize>,
     pool_gpus: Vec<u32>,
     /// Distributed trials on each node, in the authors' order of repair.
-    tenants: Vec<u32>,
+    tenants: Vec<u16>,
 }
 
 impl Repair {
@@ -61,13 +64,14 @@ impl Repair {
         let (mut total, mut hash) = (space.pinned, 0_u64);
         for (index, row) in cells.chunks_exact_mut(space.width).enumerate() {
             let rules = &space.rules[index];
-            self.used.clear();
-            self.used.extend(row.iter().enumerate().filter(|(_, cell)| **cell > 0).map(|(node, _)| node));
+            self.find_used(row);
             let pool = self.keep_one_pool(space, row);
             if walks && self.used.len() > 1 {
                 self.leave_taken_networks(row);
             }
-            self.cap_row(row, rules.cap[pool], rng);
+            if walks {
+                self.cap_row(row, rules.cap[pool], rng);
+            }
             let gpus = self.cap_nodes(row, rules.min);
             let distributed = self.used.len() > 1;
             for &node in &self.used {
@@ -90,23 +94,34 @@ impl Repair {
     /// on one node, if two distributed ones come before on that node.
     fn apply_in_steps(&mut self, space: &Space, cells: &mut [u16], rng: &mut ChaCha8Rng) {
         if space.avoid_interference {
-            let distributed = |row: &[u16]| row.iter().filter(|cell| **cell > 0).take(2).count() > 1;
             self.tenants.fill(0);
             for row in cells.chunks_exact_mut(space.width) {
-                let spread = distributed(row);
+                let spread = row.iter().map(|cell| u32::from(*cell > 0)).sum::<u32>() > 1;
                 for (cell, tenants) in row.iter_mut().zip(&mut self.tenants) {
-                    *tenants += u32::from(spread && *cell > 0);
-                    if *tenants > 1 {
-                        *cell = 0;
-                    }
+                    *tenants = tenants.saturating_add(u16::from(spread && *cell > 0));
+                    *cell = if *tenants > 1 { 0 } else { *cell };
                 }
             }
         }
         for (row, rules) in cells.chunks_exact_mut(space.width).zip(&space.rules) {
-            self.used.clear();
-            self.used.extend(row.iter().enumerate().filter(|(_, cell)| **cell > 0).map(|(node, _)| node));
+            // In one pool a row within its limit stays.
+            if space.pools == 1 && row.iter().map(|cell| u32::from(*cell)).sum::<u32>() <= rules.cap[0] {
+                continue;
+            }
+            self.find_used(row);
             let pool = self.keep_one_pool(space, row);
             self.cap_row(row, rules.cap[pool], rng);
+        }
+    }
+
+    /// Nodes where a row has GPUs. Most rows have few, so that cells are passed over several at a time.
+    fn find_used(&mut self, row: &[u16]) {
+        self.used.clear();
+        for (part, cells) in row.chunks(PART).enumerate() {
+            if cells.iter().fold(0, |all, cell| all | cell) > 0 {
+                let used = cells.iter().enumerate().filter(|(_, cell)| **cell > 0);
+                self.used.extend(used.map(|(node, _)| part * PART + node));
+            }
         }
     }
 
@@ -120,6 +135,9 @@ impl Repair {
     /// The pool with most of a row's GPUs; the others are emptied.
     fn keep_one_pool(&mut self, space: &Space, row: &mut [u16]) -> usize {
         let Some(&first) = self.used.first() else { return 0 };
+        if space.pools == 1 {
+            return 0;
+        }
         let pool = space.pool_of[first];
         if self.used.iter().all(|&node| space.pool_of[node] == pool) {
             return pool;

@@ -79,3 +79,12 @@ fn a_long_title_is_set_in_a_smaller_font() {
     assert!((fitting("short", 20.0, WIDTH - 20.0) - 20.0).abs() < 1e-12);
     assert!(fitting(&"long".repeat(50), 20.0, WIDTH - 20.0) < 9.0);
 }
+
+#[test]
+fn a_distribution_ends_at_all_and_is_not_too_long() {
+    assert_eq!(distribution(vec![3.0, 1.0, 2.0, 2.0]), [(1.0, 0.25), (2.0, 0.5), (2.0, 0.75), (3.0, 1.0)]);
+    let long = distribution((0..1000).map(f64::from).collect());
+    assert!(long.len() <= 161 && long.is_sorted(), "{}", long.len());
+    assert_eq!(long.last(), Some(&(999.0, 1.0)));
+    assert!(distribution(Vec::new()).is_empty());
+}

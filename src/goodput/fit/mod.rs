@@ -7,6 +7,8 @@
 //! not "0.01 s slower". The mean squared error stands for its root: same minimum, but smooth where the fit is perfect.
 
 mod kernel;
+mod lbfgsb;
+mod line_search;
 mod objective;
 mod osdi21;
 mod solver;

@@ -87,6 +87,12 @@ pub(super) fn damped_step(hessian: &Matrix, gradient: &[f64], damping: f64) -> O
     Some(step)
 }
 
+/// Solves `H x = b` in place; none if H, of which the lower triangle is given, is not positive definite.
+pub(super) fn cholesky_solve(matrix: &Matrix, x: &mut [f64]) -> Option<()> {
+    solve(&cholesky(matrix, 0.0)?, x);
+    Some(())
+}
+
 /// The inverse of a positive definite matrix of which the lower triangle is given.
 pub(super) fn inverse(matrix: &Matrix) -> Option<Matrix> {
     let lower = cholesky(matrix, 0.0)?;

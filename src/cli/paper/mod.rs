@@ -1,0 +1,219 @@
+//! `pollux-tune simulate paper`: the published experiments again, as tables and drawings.
+//!
+//! [`cases`] are the simulations of workloads, [`drawings`] their figures, [`autoscale`] the training that asks for nodes
+//! by itself; the hyper-parameter study is in [`table3`].
+//!
+//! *Architecture invariant:* the order of the cases decides what is written, not the threads they ran on.
+
+mod autoscale;
+mod cases;
+mod drawings;
+
+use std::{
+    fmt::Write as _,
+    fs,
+    io::Write,
+    path::{Path, PathBuf},
+};
+
+use crate::sim::{Report, Workload, simulate};
+use anyhow::Context;
+
+use self::cases::Case;
+use super::{
+    fit::write_whole,
+    parallel::in_parallel,
+    plot::{self, Figure},
+    simulate::{Error, figures},
+    table3,
+};
+
+/// What to do.
+#[derive(Debug)]
+pub(crate) struct Settings {
+    pub(crate) folder: PathBuf,
+    /// Which experiments, by name; none for all.
+    pub(crate) only: Vec<String>,
+    /// How many workloads of each kind, and seeds of a study.
+    pub(crate) workloads: usize,
+    pub(crate) threads: usize,
+}
+
+/// As many workloads as there are of a kind, at most.
+const ALL: usize = 8;
+
+/// All experiments, in the order of the page.
+pub(crate) const EXPERIMENTS: [&str; 7] =
+    ["load", "table2", "interval", "interference", "types", "table3", "autoscale"];
+
+/// The files of an experiment.
+pub(crate) struct Experiment {
+    pub(crate) csv: String,
+    pub(crate) figure: Figure,
+    pub(crate) page: String,
+}
+
+/// Cases that were simulated, with a report for each workload.
+type Done = Vec<(Case, Vec<Report>)>;
+
+/// Runs everything, and writes a folder of tables and drawings. What was written before by another run stays on the page.
+pub(crate) fn run(settings: &Settings, notes: &mut (impl Write + Send)) -> anyhow::Result<()> {
+    let folder = &settings.folder;
+    fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    let mut done = Done::new();
+    let asked = |name: &str| settings.only.is_empty() || settings.only.iter().any(|only| only == name);
+    for name in EXPERIMENTS.into_iter().filter(|name| asked(name)) {
+        // The files are there, whether or not anybody hears of it.
+        let _ = writeln!(notes, "{name}:");
+        let seeds = settings.workloads.clamp(1, ALL) as u32;
+        let experiment = match name {
+            "table3" => table3::run(seeds, settings.threads, notes)?,
+            "autoscale" => autoscale::run()?,
+            _ => workloads(name, settings, &mut done, notes)?,
+        };
+        write(folder, &format!("{name}.csv"), &experiment.csv)?;
+        write(folder, &format!("{name}.svg"), &plot::svg(&experiment.figure))?;
+        let drawing = format!("\n![{}]({name}.svg)\n", experiment.figure.title);
+        write(folder, &format!("{name}.md"), &(experiment.page + &drawing))?;
+    }
+    let mut page = "# The published experiments again\n".to_owned();
+    for name in EXPERIMENTS {
+        if let Ok(text) = fs::read_to_string(folder.join(format!("{name}.md"))) {
+            page.push('\n');
+            page.push_str(&text);
+        }
+    }
+    write(folder, "README.md", &page)?;
+    let _ = writeln!(notes, "wrote {}", folder.display());
+    Ok(())
+}
+
+fn write(folder: &Path, name: &str, text: &str) -> anyhow::Result<()> {
+    let path = folder.join(name);
+    write_whole(&path, text).with_context(|| format!("cannot write {}", path.display()))
+}
+
+/// An experiment with workloads.
+fn workloads(
+    name: &str,
+    settings: &Settings,
+    done: &mut Done,
+    notes: &mut (impl Write + Send),
+) -> Result<Experiment, Error> {
+    let cases = match name {
+        "load" => cases::load()?,
+        "table2" => cases::table2()?,
+        "interval" => cases::interval()?,
+        "interference" => cases::interference()?,
+        _ => cases::types()?,
+    };
+    let reports = run_all(&cases, settings, done, notes)?;
+    let rows: Done = cases.into_iter().zip(reports).collect();
+    let experiment =
+        Experiment { csv: csv(&rows), figure: drawings::of(name, &rows), page: markdown(name, &rows) };
+    done.extend(rows);
+    Ok(experiment)
+}
+
+/// The reports of each case, one for each workload; what was simulated before is taken from there.
+fn run_all(
+    cases: &[Case],
+    settings: &Settings,
+    done: &Done,
+    notes: &mut (impl Write + Send),
+) -> Result<Vec<Vec<Report>>, Error> {
+    let known = |case: &Case| done.iter().find(|(other, _)| other.is_like(case));
+    let mut jobs: Vec<(usize, Workload)> = Vec::new();
+    for (place, case) in cases.iter().enumerate().filter(|(_, case)| known(case).is_none()) {
+        let workloads = Workload::builtin(case.folder).into_iter().take(settings.workloads);
+        jobs.extend(workloads.map(|workload| (place, workload)));
+    }
+    let results = in_parallel(&jobs, settings.threads, notes, |(place, workload)| {
+        (*place, simulate(workload, &cases[*place].world, &mut |_| {}))
+    });
+    let mut reports: Vec<Vec<Report>> =
+        cases.iter().map(|case| known(case).map_or_else(Vec::new, |(_, reports)| reports.clone())).collect();
+    for (place, report) in results {
+        reports[place].push(report.map_err(Error::Simulation)?);
+    }
+    Ok(reports)
+}
+
+fn mean(reports: &[Report], of: impl Fn(&Report) -> f64) -> f64 {
+    reports.iter().map(of).sum::<f64>() / reports.len().max(1) as f64
+}
+
+fn csv(rows: &Done) -> String {
+    let mut text = String::new();
+    for (case, reports) in rows {
+        for (number, report) in reports.iter().enumerate() {
+            let figures = figures(report);
+            if text.is_empty() {
+                let names: Vec<&str> = figures.keys().map(String::as_str).collect();
+                let _ = writeln!(text, "setting,policy,workload,{}", names.join(","));
+            }
+            let values: Vec<String> = figures.values().map(ToString::to_string).collect();
+            let setting = case.setting.replace(',', ";");
+            let _ = writeln!(text, "{setting},{},{},{}", case.policy(), number + 1, values.join(","));
+        }
+    }
+    text
+}
+
+/// What an experiment is, and where published figures are from.
+fn heading(name: &str) -> (&'static str, &'static str) {
+    match name {
+        "load" => (
+            "Load: mean completion time in seconds, 16 nodes of 4 T4",
+            "Load 1 are 160 jobs in 8 hours. Published: the authors' simulator.",
+        ),
+        "table2" => (
+            "Table 2: the exponent p, and jobs as users request them",
+            "Published: the authors' testbed, of which the figures are rounded; one workload, not eight. What adapts does \
+             not look at requests.",
+        ),
+        "interval" => ("Seconds between two decisions", "Published: the authors' simulator."),
+        "interference" => (
+            "Interference of distributed jobs on one node, under `pollux`",
+            "Published: the authors' simulator, without avoidance.",
+        ),
+        _ => (
+            "Several GPU types, in the world of Sia",
+            "Published: Sia's simulator, ten workloads of each kind, of which five are here, with one decimal of an hour.",
+        ),
+    }
+}
+
+fn markdown(name: &str, rows: &Done) -> String {
+    let (title, source) = heading(name);
+    let counted = rows.iter().map(|(_, reports)| reports.len()).max().unwrap_or(0);
+    let mut text =
+        format!("## {title}\n\n{source} Ours: means over {counted} workloads, times in seconds.\n\n");
+    text.push_str("| setting | policy | published | ours | ratio | p99 | makespan | GPU hours | restarts | worst rho | above 1 |\n");
+    text.push_str("|---|---|---|---|---|---|---|---|---|---|---|\n");
+    for (case, reports) in rows {
+        let ours = mean(reports, Report::avg_jct_s);
+        // What was published is a mean over all workloads.
+        let all = Workload::builtin(case.folder).len().min(ALL);
+        let comparable = case.published_s.filter(|_| reports.len() == all);
+        let [published, ratio] = comparable.map_or([const { String::new() }; 2], |published| {
+            [format!("{published:.0}"), format!("{:.3}", ours / published)]
+        });
+        let _ = writeln!(
+            text,
+            "| {} | `{}` | {published} | {ours:.0} | {ratio} | {:.0} | {:.0} | {:.0} | {:.1} | {:.1} | {:.0} % |",
+            case.setting,
+            case.policy(),
+            mean(reports, |report| report.jct_quantile_s(0.99)),
+            mean(reports, Report::makespan_s),
+            mean(reports, Report::gpu_hours),
+            mean(reports, Report::restarts_per_job),
+            mean(reports, Report::worst_rho),
+            100.0 * mean(reports, Report::unfair_share),
+        );
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests;
