@@ -12,7 +12,7 @@ help: ## List the targets
 
 STUDY ?= search-spaces/cifar10-small.yaml
 
-run: cifar10 ## Run a real study, CIFAR-10 on this machine (5 minutes), or go on with it; gets libtorch and the images first
+run: cifar10 ## Run a real study, CIFAR-10 on this machine (4 to 6 minutes), or go on with it; gets libtorch and the images first
 	$(TORCH) build $(ALL) --bin pollux-tune
 	@scripts/with-libtorch.sh sh -c 'exec "$${CARGO_TARGET_DIR:-target}/debug/pollux-tune" run $(STUDY)'
 
