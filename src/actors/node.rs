@@ -2,6 +2,7 @@ use std::{
     collections::{BTreeMap, VecDeque},
     fs::{File, OpenOptions},
     io,
+    os::unix::process::ExitStatusExt,
     path::PathBuf,
     process,
     sync::{Arc, Mutex, PoisonError},
@@ -9,6 +10,7 @@ use std::{
 };
 
 use actix::{Actor, ActorFutureExt, AsyncContext, Context, Handler, Message, Recipient, WrapFuture};
+use rustix::process::Signal;
 use tokio::{
     process::{Child, Command as Process},
     sync::oneshot,
@@ -29,6 +31,8 @@ use crate::{
 
 /// A worker process that ends so often before it says anything will not do better the next time.
 const TRIES: u32 = 3;
+/// One that is killed may do so more often: that is somebody else's doing.
+const KILLS: u32 = 12;
 /// How long to wait with the next try; twice as long each time.
 const PAUSE: Duration = Duration::from_millis(500);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
@@ -43,6 +47,18 @@ pub(crate) struct NodeSpec {
     pub(crate) gpu_type: GpuType,
     pub(crate) group: u32,
     pub(crate) processes: Vec<ProcessSpec>,
+}
+
+/// How a process ended.
+struct Gone {
+    how: String,
+    is_killed: bool,
+}
+
+impl From<String> for Gone {
+    fn from(how: String) -> Self {
+        Self { how, is_killed: false }
+    }
 }
 
 /// A process that serves some slots, which follow those of the processes before it.
@@ -135,6 +151,8 @@ struct Running {
     kill: Option<oneshot::Sender<()>>,
     /// Ends since a worker of it last said hello.
     failures: u32,
+    /// Those of them that were not the work of `SIGKILL`.
+    faults: u32,
 }
 
 impl Node {
@@ -166,7 +184,7 @@ impl Node {
                 let ended = watch(child, killed).into_actor(self);
                 context.spawn(ended.map(move |how, actor, context| actor.ended(process, &how, context)));
             }
-            Err(problem) => self.ended(process, &problem, context),
+            Err(problem) => self.ended(process, &problem.into(), context),
         }
     }
 
@@ -185,7 +203,7 @@ impl Node {
     }
 
     /// A process is gone: another one takes its place.
-    fn ended(&mut self, process: usize, how: &str, context: &mut Context<Self>) {
+    fn ended(&mut self, process: usize, Gone { how, is_killed }: &Gone, context: &mut Context<Self>) {
         tracing::warn!(node = %self.spec.node, process, how, "a worker process has ended");
         let own = |(place, desk): (usize, &Desk)| (desk.process == process).then_some(place);
         let places: Vec<usize> = self.desks.iter().enumerate().filter_map(own).collect();
@@ -195,8 +213,9 @@ impl Node {
         let running = &mut self.processes[process];
         running.kill = None;
         running.failures += 1;
+        running.faults += u32::from(!is_killed);
         let failures = running.failures;
-        if failures >= TRIES && !self.has_joined {
+        if (running.faults >= TRIES || failures >= KILLS) && !self.has_joined {
             let said = super::command::tail(&self.log(process)).unwrap_or_default();
             let log = self.log(process);
             let reason = format!("{how}; it said, in {}:\n{said}", log.display());
@@ -241,7 +260,8 @@ impl Node {
         let slot = self.slot(place);
         self.directory().insert(slot, store);
         self.desks[place].line = Some((worker, line));
-        self.processes[self.desks[place].process].failures = 0;
+        let process = &mut self.processes[self.desks[place].process];
+        (process.failures, process.faults) = (0, 0);
         if self.has_joined {
             self.around.supervisor.do_send(Input::WorkerJoined { slot }.into());
         } else if self.desks.iter().all(|desk| desk.line.is_some()) {
@@ -295,7 +315,7 @@ impl Desk {
 }
 
 /// Waits for the end of a process, or brings it about.
-async fn watch(mut child: Child, killed: oneshot::Receiver<()>) -> String {
+async fn watch(mut child: Child, killed: oneshot::Receiver<()>) -> Gone {
     let status = tokio::select! {
         status = child.wait() => status,
         Ok(()) = killed => {
@@ -305,8 +325,11 @@ async fn watch(mut child: Child, killed: oneshot::Receiver<()>) -> String {
         }
     };
     match status {
-        Ok(status) => format!("its process ended ({status})"),
-        Err(error) => format!("its process was lost: {error}"),
+        Ok(status) => Gone {
+            how: format!("its process ended ({status})"),
+            is_killed: status.signal() == Some(Signal::KILL.as_raw()),
+        },
+        Err(error) => format!("its process was lost: {error}").into(),
     }
 }
 

@@ -1,7 +1,7 @@
 //! Studies on emulated devices: the real program with its real processes, of which some are killed.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fs,
     io::{BufRead, BufReader, Lines},
     path::{Path, PathBuf},
@@ -208,6 +208,25 @@ fn emulated_and_real_trials_do_not_mix() {
     let before: PathBuf = root.join("emulated");
     fs::remove_file(before).unwrap();
     assert_eq!(Head::start(&root, &[]).end(), Some(2));
+    clean(&root);
+}
+
+/// Workers that are killed before they have said a word are no reason to give up.
+#[test]
+fn nodes_that_are_killed_at_once_are_started_again() {
+    let root = folder("at-once");
+    let mut head = Head::start(&root, &[]);
+    let mut victims = BTreeSet::new();
+    while victims.len() < 8 && head.process.try_wait().unwrap().is_none() {
+        for node in head.nodes() {
+            if victims.insert(node.as_raw_nonzero()) {
+                let _ = kill_process(node, Signal::KILL);
+            }
+        }
+        std::thread::yield_now();
+    }
+    assert_eq!(head.end(), Some(0));
+    check(&root);
     clean(&root);
 }
 
