@@ -1,8 +1,8 @@
 //! Studies that run: actors that carry what happens to the engine, and what it decides into the world.
 //!
-//! [`Runner`] runs a study to its end. Inside, the [`Supervisor`](supervisor::Supervisor) owns the engine and the journal, and
+//! [`Runner`] runs a study to its end. Inside, the `Supervisor` owns the engine and the journal, and
 //! does nothing but: input in, facts written down, commands handed out. Questions go to the
-//! [`Suggester`](suggester::Suggester) and the [`Allocator`](allocator::Allocator), each on a thread of its own, because their
+//! `Suggester` and the `Allocator`, each on a thread of its own, because their
 //! answers take a while. Trials are run by groups: functions on threads, programs as processes, trainables by elastic groups
 //! of workers.
 //!
