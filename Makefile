@@ -53,7 +53,7 @@ peer:
 	python3 -m venv $(PEER)
 	$(PEER)/bin/pip install --quiet torch==2.13.0 numpy
 
-paper: ## Repeat the published experiments into target/paper (about an hour of CPU time)
+paper: ## Repeat the published experiments into target/paper (about 40 minutes of CPU time)
 	$(CARGO) run --locked --release -- simulate paper target/paper
 
 bench: bench-engine bench-study bench-elastic ## Measure the engine, studies against Ray Tune, elastic training against PyTorch

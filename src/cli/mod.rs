@@ -156,7 +156,7 @@ struct SimulateStudyArgs {
     json: bool,
 }
 
-/// Repeat the published experiments, into a folder of tables and drawings (about an hour of CPU time)
+/// Repeat the published experiments, into a folder of tables and drawings (about 40 minutes of CPU time)
 #[derive(Debug, Args)]
 #[command(arg_required_else_help = true)]
 struct PaperArgs {
