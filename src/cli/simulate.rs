@@ -9,6 +9,7 @@ use std::{
 use crate::{
     alloc::{self, Cluster, Fairness, PolicyKind},
     sim::{self, Aim, JobReport, Moment, Report, Rules, Workload, simulate},
+    space::ClusterSpec,
 };
 use serde_json::{Value, json};
 use thiserror::Error;
@@ -69,12 +70,10 @@ pub(crate) fn read(file: &Path) -> Result<Workload, Error> {
 
 /// A cluster in words, or that of a study file.
 pub(crate) fn cluster(text: &str, notes: &mut impl Write) -> anyhow::Result<Cluster> {
-    let file = Path::new(text);
-    let is_file = file.extension().is_some_and(|extension| extension == "yaml" || extension == "yml");
-    if !is_file {
+    if !ClusterSpec::names_file(text) {
         return Ok(Cluster::parse(text).map_err(Error::Setting)?);
     }
-    let spec = study::load_cluster(file, notes)?;
+    let spec = study::load_cluster(Path::new(text), notes)?;
     Ok(Cluster::parse(&spec.to_string()).map_err(Error::Setting)?)
 }
 

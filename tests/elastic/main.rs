@@ -8,6 +8,8 @@
 mod common;
 mod failures;
 mod noise;
+#[path = "../common/processes.rs"]
+mod processes;
 mod rescale;
 mod study;
 

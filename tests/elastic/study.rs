@@ -2,7 +2,7 @@
 
 use std::{
     collections::BTreeMap,
-    env, fs,
+    env,
     io::{BufRead, BufReader, Lines, Write},
     path::Path,
     process::{Child, ChildStdout, Command, Stdio},
@@ -20,7 +20,7 @@ use proptest::test_runner::{RngAlgorithm, TestRng};
 use rand::{Rng, RngExt};
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::common::Folder;
+use crate::{common::Folder, processes::children};
 
 const FOLDER: &str = "POLLUX_TUNE_TEST_STUDY";
 const TRIALS: u32 = 6;
@@ -78,15 +78,7 @@ impl Head {
     }
 
     fn workers(&self) -> Vec<Pid> {
-        let parent = self.process.id().to_string();
-        let is_child = |pid: &i32| {
-            let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-            // The name may hold anything, but ends with the last bracket.
-            stat.rsplit(')').next().and_then(|rest| rest.split(' ').nth(2)).is_some_and(|of| of == parent)
-        };
-        let all = fs::read_dir("/proc").expect("processes").flatten();
-        let pids = all.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-        pids.filter(is_child).filter_map(Pid::from_raw).collect()
+        children(self.process.id())
     }
 
     /// Waits for the next fact; none when the head is gone.

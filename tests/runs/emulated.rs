@@ -16,7 +16,10 @@ use proptest::test_runner::{RngAlgorithm, TestRng};
 use rand::{Rng, RngExt};
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::common::{ends, entries, folder};
+use crate::{
+    common::{ends, entries, folder},
+    processes::children,
+};
 
 const TRIALS: u32 = 6;
 const EPOCHS: f64 = 4.0;
@@ -57,15 +60,7 @@ impl Head {
 
     /// Its emulated nodes.
     fn nodes(&self) -> Vec<Pid> {
-        let parent = self.process.id().to_string();
-        let is_child = |pid: &i32| {
-            let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-            // The name may hold anything, but ends with the last bracket.
-            stat.rsplit(')').next().and_then(|rest| rest.split(' ').nth(2)).is_some_and(|of| of == parent)
-        };
-        let all = fs::read_dir("/proc").unwrap().flatten();
-        let pids = all.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-        pids.filter(is_child).filter_map(Pid::from_raw).collect()
+        children(self.process.id())
     }
 
     fn end(mut self) -> Option<i32> {

@@ -6,3 +6,5 @@ mod commands;
 mod common;
 mod emulated;
 mod functions;
+#[path = "../common/processes.rs"]
+mod processes;

@@ -230,9 +230,8 @@ fn work(
 
 /// A cluster in words, or that of a file.
 fn emulated_cluster(text: &str, notes: &mut impl Write) -> anyhow::Result<ClusterSpec> {
-    let file = Path::new(text);
-    if file.extension().is_some_and(|end| end == "yaml" || end == "yml") {
-        return Ok(study::load_cluster(file, notes)?);
+    if ClusterSpec::names_file(text) {
+        return Ok(study::load_cluster(Path::new(text), notes)?);
     }
     let wrong = |problem| Error::Cluster { text: text.to_owned(), problem };
     Ok(ClusterSpec::parse(text).map_err(wrong)?)

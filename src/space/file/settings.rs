@@ -1,4 +1,4 @@
-use std::{fmt, time::Duration};
+use std::{fmt, path::Path, time::Duration};
 
 /// Names that users choose from.
 macro_rules! named {
@@ -244,6 +244,12 @@ impl NodeGroup {
 }
 
 impl ClusterSpec {
+    /// Whether a text is the name of a file with a cluster, rather than a cluster.
+    #[must_use]
+    pub fn names_file(text: &str) -> bool {
+        Path::new(text).extension().is_some_and(|end| end == "yaml" || end == "yml")
+    }
+
     /// Reads `2x8xa100,4x4xt4`; an error says what is wrong with it.
     ///
     /// ```

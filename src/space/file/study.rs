@@ -1,5 +1,3 @@
-use std::path::Path;
-
 use super::{
     super::Space,
     node::{self, Content, Node, Scalar},
@@ -298,7 +296,7 @@ impl Reader<'_> {
         open: impl FnOnce(&str) -> Result<String, String>,
     ) -> Option<ClusterSpec> {
         let text = values.text("cluster")?;
-        if !is_yaml(text) {
+        if !ClusterSpec::names_file(text) {
             return self.groups(values, text);
         }
         let read = |yaml: String| {
@@ -326,11 +324,6 @@ impl Reader<'_> {
         }
         groups.map(|groups| ClusterSpec { groups })
     }
-}
-
-/// Whether a cluster is the name of a file.
-fn is_yaml(text: &str) -> bool {
-    Path::new(text).extension().is_some_and(|end| end == "yaml" || end == "yml")
 }
 
 fn scheduler(values: &Values<'_>) -> Option<SchedulerSettings> {
