@@ -11,7 +11,8 @@ use std::{hint::black_box, path::Path, time::Instant};
 use criterion::{BenchmarkId, Criterion};
 use pollux_tune::{
     alloc::{Cluster, GoodputOptions, GoodputPolicy, Policy, PolluxPolicy, Problem},
-    goodput::{GpuType, Observations, Shape, fit},
+    goodput::{Observations, Shape, fit},
+    ids::GpuType,
 };
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;

@@ -22,6 +22,7 @@ pub mod alloc;
 pub mod cli;
 pub mod emulate;
 pub mod goodput;
+pub mod ids;
 pub mod sim;
 pub mod space;
 pub mod store;

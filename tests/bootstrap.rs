@@ -12,8 +12,9 @@ mod study;
 
 use std::{collections::BTreeMap, fmt::Write};
 
-use pollux_tune::goodput::{
-    GpuType, Observation, Observations, Profile, ThroughputParams, Tier, TypeCatalog, bootstrap, fit,
+use pollux_tune::{
+    goodput::{Observation, Observations, Profile, ThroughputParams, Tier, TypeCatalog, bootstrap, fit},
+    ids::GpuType,
 };
 
 use study::MODELS;

@@ -11,8 +11,11 @@ use std::{
 
 use pollux_tune::{
     emulate::{NodeLaunch, launch},
-    goodput::GpuType,
-    wire::{Batch, Command, Event, Form, Gateway, Heard, Hello, Line, Member, Secret, Task, WorkerId},
+    ids::GpuType,
+    wire::{
+        Batch, Command, Event, Form, Gateway, GatewayEvent, Hello, Member, Secret, Task, WorkerHandle,
+        WorkerId,
+    },
 };
 use tokio::{sync::mpsc::Receiver, time::timeout};
 
@@ -50,18 +53,18 @@ fn prepared(gateway: &Gateway, secret: &Secret, node: u32, slots: Range<u32>) ->
 
 /// The workers that have come, and what they say.
 struct Head {
-    heard: Receiver<Heard>,
-    workers: BTreeMap<u32, (WorkerId, Hello, Line)>,
+    heard: Receiver<GatewayEvent>,
+    workers: BTreeMap<u32, (WorkerId, Hello, WorkerHandle)>,
 }
 
 impl Head {
-    async fn next(&mut self) -> Heard {
+    async fn next(&mut self) -> GatewayEvent {
         timeout(PATIENCE, self.heard.recv()).await.expect("something happens").expect("the gateway is open")
     }
 
     async fn await_workers(&mut self, count: usize) {
         while self.workers.len() < count {
-            if let Heard::Joined { worker, hello, line } = self.next().await {
+            if let GatewayEvent::Joined { worker, hello, line } = self.next().await {
                 self.workers.insert(hello.slot, (worker, hello, line));
             }
         }
@@ -79,8 +82,8 @@ impl Head {
             *head.workers.iter().find(|(_, (worker, ..))| *worker == of).expect("it has joined").0
         };
         match self.next().await {
-            Heard::Said { worker, event } => (slot(self, worker), Some(event)),
-            Heard::Gone { worker } => {
+            GatewayEvent::Event { worker, event } => (slot(self, worker), Some(event)),
+            GatewayEvent::Lost { worker } => {
                 let slot = slot(self, worker);
                 self.workers.remove(&slot);
                 (slot, None)
@@ -218,7 +221,7 @@ async fn a_node_that_is_not_wanted_says_why_it_ends() {
     let message = String::from_utf8(ended.stderr).unwrap();
     assert_eq!(ended.status.code(), Some(1));
     assert!(message.starts_with("emulated node 3: the head refuses this worker"), "{message}");
-    assert!(matches!(heard.recv().await, Some(Heard::Refused { .. })));
+    assert!(matches!(heard.recv().await, Some(GatewayEvent::Refused { .. })));
 
     let mut muddled = prepared(&gateway, &secret, 3, 0..2);
     muddled.env("POLLUX_TUNE_EMULATED_SLOTS", "two");

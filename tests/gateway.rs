@@ -12,8 +12,8 @@ use std::{
 };
 
 use pollux_tune::wire::{
-    Address, Command, Error, Event, Gateway, Heard, Hello, Line, Secret, VERSION, WorkerId, attach,
-    attach_blocking,
+    Address, Command, Error, Event, Gateway, GatewayEvent, Hello, Secret, VERSION, WorkerHandle, WorkerId,
+    attach, attach_blocking,
 };
 use tokio::{runtime::Builder, sync::mpsc::Receiver};
 
@@ -59,9 +59,9 @@ fn in_runtime(test: impl Future<Output = ()>) {
     Builder::new_current_thread().enable_all().build().expect("a runtime").block_on(test);
 }
 
-async fn joined(heard: &mut Receiver<Heard>) -> (WorkerId, Hello, Line) {
+async fn joined(heard: &mut Receiver<GatewayEvent>) -> (WorkerId, Hello, WorkerHandle) {
     match heard.recv().await {
-        Some(Heard::Joined { worker, hello, line }) => (worker, hello, line),
+        Some(GatewayEvent::Joined { worker, hello, line }) => (worker, hello, line),
         other => panic!("{other:?}"),
     }
 }
@@ -81,7 +81,9 @@ fn messages_go_both_ways_in_order_over_either_kind_of_socket() {
                 line.clone().tell(Command::Release { trial: number, save: false });
             }
             for number in 0..3000 {
-                let Some(Heard::Said { worker, event }) = heard.recv().await else { panic!("no event") };
+                let Some(GatewayEvent::Event { worker, event }) = heard.recv().await else {
+                    panic!("no event")
+                };
                 assert_eq!((worker, event), (id, Event::Prepared { trial: number }));
                 assert_eq!(told.recv().await, Some(Command::Release { trial: number, save: false }));
             }
@@ -108,11 +110,11 @@ fn a_worker_without_a_runtime_is_heard_to_its_last_word() {
         let (id, _, line) = joined(&mut heard).await;
         line.tell(Command::Release { trial: 4, save: true });
         for steps in 0..500 {
-            let Some(Heard::Said { worker, event }) = heard.recv().await else { panic!("no event") };
+            let Some(GatewayEvent::Event { worker, event }) = heard.recv().await else { panic!("no event") };
             assert_eq!((worker, event), (id, Event::Checkpointed { trial: 4, steps }));
         }
         let gone = heard.recv().await;
-        assert!(matches!(gone, Some(Heard::Gone { worker }) if worker == id), "{gone:?}");
+        assert!(matches!(gone, Some(GatewayEvent::Lost { worker }) if worker == id), "{gone:?}");
         // Nobody is there to hear it, and nobody minds.
         line.tell(Command::Release { trial: 4, save: true });
         worker.join().expect("the worker is content");
@@ -135,7 +137,7 @@ fn another_version_is_refused_and_both_sides_know_why() {
         assert!(matches!(&error, Error::Refused(reason) if *reason == expected), "{error}");
         let told = heard.recv().await;
         assert!(
-            matches!(&told, Some(Heard::Refused { slot: Some(2), reason }) if *reason == expected),
+            matches!(&told, Some(GatewayEvent::Refused { slot: Some(2), reason }) if *reason == expected),
             "{told:?}"
         );
         // Others still come in.
@@ -153,7 +155,7 @@ fn another_secret_is_refused_and_not_shown() {
         assert!(matches!(&error, Error::Refused(reason) if reason.contains("another secret")), "{error}");
         let told = heard.recv().await;
         assert!(
-            matches!(&told, Some(Heard::Refused { slot: None, reason }) if reason.contains("another secret")),
+            matches!(&told, Some(GatewayEvent::Refused { slot: None, reason }) if reason.contains("another secret")),
             "{told:?}"
         );
         let shown = format!("{error} {error:?} {told:?} {gateway:?}");
@@ -179,7 +181,7 @@ fn a_worker_whose_lines_are_dropped_is_sent_home() {
         assert_eq!(told.recv().await, None);
         drop((say, told));
         let gone = heard.recv().await;
-        assert!(matches!(gone, Some(Heard::Gone { worker }) if worker == id), "{gone:?}");
+        assert!(matches!(gone, Some(GatewayEvent::Lost { worker }) if worker == id), "{gone:?}");
     });
 }
 
@@ -195,7 +197,7 @@ fn closing_the_gateway_ends_everything() {
         drop(gateway);
         assert_eq!(told.recv().await, None);
         let gone = heard.recv().await;
-        assert!(matches!(gone, Some(Heard::Gone { worker }) if worker == id), "{gone:?}");
+        assert!(matches!(gone, Some(GatewayEvent::Lost { worker }) if worker == id), "{gone:?}");
         drop((say, told));
         assert!(heard.recv().await.is_none());
         let error = attach(&address, &secret, hello(0)).await.expect_err("nobody is there").to_string();
@@ -232,7 +234,7 @@ fn a_slow_head_loses_nothing() {
             tokio::task::yield_now().await;
         }
         for expected in 0..5000 {
-            let Some(Heard::Said { event, .. }) = heard.recv().await else { panic!("no event") };
+            let Some(GatewayEvent::Event { event, .. }) = heard.recv().await else { panic!("no event") };
             assert_eq!(event.trial(), expected);
         }
     });
@@ -264,10 +266,13 @@ fn a_killed_worker_is_gone() {
         let (id, first, _line) = joined(&mut heard).await;
         assert_eq!(first.pid, process.id());
         let said = heard.recv().await;
-        assert!(matches!(said, Some(Heard::Said { event: Event::Prepared { trial: 1 }, .. })), "{said:?}");
+        assert!(
+            matches!(said, Some(GatewayEvent::Event { event: Event::Prepared { trial: 1 }, .. })),
+            "{said:?}"
+        );
         process.kill().expect("it lives");
         let gone = heard.recv().await;
-        assert!(matches!(gone, Some(Heard::Gone { worker }) if worker == id), "{gone:?}");
+        assert!(matches!(gone, Some(GatewayEvent::Lost { worker }) if worker == id), "{gone:?}");
         process.wait().expect("it has ended");
     });
 }

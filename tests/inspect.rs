@@ -7,11 +7,11 @@ use std::{
 };
 
 use pollux_tune::{
-    alloc::{NodeId, Reason},
-    goodput::{BatchPlan, GpuType},
+    alloc::Reason,
+    goodput::BatchPlan,
+    ids::{GpuType, NodeId, SlotId, TrialId},
     store::{Journal, Store},
-    tpe::TrialId,
-    trials::engine::{Checkpoint, Entry, Fact, Metrics, SlotId, Target},
+    trials::engine::{Checkpoint, Fact, JournalEntry, Metrics, Target},
 };
 
 const YAML: &str = "
@@ -97,7 +97,8 @@ fn facts() -> Vec<(f64, Fact)> {
 fn study(name: &str) -> (PathBuf, Store) {
     let root = folder(name);
     let mut store = Store::open(&root).expect("it can be made");
-    let entries: Vec<Entry> = facts().into_iter().map(|(at_s, fact)| Entry { at_s, fact }).collect();
+    let entries: Vec<JournalEntry> =
+        facts().into_iter().map(|(at_s, fact)| JournalEntry { at_s, fact }).collect();
     store.append(&entries).expect("it can be written");
     (root, store)
 }

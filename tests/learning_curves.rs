@@ -7,8 +7,8 @@ use std::{cmp::Reverse, collections::BinaryHeap};
 
 use curves::{EPOCHS, LearningCurve, family};
 use pollux_tune::{
+    ids::TrialId,
     space::{Direction, EarlyStopping, StoppingRule},
-    tpe::TrialId,
     trials::stopping::{End, Stopper, Verdict, stopper},
 };
 use rand::{RngExt, SeedableRng};

@@ -9,10 +9,10 @@ use std::{
 
 use pollux_tune::{
     alloc::{
-        Assignment, Cluster, GoodputOptions, GoodputPolicy, NodeId, OptimusPolicy, Plan, Policy,
-        PolluxOptions, PolluxPolicy, Problem, Reason, StaticPolicy, TiresiasPolicy, TrialId, TrialRequest,
+        Cluster, GoodputOptions, GoodputPolicy, OptimusPolicy, Plan, Policy, PolluxOptions, PolluxPolicy,
+        Problem, Reason, StaticPolicy, TiresiasPolicy, TrialPlacement, TrialRequest,
     },
-    goodput::GpuType,
+    ids::{GpuType, NodeId, TrialId},
 };
 use proptest::{
     prelude::*,
@@ -58,7 +58,7 @@ fn conformance(make: impl Fn() -> Box<dyn Policy>) {
 /// A later question: the plan was applied, the first trial ended, a node went and another came.
 fn what_follows(problem: &Problem, plan: &Plan) -> Problem {
     let mut next = problem.clone();
-    for (trial, decision) in next.trials.iter_mut().zip(&plan.assignments) {
+    for (trial, decision) in next.trials.iter_mut().zip(&plan.placements) {
         trial.current = decision.allocation.clone();
         trial.age_s += 60.0;
         trial.pinned = false;
@@ -76,10 +76,10 @@ fn what_follows(problem: &Problem, plan: &Plan) -> Problem {
 fn keeps_rules(problem: &Problem, plan: &Plan) -> Verdict {
     prop_assert!(plan.check(problem).is_ok(), "{:?}", plan.check(problem));
     prop_assert!(plan.fitness.is_finite() && plan.gap().is_none_or(|gap| (0.0..=1.0).contains(&gap)));
-    prop_assert_eq!(plan.assignments.len(), problem.trials.len());
+    prop_assert_eq!(plan.placements.len(), problem.trials.len());
     let mut used: BTreeMap<NodeId, u32> = BTreeMap::new();
     let mut spanning: BTreeMap<NodeId, Vec<TrialId>> = BTreeMap::new();
-    for (trial, decision) in problem.trials.iter().zip(&plan.assignments) {
+    for (trial, decision) in problem.trials.iter().zip(&plan.placements) {
         let (gpus, pinned) = (decision.allocation.gpus(), decision.reason == Reason::Pinned);
         prop_assert_eq!(trial.id, decision.trial);
         prop_assert!(decision.speedup.is_finite() && decision.speedup >= 0.0);
@@ -109,7 +109,7 @@ fn keeps_rules(problem: &Problem, plan: &Plan) -> Verdict {
     pinned_stay(problem, plan)
 }
 
-fn reason_fits(trial: &TrialRequest, decision: &Assignment) -> bool {
+fn reason_fits(trial: &TrialRequest, decision: &TrialPlacement) -> bool {
     let (before, gpus) = (trial.current.gpus(), decision.allocation.gpus());
     let same = decision.allocation == trial.current;
     match decision.reason {
@@ -146,21 +146,21 @@ fn answers_without_a_choice(make: &impl Fn() -> Box<dyn Policy>) -> Verdict {
     let trial = |id| TrialRequest::unprofiled(TrialId(id), [t4.clone()]);
     let reason = |cluster: &str, trial: TrialRequest| {
         let problem = Problem::new(Cluster::parse(cluster)?, vec![trial]);
-        ask(&mut *make(), &problem, 0).map(|plan| plan.assignments[0].reason)
+        ask(&mut *make(), &problem, 0).map(|plan| plan.placements[0].reason)
     };
     let no_nodes = Problem::new(Cluster::new(), vec![trial(0)]);
     let plan = ask(&mut *make(), &no_nodes, 0)?;
-    prop_assert_eq!(plan.assignments[0].reason, Reason::TooLarge, "an empty cluster");
+    prop_assert_eq!(plan.placements[0].reason, Reason::TooLarge, "an empty cluster");
     let large = TrialRequest { min_gpus: 5, max_gpus: 8, ..trial(0) };
     prop_assert_eq!(reason("1x4xt4,1x4xa100", large)?, Reason::TooLarge, "no type has 5 GPUs");
     prop_assert_eq!(reason("1x4xa100", trial(0))?, Reason::CannotRun, "not a type it runs on");
     prop_assert_eq!(reason("1x4xt4", trial(0))?, Reason::Started);
 
     let no_trials = Problem::new(Cluster::parse("1x4xt4")?, Vec::new());
-    prop_assert!(ask(&mut *make(), &no_trials, 0)?.assignments.is_empty());
+    prop_assert!(ask(&mut *make(), &no_trials, 0)?.placements.is_empty());
     let two = Problem::new(Cluster::parse("1x1xt4")?, vec![trial(0), trial(1)]);
     let plan = ask(&mut *make(), &two, 0)?;
-    let mut reasons: Vec<_> = plan.assignments.iter().map(|decision| decision.reason).collect();
+    let mut reasons: Vec<_> = plan.placements.iter().map(|decision| decision.reason).collect();
     reasons.sort_by_key(|&reason| reason == Reason::Waiting);
     prop_assert_eq!(reasons, [Reason::Started, Reason::Waiting]);
 
@@ -215,7 +215,7 @@ fn frozen(problem: &Problem) -> Problem {
 /// FITNESS of keeping everything, if that is a valid plan.
 fn fitness_of_keeping(problem: &Problem) -> Option<f64> {
     let mut plan = StaticPolicy.allocate(&frozen(problem), &mut ChaCha8Rng::seed_from_u64(0)).ok()?;
-    for (trial, decision) in problem.trials.iter().zip(&mut plan.assignments) {
+    for (trial, decision) in problem.trials.iter().zip(&mut plan.placements) {
         if decision.allocation != trial.current {
             return None;
         }
@@ -273,11 +273,11 @@ fn goodput_moves_nobody_without_a_gain() {
             trial.realloc_delay_s = 0.0;
         }
         let plan = ask(&mut GoodputPolicy::default(), &problem, 1)?;
-        for (trial, decision) in problem.trials.iter_mut().zip(&plan.assignments) {
+        for (trial, decision) in problem.trials.iter_mut().zip(&plan.placements) {
             trial.current = decision.allocation.clone();
         }
         let again = ask(&mut GoodputPolicy::default(), &problem, 1)?;
-        let mut decisions = plan.assignments.iter().zip(&again.assignments);
+        let mut decisions = plan.placements.iter().zip(&again.placements);
         let moved = decisions.any(|(before, after)| before.allocation != after.allocation);
         prop_assert!(!moved || again.fitness > plan.fitness, "{} {}", again.fitness, plan.fitness);
         Ok(())

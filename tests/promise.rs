@@ -10,13 +10,10 @@ use std::sync::Arc;
 
 use curves::{EPOCHS, LearningCurve, family};
 use pollux_tune::{
-    alloc::{
-        Allocation, Cluster, GoodputOptions, GoodputPolicy, NodeId, Plan, Policy, Problem, TrialId,
-        TrialRequest,
-    },
-    goodput::{GoodputTable, GpuType},
+    alloc::{Allocation, Cluster, GoodputOptions, GoodputPolicy, Plan, Policy, Problem, TrialRequest},
+    goodput::GoodputTable,
+    ids::{GpuType, NodeId, TrialId},
     space::{Direction, EarlyStopping, StoppingRule},
-    tpe,
     trials::{
         stopping::{End, Stopper, Verdict, stopper},
         weigh,
@@ -42,7 +39,7 @@ fn requests(zoo: &Zoo, cluster: &Cluster) -> Vec<TrialRequest> {
 }
 
 fn gpus(plan: &Plan) -> Vec<u32> {
-    plan.assignments.iter().map(|trial| trial.allocation.gpus()).collect()
+    plan.placements.iter().map(|trial| trial.allocation.gpus()).collect()
 }
 
 #[test]
@@ -151,9 +148,9 @@ impl Study<'_> {
             ..TrialRequest::new(TrialId(trial.trial as u32), Arc::clone(trial.table(&self.tables)))
         };
         let mut requests: Vec<TrialRequest> = self.running.iter().map(request).collect();
-        weigh(&mut requests, self.promise_weighting, |id| self.stopper.promise(tpe::TrialId(id.0)));
+        weigh(&mut requests, self.promise_weighting, |id| self.stopper.promise(TrialId(id.0)));
         let plan = plan(self.cluster, requests);
-        for (trial, decision) in self.running.iter_mut().zip(plan.assignments) {
+        for (trial, decision) in self.running.iter_mut().zip(plan.placements) {
             if trial.current != decision.allocation {
                 trial.moves += u32::from(!trial.current.is_empty());
                 trial.current = decision.allocation;
@@ -185,7 +182,7 @@ impl Study<'_> {
 
     fn report(&mut self, at: usize) -> bool {
         let (trial, progress) = (self.running[at].trial, self.running[at].progress);
-        let id = tpe::TrialId(trial as u32);
+        let id = TrialId(trial as u32);
         // The same noise whenever it comes here.
         let rng =
             &mut ChaCha8Rng::seed_from_u64((self.seed << 40) | ((trial as u64) << 20) | progress as u64);

@@ -1,7 +1,7 @@
 //! The example of `README.md`: the README quotes this file, and shows what the example prints.
 
 // The example begins.
-use pollux_tune::{alloc::*, goodput::*};
+use pollux_tune::{alloc::*, goodput::*, ids::*};
 use rand_chacha::{ChaCha8Rng, rand_core::SeedableRng};
 
 fn share_gpus() -> Result<String, Box<dyn std::error::Error>> {
@@ -33,10 +33,10 @@ fn share_gpus() -> Result<String, Box<dyn std::error::Error>> {
 
     let problem = Problem::new(cluster, trials);
     let plan = GoodputPolicy::default().allocate(&problem, &mut ChaCha8Rng::seed_from_u64(0))?;
-    let line = |Assignment { trial, allocation, speedup, reason }: &Assignment| {
+    let line = |TrialPlacement { trial, allocation, speedup, reason }: &TrialPlacement| {
         format!("trial {trial}: {allocation}, speedup {speedup:.2}: {reason}\n")
     };
-    Ok(plan.assignments.iter().map(line).collect())
+    Ok(plan.placements.iter().map(line).collect())
 }
 // The example ends.
 

@@ -4,8 +4,9 @@
 mod several;
 
 use pollux_tune::{
+    ids::TrialId,
     space::{Dim, Dims},
-    tpe::{Outcome, Random, Suggester, Tpe, TrialId, pareto::pareto_front},
+    tpe::{Outcome, Random, Suggester, Tpe, pareto::pareto_front},
 };
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;

@@ -5,7 +5,7 @@
 #[path = "common/spaces.rs"]
 mod spaces;
 
-use pollux_tune::space::{Assignment, Dim, Domain, Error, Point, Space, Value};
+use pollux_tune::space::{Dim, Domain, Error, Params, Point, Space, Value};
 use proptest::prelude::*;
 use spaces::space;
 
@@ -126,7 +126,7 @@ fn wrong_points_and_assignments_are_explained() {
     );
     let encode = |values: &[(&str, Value)]| {
         let named = values.iter().map(|(name, value)| (*name, value.clone()));
-        message(space.encode(&named.collect::<Assignment>()))
+        message(space.encode(&named.collect::<Params>()))
     };
     assert_eq!(encode(&[]), "`optimizer` has no value");
     let adam = ("optimizer", Value::from("adam"));

@@ -11,7 +11,7 @@ use std::{
 
 use pollux_tune::{
     store::{Journal, Reader, Runner, Store},
-    trials::engine::{Entry, Fact},
+    trials::engine::{Fact, JournalEntry},
 };
 use signal_hook::{consts::SIGINT, iterator::Signals};
 
@@ -29,7 +29,7 @@ fn folder(name: &str) -> PathBuf {
 }
 
 fn append(store: &mut Store, facts: Vec<Fact>) {
-    let entries: Vec<Entry> = facts.into_iter().map(|fact| Entry { at_s: 1.0, fact }).collect();
+    let entries: Vec<JournalEntry> = facts.into_iter().map(|fact| JournalEntry { at_s: 1.0, fact }).collect();
     store.append(&entries).expect("it can be written");
 }
 

@@ -1,8 +1,8 @@
 //! What every stopping rule promises, on random reports.
 
 use pollux_tune::{
+    ids::TrialId,
     space::{Direction, EarlyStopping, StoppingRule},
-    tpe::TrialId,
     trials::stopping::{End, Error, Reason, Stopper, Verdict, stopper},
 };
 use proptest::{

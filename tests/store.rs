@@ -14,12 +14,12 @@ use std::{
 };
 
 use pollux_tune::{
+    ids::TrialId,
     space::Study,
     store::{Error, Folder, Journal, Memory, Reader, Store, TrialState},
-    tpe::TrialId,
     trials::{
         End,
-        engine::{Engine, Entry, Fact, TrialKind},
+        engine::{Engine, Fact, JournalEntry, TrialKind},
     },
 };
 use world::{Faults, World};
@@ -57,7 +57,7 @@ fn eventful() -> World {
     world
 }
 
-fn conforms(journal: &mut dyn Journal, facts: &[Entry]) {
+fn conforms(journal: &mut dyn Journal, facts: &[JournalEntry]) {
     assert_eq!(journal.entries(0).expect("it can be read"), []);
     journal.append(&[]).expect("nothing is easily written");
     let mut written = 0;
@@ -214,7 +214,7 @@ fn with_several_objectives_the_best_are_those_in_front() {
         facts.push(Fact::TrialCreated { trial, params, point });
         facts.push(Fact::TrialDone { trial, values: values.to_vec() });
     }
-    let entries: Vec<Entry> = facts.into_iter().map(|fact| Entry { at_s: 1.0, fact }).collect();
+    let entries: Vec<JournalEntry> = facts.into_iter().map(|fact| JournalEntry { at_s: 1.0, fact }).collect();
     Store::open(&root).expect("it can be made").append(&entries).expect("it can be written");
     let reader = Reader::open(&root).expect("it can be read");
     let order: Vec<u32> = reader.best(9).expect("there are results").iter().map(|row| row.trial.0).collect();
@@ -226,7 +226,7 @@ fn with_several_objectives_the_best_are_those_in_front() {
 const VICTIM: &str = "POLLUX_TUNE_TEST_VICTIM";
 const BATCH: u64 = 7;
 
-fn numbered(number: u64) -> Entry {
+fn numbered(number: u64) -> JournalEntry {
     let (trial, generation) = (TrialId(0), 1);
     let fact = Fact::Measured {
         trial,
@@ -238,7 +238,7 @@ fn numbered(number: u64) -> Entry {
         steps: vec![],
         noise: None,
     };
-    Entry { at_s: number as f64, fact }
+    JournalEntry { at_s: number as f64, fact }
 }
 
 /// Writes until it is killed, and says after each batch how many facts are safe.
@@ -249,7 +249,7 @@ fn victim() {
     let mut out = std::io::stdout().lock();
     loop {
         let from = store.len();
-        let batch: Vec<Entry> = (from..from + BATCH).map(numbered).collect();
+        let batch: Vec<JournalEntry> = (from..from + BATCH).map(numbered).collect();
         store.append(&batch).expect("it can be written");
         writeln!(out, "safe {}", store.len()).and_then(|()| out.flush()).expect("somebody listens");
     }

@@ -12,7 +12,7 @@ use pollux_tune::{
     alloc::{Cluster, Fairness, Node, PolicyKind},
     goodput::LrRule,
     space::{
-        Algorithm, ClusterSpec, Direction, Domain, NodeGroup, Objective, Policy, Problems, Program,
+        Algorithm, ClusterSpec, Diagnostics, Direction, Domain, NodeGroup, Objective, Policy, Program,
         ScalingRule, Space, StoppingRule, Study, schema,
     },
 };
@@ -22,7 +22,7 @@ use spaces::space;
 
 const MINIMAL: &str = "space: {lr: {log: [1e-5, 1e-1]}}\nobjective: {minimize: loss}\n";
 
-fn read(text: &str) -> Result<Study, Problems> {
+fn read(text: &str) -> Result<Study, Diagnostics> {
     Study::from_yaml("study.yaml", text)
 }
 
@@ -36,7 +36,7 @@ fn example(name: &str) -> String {
 }
 
 /// Every place must exist.
-fn check_places(problems: &Problems) {
+fn check_places(problems: &Diagnostics) {
     assert!(!problems.list().is_empty());
     for problem in problems.list() {
         assert!(problem.line() >= 1 && problem.column() >= 1, "{problem}");

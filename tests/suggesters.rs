@@ -3,8 +3,9 @@
 use std::collections::BTreeSet;
 
 use pollux_tune::{
+    ids::TrialId,
     space::{Dim, Dims, Parent, Point},
-    tpe::{Auto, Enqueue, Error, Gp, Grid, Halton, Outcome, Random, Suggester, Tpe, TpeOptions, TrialId},
+    tpe::{Auto, Enqueue, Error, Gp, Grid, Halton, Outcome, Random, Suggester, Tpe, TpeOptions},
 };
 use proptest::{
     prelude::*,

@@ -14,12 +14,10 @@ use std::{
 };
 
 use pollux_tune::{
-    alloc::NodeId,
-    goodput::GpuType,
+    ids::{GpuType, NodeId, SlotId, TrialId},
     space::Study,
     store::{Journal, Store},
-    tpe::TrialId,
-    trials::engine::{Entry, Fact, Metrics, SlotId, TrialKind},
+    trials::engine::{Fact, JournalEntry, Metrics, TrialKind},
 };
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -52,7 +50,7 @@ struct Trial {
 
 /// A made-up study whose trials share all slots, in other parts whenever one begins or ends.
 struct Story {
-    entries: Vec<Entry>,
+    entries: Vec<JournalEntry>,
     running: BTreeMap<TrialId, Trial>,
     slots: Vec<SlotId>,
     now_s: f64,
@@ -74,7 +72,7 @@ impl Story {
     }
 
     fn fact(&mut self, fact: Fact) {
-        self.entries.push(Entry { at_s: self.now_s, fact });
+        self.entries.push(JournalEntry { at_s: self.now_s, fact });
     }
 
     fn begin(&mut self, trial: TrialId) {
@@ -153,7 +151,7 @@ impl Story {
     }
 
     /// Runs all trials, so many at a time, each step of so many seconds.
-    fn run(mut self, trials: u32, parallel: usize, step_s: f64, epochs_per_s: f64) -> Vec<Entry> {
+    fn run(mut self, trials: u32, parallel: usize, step_s: f64, epochs_per_s: f64) -> Vec<JournalEntry> {
         let mut next = 0;
         let mut changed = true;
         while next < trials || !self.running.is_empty() {
@@ -178,7 +176,7 @@ fn program(folder: &Path, arguments: &[&str]) -> Output {
 }
 
 /// Draws a study, and returns the picture.
-fn drawn(name: &str, entries: &[Entry]) -> String {
+fn drawn(name: &str, entries: &[JournalEntry]) -> String {
     let root = folder(name);
     Store::open(&root).expect("it can be made").append(entries).expect("it can be written");
     let output = program(&root, &[]);

@@ -17,7 +17,7 @@ use std::{
 };
 
 use pollux_tune::{
-    space::Assignment,
+    space::Params,
     wire::{Pause, Task},
     worker::{
         Batching, BoxError, Dataset, Example, Happening, Optimizer, Pool, Registry, Schedule, Slot,
@@ -76,7 +76,7 @@ impl Trainable for Net {
 }
 
 fn registry() -> Registry {
-    Registry::default().with("net", |root: &nn::Path, params: &Assignment| {
+    Registry::default().with("net", |root: &nn::Path, params: &Params| {
         Ok(Net { network: resnet::resnet18(root, params.int("width")?, 10) })
     })
 }

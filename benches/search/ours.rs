@@ -1,8 +1,9 @@
 //! Our suggesters.
 
 use pollux_tune::{
+    ids::TrialId,
     space::{Dims, Point},
-    tpe::{Auto, Gp, Halton, Outcome, Random, Suggester, Tpe, TrialId},
+    tpe::{Auto, Gp, Halton, Outcome, Random, Suggester, Tpe},
 };
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;

@@ -11,8 +11,9 @@ mod stats;
 use std::{collections::BTreeMap, error::Error, fs, hint::black_box, time::Instant};
 
 use pollux_tune::{
+    ids::TrialId,
     space::{Dim, Dims, Parent},
-    tpe::{Outcome, Random, Suggester, Tpe, TrialId},
+    tpe::{Outcome, Random, Suggester, Tpe},
 };
 use problems::Problem;
 use rand::{RngExt, SeedableRng};

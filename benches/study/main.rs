@@ -14,11 +14,12 @@ use std::{
 
 use pollux_tune::{
     actors::Runner,
-    alloc::NodeId,
+    ids::{NodeId, TrialId},
     space::Study,
     store::{Journal, Memory, Reader, Store},
-    tpe::TrialId,
-    trials::engine::{Command, Engine, Entry, Fact, Input, Metrics, StepTimes, Suggesting, TrialKind},
+    trials::engine::{
+        Command, Engine, Fact, Input, JournalEntry, Metrics, StepTimes, SuggestService, TrialKind,
+    },
 };
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
@@ -110,7 +111,7 @@ fn ray(python: &str, ours: f64) -> Result<()> {
 fn run(study: &Study, journal: &mut dyn Journal) -> Result<(f64, u64)> {
     let start = Instant::now();
     let mut engine = Engine::new(study, TrialKind::Rigid)?;
-    let mut suggesting = Suggesting::new(study)?;
+    let mut suggesting = SuggestService::new(study)?;
     let gpu_type = "cpu".to_owned().try_into()?;
     let mut inputs =
         vec![Input::NodeJoined { node: NodeId(0), gpu_type, group: 0, slots: 8 }, Input::Started];
@@ -140,7 +141,7 @@ fn run(study: &Study, journal: &mut dyn Journal) -> Result<(f64, u64)> {
 /// Reports as elastic trials make them, in transactions of different sizes.
 fn appends(count: u32) -> Result<()> {
     for batch in [1, 10, 100, 1000] {
-        let facts: Vec<Entry> = (0..count).map(report).collect();
+        let facts: Vec<JournalEntry> = (0..count).map(report).collect();
         let mut store = Store::open(&folder("append")?)?;
         let start = Instant::now();
         for facts in facts.chunks(batch) {
@@ -151,7 +152,7 @@ fn appends(count: u32) -> Result<()> {
     Ok(())
 }
 
-fn report(number: u32) -> Entry {
+fn report(number: u32) -> JournalEntry {
     let steps = vec![StepTimes { gpus: 4, nodes: 1, per_gpu: 64, accumulation: 0, seconds: 0.1, steps: 10 }];
     let fact = Fact::Measured {
         trial: TrialId(number % 16),
@@ -163,7 +164,7 @@ fn report(number: u32) -> Entry {
         steps,
         noise: None,
     };
-    Entry { at_s: f64::from(number), fact }
+    JournalEntry { at_s: f64::from(number), fact }
 }
 
 /// The way back after a restart.

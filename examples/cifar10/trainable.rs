@@ -7,7 +7,7 @@ mod resnet;
 use std::{env, fs, path::PathBuf};
 
 use pollux_tune::{
-    space::Assignment,
+    space::Params,
     worker::{BoxError, Dataset, Example, Optimizer, Schedule, Trainable},
 };
 use rand::RngExt;
@@ -36,7 +36,7 @@ pub(crate) struct Cifar10 {
 
 impl Cifar10 {
     /// Makes the model. What is not given has its usual value.
-    pub(crate) fn new(root: &nn::Path, params: &Assignment) -> Result<Self, BoxError> {
+    pub(crate) fn new(root: &nn::Path, params: &Params) -> Result<Self, BoxError> {
         let float = |name, usual| params.get(name).map_or(Ok(usual), |_| params.float(name));
         let int = |name, usual| params.get(name).map_or(Ok(usual), |_| params.int(name));
         let width = int("width", 64)?;

@@ -22,13 +22,13 @@ use tokio::{
 
 use super::{
     error::Error,
-    message::{Happened, Launch, Order},
-    supervisor::Groups,
+    message::{EngineInput, GroupCommand, Launch},
+    supervisor::TrialRunners,
 };
 use crate::{
+    ids::{SlotId, TrialId},
     store::Folder,
-    tpe::TrialId,
-    trials::engine::{Input, Metrics, Report, SlotId},
+    trials::engine::{Input, Metrics, Report},
 };
 
 /// How long a program may take to end when it is asked to.
@@ -85,10 +85,10 @@ fn is_there(program: &str) -> bool {
     env::split_paths(&path).any(|folder| folder.join(program).is_file())
 }
 
-impl Groups for Commands {
-    fn order(&mut self, trial: TrialId, order: Order, supervisor: &Recipient<Happened>) {
+impl TrialRunners for Commands {
+    fn order(&mut self, trial: TrialId, order: GroupCommand, supervisor: &Recipient<EngineInput>) {
         match order {
-            Order::Launch(launch) => {
+            GroupCommand::Launch(launch) => {
                 self.running.retain(|_, stop| !stop.is_closed());
                 let (stop, stopped) = oneshot::channel();
                 self.running.insert(trial, stop);
@@ -103,13 +103,13 @@ impl Groups for Commands {
                     }
                 });
             }
-            Order::Stop { .. } => {
+            GroupCommand::Stop { .. } => {
                 if let Some(stop) = self.running.remove(&trial) {
                     // It may have ended by itself.
                     let _ = stop.send(());
                 }
             }
-            Order::Reshape { .. } | Order::Retune { .. } => {}
+            GroupCommand::Reshape { .. } | GroupCommand::Retune { .. } => {}
         }
     }
 }
@@ -134,7 +134,7 @@ pub(crate) fn end_programs(folder: &Folder) {
 struct Attempt {
     place: Arc<Place>,
     launch: Launch,
-    supervisor: Recipient<Happened>,
+    supervisor: Recipient<EngineInput>,
     reports: u32,
     last: Metrics,
 }

@@ -5,11 +5,11 @@ use std::{collections::BTreeMap, path::PathBuf};
 use actix::{Actor, Addr, ArbiterHandle, Recipient};
 
 use super::{
-    group::{TrialGroup, World},
-    message::{Happened, Launch, Order},
-    supervisor::Groups,
+    group::{ClusterHandles, TrialGroup},
+    message::{EngineInput, GroupCommand, Launch},
+    supervisor::TrialRunners,
 };
-use crate::{space::Study, store::Folder, tpe::TrialId, wire::Task};
+use crate::{ids::TrialId, space::Study, store::Folder, wire::Task};
 
 /// Makes groups, and hands orders to them.
 pub(super) struct Elastic {
@@ -18,9 +18,9 @@ pub(super) struct Elastic {
     pub(super) folder: PathBuf,
     /// Seconds from report to report.
     pub(super) report_every_s: f64,
-    pub(super) world: World,
+    pub(super) world: ClusterHandles,
     /// Where groups live.
-    pub(super) hall: ArbiterHandle,
+    pub(super) arbiter: ArbiterHandle,
     pub(super) groups: BTreeMap<TrialId, Addr<TrialGroup>>,
 }
 
@@ -50,21 +50,21 @@ impl Elastic {
     }
 }
 
-impl Groups for Elastic {
-    fn order(&mut self, trial: TrialId, order: Order, supervisor: &Recipient<Happened>) {
-        if let Order::Launch(launch) = order {
+impl TrialRunners for Elastic {
+    fn order(&mut self, trial: TrialId, order: GroupCommand, supervisor: &Recipient<EngineInput>) {
+        if let GroupCommand::Launch(launch) = order {
             // Whoever was there before has nothing more to say.
             if let Some(before) = self.groups.remove(&trial) {
-                before.do_send(Order::Stop { keep: false });
+                before.do_send(GroupCommand::Stop { keep: false });
             }
             let (task, world, supervisor) = (self.task(&launch), self.world.clone(), supervisor.clone());
-            let group = TrialGroup::start_in_arbiter(&self.hall, move |_| {
+            let group = TrialGroup::start_in_arbiter(&self.arbiter, move |_| {
                 TrialGroup::new(launch, task, world, supervisor)
             });
             self.groups.insert(trial, group);
             return;
         }
-        let is_last = matches!(order, Order::Stop { keep: false });
+        let is_last = matches!(order, GroupCommand::Stop { keep: false });
         if let Some(group) = self.groups.get(&trial) {
             group.do_send(order);
         }

@@ -2,7 +2,7 @@ use std::io;
 
 use thiserror::Error;
 
-use crate::{emulate, store, trials::engine, wire};
+use crate::{emulate, ids::EmptyGpuType, store, trials::engine, wire};
 
 /// Why a study could not be run.
 #[derive(Debug, Error)]
@@ -19,6 +19,9 @@ pub enum Error {
     /// What was asked for cannot be emulated.
     #[error(transparent)]
     Emulation(#[from] emulate::Error),
+    /// A GPU type without a name.
+    #[error(transparent)]
+    GpuType(#[from] EmptyGpuType),
     /// The folder holds another study.
     #[error(
         "the study in the folder has another `{part}`: give another folder, or the study file it began with"
@@ -78,6 +81,7 @@ impl Error {
             | Self::Engine(_)
             | Self::Wire(_)
             | Self::Emulation(_)
+            | Self::GpuType(_)
             | Self::Differs { .. }
             | Self::TooFewSlots { .. }
             | Self::NoProgram

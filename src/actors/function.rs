@@ -18,12 +18,12 @@ use tokio::sync::oneshot;
 
 use super::{
     error::Error,
-    message::{Happened, Launch, Order},
-    supervisor::Groups,
+    message::{EngineInput, GroupCommand, Launch},
+    supervisor::TrialRunners,
 };
 use crate::{
-    space::Assignment,
-    tpe::TrialId,
+    ids::TrialId,
+    space::Params,
     trials::engine::{Input, Metrics, Report},
 };
 
@@ -42,11 +42,11 @@ pub struct Stopped;
 #[derive(Debug)]
 pub struct Trial {
     id: TrialId,
-    params: Assignment,
+    params: Params,
     generation: u32,
     reports: u32,
     is_stopped: Arc<AtomicBool>,
-    supervisor: Recipient<Happened>,
+    supervisor: Recipient<EngineInput>,
 }
 
 impl Trial {
@@ -58,7 +58,7 @@ impl Trial {
 
     /// What it tries.
     #[must_use]
-    pub const fn params(&self) -> &Assignment {
+    pub const fn params(&self) -> &Params {
         &self.params
     }
 
@@ -73,7 +73,7 @@ impl Trial {
         let report = Report { number: self.reports, epochs, metrics, ..Report::default() };
         let (heard, answer) = oneshot::channel();
         let input = Input::Reported { trial: self.id, generation: self.generation, report };
-        self.supervisor.do_send(Happened { input, heard: Some(heard) });
+        self.supervisor.do_send(EngineInput { input, ack: Some(heard) });
         // The decision is made when this returns; without a supervisor there is nothing to run for.
         let is_alone = answer.blocking_recv().is_err();
         if is_alone || self.is_stopped() { Err(Stopped) } else { Ok(()) }
@@ -108,10 +108,10 @@ impl Functions {
     }
 }
 
-impl Groups for Functions {
-    fn order(&mut self, trial: TrialId, order: Order, supervisor: &Recipient<Happened>) {
+impl TrialRunners for Functions {
+    fn order(&mut self, trial: TrialId, order: GroupCommand, supervisor: &Recipient<EngineInput>) {
         match order {
-            Order::Launch(Launch { generation, params, .. }) => {
+            GroupCommand::Launch(Launch { generation, params, .. }) => {
                 // Those whose function has returned are held by nobody else.
                 self.running.retain(|_, flag| Arc::strong_count(flag) > 1);
                 let is_stopped = Arc::new(AtomicBool::new(false));
@@ -121,12 +121,12 @@ impl Groups for Functions {
                 // The threads live as long as this does.
                 let _ = self.jobs.send(job);
             }
-            Order::Stop { .. } => {
+            GroupCommand::Stop { .. } => {
                 if let Some(flag) = self.running.remove(&trial) {
                     flag.store(true, Ordering::Release);
                 }
             }
-            Order::Reshape { .. } | Order::Retune { .. } => {}
+            GroupCommand::Reshape { .. } | GroupCommand::Retune { .. } => {}
         }
     }
 }

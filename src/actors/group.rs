@@ -6,17 +6,16 @@ use std::{
 use actix::{Actor, ActorContext, AsyncContext, Context, Handler, Recipient};
 
 use super::{
-    ending::{EndingSender, Guard},
-    message::{Happened, Launch, Order},
+    exit::{ActorGuard, ExitSender},
+    message::{EngineInput, GroupCommand, Launch},
     node::{Directory, Owner, Said, Tell},
 };
 use crate::{
-    alloc::NodeId,
     goodput::{BatchPlan, GradientStats},
-    tpe::TrialId,
+    ids::{NodeId, SlotId, TrialId},
     trials::{
-        Group, GroupOrder,
-        engine::{Checkpoint, Input, Metrics, Report, SlotId, StepTimes},
+        Group, GroupAction,
+        engine::{Checkpoint, Input, Metrics, Report, StepTimes},
     },
     wire::{self, Batch, Command, Event, Form, Member, Task},
 };
@@ -26,18 +25,18 @@ const FAILURES_MAX: u32 = 5;
 
 /// What groups need to know about the world.
 #[derive(Clone)]
-pub(super) struct World {
+pub(super) struct ClusterHandles {
     pub(super) nodes: Arc<BTreeMap<NodeId, Recipient<Tell>>>,
     pub(super) directory: Directory,
-    pub(super) ending: EndingSender,
+    pub(super) ending: ExitSender,
 }
 
 /// The workers of one trial: keeps to the protocol of [`Group`], and translates between workers and the engine.
 pub(super) struct TrialGroup {
     trial: TrialId,
     task: Task,
-    world: World,
-    supervisor: Recipient<Happened>,
+    world: ClusterHandles,
+    supervisor: Recipient<EngineInput>,
     /// How the workers stand.
     group: Group,
     /// Slots by the numbers that the group knows them by.
@@ -55,7 +54,7 @@ pub(super) struct TrialGroup {
     epochs: f64,
     first: u64,
     fate: Fate,
-    guard: Guard,
+    guard: ActorGuard,
 }
 
 /// Where a group is heading.
@@ -77,7 +76,12 @@ enum Fate {
 }
 
 impl TrialGroup {
-    pub(super) fn new(launch: Launch, task: Task, world: World, supervisor: Recipient<Happened>) -> Self {
+    pub(super) fn new(
+        launch: Launch,
+        task: Task,
+        world: ClusterHandles,
+        supervisor: Recipient<EngineInput>,
+    ) -> Self {
         let Launch { trial, generation, slots, batch, checkpoint, .. } = launch;
         // Numbers of generations are never used twice, whichever group of a trial it is.
         let first = u64::from(generation) << 32;
@@ -136,17 +140,17 @@ impl TrialGroup {
         self.obey(orders, context);
     }
 
-    fn obey(&mut self, orders: Vec<GroupOrder>, context: &Context<Self>) {
+    fn obey(&mut self, orders: Vec<GroupAction>, context: &Context<Self>) {
         let trial = self.task.trial;
         for order in orders {
             match order {
-                GroupOrder::Prepare(slot) => {
+                GroupAction::Prepare(slot) => {
                     self.tell(slot, Command::Prepare(Box::new(self.task.clone())), context);
                 }
-                GroupOrder::Release { slot, save } => {
+                GroupAction::Release { slot, save } => {
                     self.tell(slot, Command::Release { trial, save }, context);
                 }
-                GroupOrder::Form { generation, members, donors, told, broken } => {
+                GroupAction::Form { generation, members, donors, told, broken } => {
                     let batch = self.total(members.len());
                     let (members, donors) = (self.members(&members), self.members(&donors));
                     let form = Form { trial, generation, members, donors, batch, broken };
@@ -356,14 +360,14 @@ impl Handler<Said> for TrialGroup {
     }
 }
 
-impl Handler<Order> for TrialGroup {
+impl Handler<GroupCommand> for TrialGroup {
     type Result = ();
 
-    fn handle(&mut self, order: Order, context: &mut Context<Self>) {
+    fn handle(&mut self, order: GroupCommand, context: &mut Context<Self>) {
         match order {
             // A launch makes a new group.
-            Order::Launch(_) => {}
-            Order::Reshape { generation, slots, batch } => {
+            GroupCommand::Launch(_) => {}
+            GroupCommand::Reshape { generation, slots, batch } => {
                 (self.generation, self.wanted) = (generation, slots);
                 self.batch = batch.unwrap_or(self.batch);
                 match self.fate {
@@ -373,8 +377,8 @@ impl Handler<Order> for TrialGroup {
                 }
             }
             // It comes too late.
-            Order::Retune { .. } if self.fate != Fate::Training => {}
-            Order::Retune { batch } => {
+            GroupCommand::Retune { .. } if self.fate != Fate::Training => {}
+            GroupCommand::Retune { batch } => {
                 self.batch = batch;
                 let members = self.group.members().to_vec();
                 let (trial, generation) = (self.task.trial, self.group.generation());
@@ -383,7 +387,7 @@ impl Handler<Order> for TrialGroup {
                     self.tell(slot, Command::Retune { trial, generation, batch }, context);
                 }
             }
-            Order::Stop { keep } => {
+            GroupCommand::Stop { keep } => {
                 if self.fate == Fate::Training {
                     self.fate = if keep { Fate::Pausing { is_saved: false } } else { Fate::Dropped };
                     let orders = self.group.release(keep);

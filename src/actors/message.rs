@@ -7,30 +7,30 @@ use tokio::sync::oneshot;
 
 use crate::{
     goodput::BatchPlan,
-    space::Assignment,
-    tpe::TrialId,
-    trials::engine::{Checkpoint, Entry, Input, Question, SlotId},
+    ids::{SlotId, TrialId},
+    space::Params,
+    trials::engine::{AllocationSnapshot, Checkpoint, Input, JournalEntry},
 };
 
 /// Something for the engine.
 #[derive(Debug, Message)]
 #[rtype(result = "()")]
-pub(super) struct Happened {
+pub(super) struct EngineInput {
     pub(super) input: Input,
     /// For those who wait until all that follows is on its way.
-    pub(super) heard: Option<oneshot::Sender<()>>,
+    pub(super) ack: Option<oneshot::Sender<()>>,
 }
 
-impl From<Input> for Happened {
+impl From<Input> for EngineInput {
     fn from(input: Input) -> Self {
-        Self { input, heard: None }
+        Self { input, ack: None }
     }
 }
 
 /// New facts, in their order.
 #[derive(Debug, Clone, Message)]
 #[rtype(result = "()")]
-pub(super) struct Learn(pub(super) Arc<[Entry]>);
+pub(super) struct FactsAppended(pub(super) Arc<[JournalEntry]>);
 
 /// A question to the suggester.
 #[derive(Debug, Message)]
@@ -43,15 +43,15 @@ pub(super) struct Ask {
 /// A question to the allocator.
 #[derive(Debug, Message)]
 #[rtype(result = "()")]
-pub(super) enum Consider {
+pub(super) enum AllocatorRequest {
     Fit { revision: u64, trial: TrialId },
-    Solve { revision: u64, question: Box<Question> },
+    Solve { revision: u64, question: Box<AllocationSnapshot> },
 }
 
 /// What a group is to do.
 #[derive(Debug, Clone, Message)]
 #[rtype(result = "()")]
-pub(super) enum Order {
+pub(super) enum GroupCommand {
     Launch(Launch),
     Reshape { generation: u32, slots: Vec<SlotId>, batch: Option<BatchPlan> },
     Retune { batch: BatchPlan },
@@ -64,7 +64,7 @@ pub(super) struct Launch {
     pub(super) trial: TrialId,
     pub(super) generation: u32,
     pub(super) slots: Vec<SlotId>,
-    pub(super) params: Assignment,
+    pub(super) params: Params,
     pub(super) batch: Option<BatchPlan>,
     pub(super) checkpoint: Option<Checkpoint>,
 }

@@ -13,15 +13,15 @@ mod allocator;
 mod clock;
 mod command;
 mod elastic;
-mod ending;
 mod error;
+mod exit;
 mod function;
 mod group;
 mod message;
 mod node;
 mod runner;
+mod runtime;
 mod session;
-mod stage;
 mod suggester;
 mod supervisor;
 

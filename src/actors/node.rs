@@ -17,16 +17,14 @@ use tokio::{
 };
 
 use super::{
-    ending::{Ending, EndingSender, Guard},
     error::Error,
-    message::Happened,
+    exit::{ActorGuard, ExitSender, SessionExit},
+    message::EngineInput,
 };
 use crate::{
-    alloc::NodeId,
-    goodput::GpuType,
-    tpe::TrialId,
-    trials::engine::{Input, SlotId},
-    wire::{Address, Command, Event, Heard, Line, Secret, WorkerId},
+    ids::{GpuType, NodeId, SlotId, TrialId},
+    trials::engine::Input,
+    wire::{Address, Command, Event, GatewayEvent, Secret, WorkerHandle, WorkerId},
 };
 
 /// A worker process that ends so often before it says anything will not do better the next time.
@@ -112,34 +110,34 @@ pub(super) struct Said {
 /// What the gateway has heard of a worker of this node.
 #[derive(Debug, Message)]
 #[rtype(result = "()")]
-pub(super) struct FromGateway(pub(super) Heard);
+pub(super) struct FromGateway(pub(super) GatewayEvent);
 
 /// What all nodes share.
 #[derive(Clone)]
-pub(super) struct Surroundings {
+pub(super) struct NodeContext {
     pub(super) address: Address,
     pub(super) secret: Secret,
     pub(super) logs: PathBuf,
     pub(super) directory: Directory,
-    pub(super) supervisor: Recipient<Happened>,
-    pub(super) ending: EndingSender,
+    pub(super) supervisor: Recipient<EngineInput>,
+    pub(super) ending: ExitSender,
 }
 
 /// The worker processes of one machine: starts them, starts them again, and carries words between them and the groups.
 pub(super) struct Node {
     spec: NodeSpec,
-    around: Surroundings,
-    desks: Vec<Desk>,
+    around: NodeContext,
+    slots: Vec<SlotState>,
     processes: Vec<Running>,
     has_joined: bool,
-    _guard: Guard,
+    _guard: ActorGuard,
 }
 
 /// A slot.
 #[derive(Default)]
-struct Desk {
+struct SlotState {
     process: usize,
-    line: Option<(WorkerId, Line)>,
+    line: Option<(WorkerId, WorkerHandle)>,
     owner: Option<Owner>,
     /// Commands of whoever comes next.
     waiting: VecDeque<(Owner, Command)>,
@@ -156,16 +154,14 @@ struct Running {
 }
 
 impl Node {
-    pub(super) fn new(spec: NodeSpec, around: Surroundings) -> Self {
-        let desks = spec
-            .processes
-            .iter()
-            .enumerate()
-            .flat_map(|(process, of)| (0..of.slots).map(move |_| Desk { process, ..Desk::default() }));
-        let desks = desks.collect();
+    pub(super) fn new(spec: NodeSpec, around: NodeContext) -> Self {
+        let slots = spec.processes.iter().enumerate().flat_map(|(process, of)| {
+            (0..of.slots).map(move |_| SlotState { process, ..SlotState::default() })
+        });
+        let slots = slots.collect();
         let processes = spec.processes.iter().map(|_| Running::default()).collect();
         let guard = around.ending.guard("node");
-        Self { spec, around, desks, processes, has_joined: false, _guard: guard }
+        Self { spec, around, slots, processes, has_joined: false, _guard: guard }
     }
 
     const fn slot(&self, index: usize) -> SlotId {
@@ -205,8 +201,8 @@ impl Node {
     /// A process is gone: another one takes its place.
     fn ended(&mut self, process: usize, Gone { how, is_killed }: &Gone, context: &mut Context<Self>) {
         tracing::warn!(node = %self.spec.node, process, how, "a worker process has ended");
-        let own = |(place, desk): (usize, &Desk)| (desk.process == process).then_some(place);
-        let places: Vec<usize> = self.desks.iter().enumerate().filter_map(own).collect();
+        let own = |(place, slot_state): (usize, &SlotState)| (slot_state.process == process).then_some(place);
+        let places: Vec<usize> = self.slots.iter().enumerate().filter_map(own).collect();
         for place in places {
             self.lose(place, how);
         }
@@ -219,7 +215,7 @@ impl Node {
             let said = super::command::tail(&self.log(process)).unwrap_or_default();
             let log = self.log(process);
             let reason = format!("{how}; it said, in {}:\n{said}", log.display());
-            self.around.ending.tell(Ending::Failed(Error::NoWorkers(reason)));
+            self.around.ending.tell(SessionExit::Failed(Error::NoWorkers(reason)));
         }
         let pause = PAUSE.saturating_mul(1 << failures.saturating_sub(2).min(8)).min(LONGEST_PAUSE);
         // The first end after a good time is an accident.
@@ -230,18 +226,18 @@ impl Node {
     /// The worker of a slot is gone.
     fn lose(&mut self, place: usize, reason: &str) {
         let slot = self.slot(place);
-        let desk = &mut self.desks[place];
-        if desk.line.take().is_none() {
+        let slot_state = &mut self.slots[place];
+        if slot_state.line.take().is_none() {
             return;
         }
-        let mut told: Vec<Owner> = desk.owner.take().into_iter().collect();
-        for (owner, _) in desk.waiting.drain(..) {
+        let mut told: Vec<Owner> = slot_state.owner.take().into_iter().collect();
+        for (owner, _) in slot_state.waiting.drain(..) {
             if !told.contains(&owner) {
                 told.push(owner);
             }
         }
         self.directory().remove(&slot);
-        // Groups hear it first: what the engine decides must not find them unaware.
+        // TrialRunners hear it first: what the engine decides must not find them unaware.
         for owner in told {
             owner.hears.do_send(Said { slot, event: None });
         }
@@ -255,16 +251,16 @@ impl Node {
         self.around.directory.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn joined(&mut self, place: usize, worker: WorkerId, line: Line, store: String) {
+    fn joined(&mut self, place: usize, worker: WorkerId, line: WorkerHandle, store: String) {
         self.lose(place, "another process has taken its slot");
         let slot = self.slot(place);
         self.directory().insert(slot, store);
-        self.desks[place].line = Some((worker, line));
-        let process = &mut self.processes[self.desks[place].process];
+        self.slots[place].line = Some((worker, line));
+        let process = &mut self.processes[self.slots[place].process];
         (process.failures, process.faults) = (0, 0);
         if self.has_joined {
             self.around.supervisor.do_send(Input::WorkerJoined { slot }.into());
-        } else if self.desks.iter().all(|desk| desk.line.is_some()) {
+        } else if self.slots.iter().all(|slot_state| slot_state.line.is_some()) {
             self.has_joined = true;
             let NodeSpec { node, gpu_type, group, .. } = &self.spec;
             let (node, gpu_type, group, slots) = (*node, gpu_type.clone(), *group, self.spec.slots());
@@ -274,27 +270,27 @@ impl Node {
 
     fn said(&mut self, place: usize, event: Event) {
         let slot = self.slot(place);
-        let desk = &mut self.desks[place];
+        let slot_state = &mut self.slots[place];
         tracing::trace!(%slot, ?event, "a worker has said");
         let has_let_go = matches!(event, Event::Released { .. } | Event::Failed { .. });
-        let Some(owner) = &desk.owner else { return };
+        let Some(owner) = &slot_state.owner else { return };
         if event.trial() != owner.trial.0 {
             return;
         }
         owner.hears.do_send(Said { slot, event: Some(event) });
         if has_let_go {
-            desk.owner = None;
-            desk.serve_next();
+            slot_state.owner = None;
+            slot_state.serve_next();
         }
     }
 
     /// The slot of a connection.
     fn place(&self, worker: WorkerId) -> Option<usize> {
-        self.desks.iter().position(|desk| desk.line.as_ref().is_some_and(|(of, _)| *of == worker))
+        self.slots.iter().position(|slot_state| slot_state.line.as_ref().is_some_and(|(of, _)| *of == worker))
     }
 }
 
-impl Desk {
+impl SlotState {
     fn tell(&self, command: Command) {
         if let Some((_, line)) = &self.line {
             line.tell(command);
@@ -348,20 +344,20 @@ impl Handler<FromGateway> for Node {
 
     fn handle(&mut self, FromGateway(heard): FromGateway, _: &mut Context<Self>) {
         match heard {
-            Heard::Joined { worker, hello, line } => {
+            GatewayEvent::Joined { worker, hello, line } => {
                 let place = hello.slot as usize;
-                if place < self.desks.len() {
+                if place < self.slots.len() {
                     self.joined(place, worker, line, hello.store);
                 }
             }
-            Heard::Said { worker, event } => {
+            GatewayEvent::Event { worker, event } => {
                 if let Some(place) = self.place(worker) {
                     self.said(place, event);
                 }
             }
-            Heard::Gone { worker } => {
+            GatewayEvent::Lost { worker } => {
                 if let Some(place) = self.place(worker) {
-                    let process = self.desks[place].process;
+                    let process = self.slots[place].process;
                     self.lose(place, "its connection ended");
                     // A process that nobody can talk to is of no use.
                     if let Some(kill) = self.processes[process].kill.take() {
@@ -369,7 +365,7 @@ impl Handler<FromGateway> for Node {
                     }
                 }
             }
-            Heard::Refused { .. } => {}
+            GatewayEvent::Refused { .. } => {}
         }
     }
 }
@@ -378,17 +374,19 @@ impl Handler<Tell> for Node {
     type Result = ();
 
     fn handle(&mut self, Tell { slot, from, command }: Tell, _: &mut Context<Self>) {
-        let Some(desk) = self.desks.get_mut(slot.index as usize).filter(|desk| desk.line.is_some()) else {
+        let Some(slot_state) =
+            self.slots.get_mut(slot.index as usize).filter(|slot_state| slot_state.line.is_some())
+        else {
             from.hears.do_send(Said { slot, event: None });
             return;
         };
-        tracing::trace!(%slot, trial = %from.trial, ?command, is_free = desk.owner.is_none(), "to a worker");
-        match &desk.owner {
-            Some(owner) if *owner != from => desk.waiting.push_back((from, command)),
-            Some(_) => desk.tell(command),
+        tracing::trace!(%slot, trial = %from.trial, ?command, is_free = slot_state.owner.is_none(), "to a worker");
+        match &slot_state.owner {
+            Some(owner) if *owner != from => slot_state.waiting.push_back((from, command)),
+            Some(_) => slot_state.tell(command),
             None if matches!(command, Command::Prepare(_)) => {
-                desk.owner = Some(from);
-                desk.tell(command);
+                slot_state.owner = Some(from);
+                slot_state.tell(command);
             }
             // The worker has let go, and its last word is on its way to whoever this is from.
             None => {}

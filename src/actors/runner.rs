@@ -11,16 +11,15 @@ use super::{
     error::Error,
     function::{Problem, Trial},
     node::{NodeSpec, ProcessSpec},
-    session::{self, SharedWatch, Work, Workers},
+    session::{self, SharedWatch, TrialBackend, Workers},
 };
 use crate::{
-    alloc::NodeId,
-    goodput::GpuType,
+    ids::{GpuType, NodeId},
     space::{ClusterSpec, Program, Study},
     store::Memory,
     trials::{
         Search,
-        engine::{self, Engine, Entry, Metrics, Outcome},
+        engine::{Engine, JournalEntry, Metrics, Outcome},
     },
     wire::{Address, Secret},
 };
@@ -90,7 +89,7 @@ impl Runner {
 
     /// Shows every step of the study, as soon as its facts are written down. All waits until this returns.
     #[must_use]
-    pub fn watch(mut self, watch: impl FnMut(&Engine, &[Entry]) + Send + 'static) -> Self {
+    pub fn watch(mut self, watch: impl FnMut(&Engine, &[JournalEntry]) + Send + 'static) -> Self {
         self.watch = Some(Arc::new(Mutex::new(watch)));
         self
     }
@@ -108,7 +107,7 @@ impl Runner {
         F: Fn(&mut Trial) -> Result<Metrics, Problem> + Send + Sync + 'static,
     {
         let slots = self.slots.unwrap_or(self.study.search.parallel);
-        self.run(Work::Function { function: Arc::new(function), slots })
+        self.run(TrialBackend::Function { function: Arc::new(function), slots })
     }
 
     /// Tunes the program that the study file names in `trial.command`. With GPUs, each slot sees the one of its number.
@@ -116,7 +115,7 @@ impl Runner {
         let Some(Program::Command(words)) = &self.study.trial.program else { return Err(Error::NoProgram) };
         command::check(words)?;
         let (words, slots) = (words.clone(), self.slots.unwrap_or(self.study.search.parallel));
-        self.run(Work::Command { words, slots, gpus })
+        self.run(TrialBackend::Command { words, slots, gpus })
     }
 
     /// Trains the trainable that the study file names, on slots of this machine: this program is started again for each of
@@ -150,7 +149,7 @@ impl Runner {
         crate::emulate::check(trainable, cluster)?;
         let mut nodes = Vec::new();
         for group in &cluster.groups {
-            let gpu_type = GpuType::new(&group.gpu_type).map_err(engine::Error::from)?;
+            let gpu_type = GpuType::new(&group.gpu_type)?;
             for _ in 0..group.nodes {
                 let (number, slots, name) = (nodes.len() as u32, group.gpus, gpu_type.clone());
                 let arguments = self.worker_arguments.clone();
@@ -178,10 +177,10 @@ impl Runner {
         let Some(Program::Trainable(trainable)) = self.study.trial.program.clone() else {
             return Err(Error::NoProgram);
         };
-        self.run(Work::Workers(Workers { trainable, nodes, time_scale }))
+        self.run(TrialBackend::Workers(Workers { trainable, nodes, time_scale }))
     }
 
-    fn run(self, work: Work) -> Result<Finished, Error> {
+    fn run(self, work: TrialBackend) -> Result<Finished, Error> {
         let Self { study, folder, watch, stop, .. } = self;
         let memory = Arc::new(Mutex::new(Memory::default()));
         let head = session::Head { study, folder, memory, watch, stop: stop.subscribe(), work };

@@ -12,21 +12,23 @@ use super::{
     allocator::Allocator,
     clock::Clock,
     command::Commands,
-    ending::{Ending, EndingSender},
     error::Error,
+    exit::{ExitSender, SessionExit},
     function::{Function, Functions},
-    message::Happened,
+    message::EngineInput,
     node::NodeSpec,
-    stage::Stage,
+    runtime::Runtime,
     suggester::Suggester,
-    supervisor::{Advisers, Begin, Groups, Supervisor, Watch},
+    supervisor::{Begin, ServiceAddresses, Supervisor, TrialRunners, Watch},
 };
 use crate::{
     space::Study,
     store::{self, Journal, Memory, Reader, Store},
     trials::{
         Search,
-        engine::{self, Engine, Entry, Fitting, Input, Outcome, Solving, Suggesting, TrialKind},
+        engine::{
+            self, Engine, FitService, Input, JournalEntry, Outcome, SolveService, SuggestService, TrialKind,
+        },
     },
 };
 
@@ -34,10 +36,10 @@ use crate::{
 const DEATHS_MAX: u32 = 5;
 
 /// Sees every step of a study, over all lives of its actors.
-pub(super) type SharedWatch = Arc<Mutex<dyn FnMut(&Engine, &[Entry]) + Send>>;
+pub(super) type SharedWatch = Arc<Mutex<dyn FnMut(&Engine, &[JournalEntry]) + Send>>;
 
 /// What trials are.
-pub(super) enum Work {
+pub(super) enum TrialBackend {
     Function { function: Arc<Function>, slots: u32 },
     Command { words: Vec<String>, slots: u32, gpus: u32 },
     Workers(Workers),
@@ -51,7 +53,7 @@ pub(crate) struct Workers {
     pub(crate) time_scale: f64,
 }
 
-impl Work {
+impl TrialBackend {
     const fn kind(&self) -> TrialKind {
         match self {
             Self::Function { .. } | Self::Command { .. } => TrialKind::Rigid,
@@ -75,7 +77,7 @@ pub(super) struct Head {
     pub(super) memory: Arc<Mutex<Memory>>,
     pub(super) watch: Option<SharedWatch>,
     pub(super) stop: watch::Receiver<bool>,
-    pub(super) work: Work,
+    pub(super) work: TrialBackend,
 }
 
 impl Head {
@@ -85,12 +87,12 @@ impl Head {
         loop {
             let ending = System::new().block_on(self.session())?;
             match ending {
-                Ending::Finished(outcome) => {
+                SessionExit::Finished(outcome) => {
                     let entries = self.journal()?.entries(0)?;
                     return Ok((outcome, replay(&self.study, self.work.kind(), &entries)?.1.into_search()));
                 }
-                Ending::Failed(error) => return Err(error),
-                Ending::Died(actor) => {
+                SessionExit::Failed(error) => return Err(error),
+                SessionExit::Died(actor) => {
                     deaths += 1;
                     tracing::error!(actor, deaths, "an actor has died; all begin again from the journal");
                     if deaths > DEATHS_MAX {
@@ -108,19 +110,19 @@ impl Head {
         })
     }
 
-    async fn session(&mut self) -> Result<Ending, Error> {
+    async fn session(&mut self) -> Result<SessionExit, Error> {
         let journal = self.journal()?;
         let entries = journal.entries(0)?;
         if let (Some(folder), false) = (&self.folder, entries.is_empty()) {
             same_study(&self.study, &Reader::open(folder)?.study()?)?;
         }
         let (engine, suggesting, fitting) = replay(&self.study, self.work.kind(), &entries)?;
-        let solving = Solving::new(&self.study).map_err(engine::Error::from)?;
+        let solving = SolveService::new(&self.study).map_err(engine::Error::from)?;
         if let Some(folder) = &self.folder {
             store::Folder::new(folder).write_study(&self.study.to_yaml())?;
         }
         let (tell, mut endings) = mpsc::unbounded_channel();
-        let ending = EndingSender::new(tell);
+        let ending = ExitSender::new(tell);
         let clock = Clock::after(engine.state().at_s, self.work.time_scale());
         let watch = self.watch.clone().map(|watch| -> Watch {
             Box::new(move |engine, entries| {
@@ -148,11 +150,12 @@ impl Head {
             })
         };
         let learn = vec![suggester.clone().recipient(), allocator.clone().recipient()];
-        let advisers = Advisers { ask: suggester.recipient(), consider: allocator.recipient(), learn };
+        let services =
+            ServiceAddresses { ask: suggester.recipient(), consider: allocator.recipient(), learn };
         let (groups, stage) = self.open(&happened, &ending)?;
-        supervisor.do_send(Begin { advisers, groups });
-        if let Stage::Local(joined) = &stage {
-            supervisor.do_send(Happened::from(joined.clone()));
+        supervisor.do_send(Begin { services, groups });
+        if let Runtime::Local(joined) = &stage {
+            supervisor.do_send(EngineInput::from(joined.clone()));
         }
         let ended = self.wait(&supervisor, &mut endings).await;
         ending.close();
@@ -168,19 +171,20 @@ impl Head {
     /// Where trials are run, and by whom.
     fn open(
         &self,
-        supervisor: &Recipient<Happened>,
-        ending: &EndingSender,
-    ) -> Result<(Box<dyn Groups>, Stage), Error> {
+        supervisor: &Recipient<EngineInput>,
+        ending: &ExitSender,
+    ) -> Result<(Box<dyn TrialRunners>, Runtime), Error> {
         let folder = || self.folder.clone().ok_or(Error::NoFolder);
         Ok(match &self.work {
-            Work::Function { function, slots } => {
-                (Box::new(Functions::start(function, *slots)?), Stage::local(*slots)?)
+            TrialBackend::Function { function, slots } => {
+                (Box::new(Functions::start(function, *slots)?), Runtime::local(*slots)?)
             }
-            Work::Command { words, slots, gpus } => {
-                (Box::new(Commands::new(words, &folder()?, *gpus)?), Stage::local(*slots)?)
+            TrialBackend::Command { words, slots, gpus } => {
+                (Box::new(Commands::new(words, &folder()?, *gpus)?), Runtime::local(*slots)?)
             }
-            Work::Workers(workers) => {
-                let (elastic, stage) = Stage::workers(&self.study, workers, &folder()?, supervisor, ending)?;
+            TrialBackend::Workers(workers) => {
+                let (elastic, stage) =
+                    Runtime::workers(&self.study, workers, &folder()?, supervisor, ending)?;
                 (Box::new(elastic), stage)
             }
         })
@@ -189,13 +193,13 @@ impl Head {
     async fn wait(
         &mut self,
         supervisor: &Addr<Supervisor>,
-        endings: &mut mpsc::UnboundedReceiver<Ending>,
-    ) -> Ending {
+        endings: &mut mpsc::UnboundedReceiver<SessionExit>,
+    ) -> SessionExit {
         let mut asked = false;
         loop {
             if *self.stop.borrow_and_update() && !asked {
                 asked = true;
-                supervisor.do_send(Happened::from(Input::StopRequested));
+                supervisor.do_send(EngineInput::from(Input::StopRequested));
             }
             tokio::select! {
                 ending = endings.recv() => {
@@ -229,9 +233,13 @@ fn same_study(study: &Study, before: &Study) -> Result<(), Error> {
 }
 
 /// What follows from the facts so far.
-fn replay(study: &Study, kind: TrialKind, entries: &[Entry]) -> Result<(Engine, Suggesting, Fitting), Error> {
+fn replay(
+    study: &Study,
+    kind: TrialKind,
+    entries: &[JournalEntry],
+) -> Result<(Engine, SuggestService, FitService), Error> {
     let mut engine = Engine::new(study, kind)?;
-    let (mut suggesting, mut fitting) = (Suggesting::new(study)?, Fitting::new(study));
+    let (mut suggesting, mut fitting) = (SuggestService::new(study)?, FitService::new(study));
     for entry in entries {
         engine.apply(entry)?;
         suggesting.apply(entry)?;
@@ -244,11 +252,11 @@ fn replay(study: &Study, kind: TrialKind, entries: &[Entry]) -> Result<(Engine, 
 struct Kept(Arc<Mutex<Memory>>);
 
 impl Journal for Kept {
-    fn append(&mut self, entries: &[Entry]) -> Result<(), store::Error> {
+    fn append(&mut self, entries: &[JournalEntry]) -> Result<(), store::Error> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).append(entries)
     }
 
-    fn entries(&self, from: u64) -> Result<Vec<Entry>, store::Error> {
+    fn entries(&self, from: u64) -> Result<Vec<JournalEntry>, store::Error> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).entries(from)
     }
 }

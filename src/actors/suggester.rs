@@ -1,24 +1,24 @@
 use actix::{Actor, Context, Handler, Recipient};
 
 use super::{
-    ending::{Ending, EndingSender, Guard},
-    message::{Ask, Happened, Learn},
+    exit::{ActorGuard, ExitSender, SessionExit},
+    message::{Ask, EngineInput, FactsAppended},
 };
-use crate::trials::engine::{Input, Suggesting};
+use crate::trials::engine::{Input, SuggestService};
 
 /// Chooses what trials try. It has a thread of its own.
 pub(super) struct Suggester {
-    suggesting: Suggesting,
-    supervisor: Recipient<Happened>,
-    ending: EndingSender,
-    _guard: Guard,
+    suggesting: SuggestService,
+    supervisor: Recipient<EngineInput>,
+    ending: ExitSender,
+    _guard: ActorGuard,
 }
 
 impl Suggester {
     pub(super) fn new(
-        suggesting: Suggesting,
-        supervisor: Recipient<Happened>,
-        ending: &EndingSender,
+        suggesting: SuggestService,
+        supervisor: Recipient<EngineInput>,
+        ending: &ExitSender,
     ) -> Self {
         let guard = ending.guard("suggester");
         Self { suggesting, supervisor, ending: ending.clone(), _guard: guard }
@@ -29,13 +29,13 @@ impl Actor for Suggester {
     type Context = Context<Self>;
 }
 
-impl Handler<Learn> for Suggester {
+impl Handler<FactsAppended> for Suggester {
     type Result = ();
 
-    fn handle(&mut self, Learn(entries): Learn, _: &mut Context<Self>) {
+    fn handle(&mut self, FactsAppended(entries): FactsAppended, _: &mut Context<Self>) {
         for entry in &*entries {
             if let Err(error) = self.suggesting.apply(entry) {
-                self.ending.tell(Ending::Failed(error.into()));
+                self.ending.tell(SessionExit::Failed(error.into()));
             }
         }
     }

@@ -4,42 +4,42 @@ use actix::{Actor, AsyncContext, Context, Handler, Recipient, SpawnHandle};
 
 use super::{
     clock::Clock,
-    ending::{Ending, EndingSender, Guard},
-    message::{Ask, Consider, Happened, Launch, Learn, Order},
+    exit::{ActorGuard, ExitSender, SessionExit},
+    message::{AllocatorRequest, Ask, EngineInput, FactsAppended, GroupCommand, Launch},
 };
 use crate::{
+    ids::TrialId,
     store::Journal,
-    tpe::TrialId,
-    trials::engine::{Command, Engine, Entry, Fact, Input, Step},
+    trials::engine::{Command, Engine, Fact, Input, JournalEntry, Step},
 };
 
 /// Those who run trials.
-pub(super) trait Groups: Send {
+pub(super) trait TrialRunners: Send {
     /// Carries out an order for a trial.
-    fn order(&mut self, trial: TrialId, order: Order, supervisor: &Recipient<Happened>);
+    fn order(&mut self, trial: TrialId, order: GroupCommand, supervisor: &Recipient<EngineInput>);
 }
 
 /// Sees every step of a study.
-pub(super) type Watch = Box<dyn FnMut(&Engine, &[Entry]) + Send>;
+pub(super) type Watch = Box<dyn FnMut(&Engine, &[JournalEntry]) + Send>;
 
 /// Who answers what the engine asks.
-pub(super) struct Advisers {
+pub(super) struct ServiceAddresses {
     pub(super) ask: Recipient<Ask>,
-    pub(super) consider: Recipient<Consider>,
-    pub(super) learn: Vec<Recipient<Learn>>,
+    pub(super) consider: Recipient<AllocatorRequest>,
+    pub(super) learn: Vec<Recipient<FactsAppended>>,
 }
 
 /// Owns the engine and the journal. Everything that happens comes here, and everything that is to be done comes from here.
 pub(super) struct Supervisor {
     /// The first to go: the others end when nobody knows them any more, and would be taken for the ones that died.
-    _guard: Guard,
+    _guard: ActorGuard,
     engine: Engine,
     journal: Box<dyn Journal + Send>,
     clock: Clock,
     watch: Option<Watch>,
-    ending: EndingSender,
+    ending: ExitSender,
     /// Who carries out what; they know the supervisor, so they come after it.
-    staff: Option<(Advisers, Box<dyn Groups>)>,
+    staff: Option<(ServiceAddresses, Box<dyn TrialRunners>)>,
     alarm: Option<SpawnHandle>,
     /// The journal could not be written: whatever happens from now on has not happened.
     is_deaf: bool,
@@ -51,7 +51,7 @@ impl Supervisor {
         journal: Box<dyn Journal + Send>,
         clock: Clock,
         watch: Option<Watch>,
-        ending: &EndingSender,
+        ending: &ExitSender,
     ) -> Self {
         let guard = ending.guard("supervisor");
         let (ending, staff, alarm) = (ending.clone(), None, None);
@@ -66,7 +66,7 @@ impl Supervisor {
         let Step { facts, commands } = self.engine.handle(input, self.clock.now_s());
         if let Err(error) = self.journal.append(&facts) {
             self.is_deaf = true;
-            self.ending.tell(Ending::Failed(error.into()));
+            self.ending.tell(SessionExit::Failed(error.into()));
             return;
         }
         if let Some(watch) = &mut self.watch {
@@ -79,9 +79,9 @@ impl Supervisor {
     }
 
     /// Tells those who are concerned what became true.
-    fn tell_of(&mut self, facts: Vec<Entry>, context: &Context<Self>) {
-        let Some((advisers, groups)) = self.staff.as_mut().filter(|_| !facts.is_empty()) else { return };
-        for Entry { at_s, fact } in &facts {
+    fn tell_of(&mut self, facts: Vec<JournalEntry>, context: &Context<Self>) {
+        let Some((services, groups)) = self.staff.as_mut().filter(|_| !facts.is_empty()) else { return };
+        for JournalEntry { at_s, fact } in &facts {
             match fact {
                 Fact::Measured { .. } | Fact::Refitted { .. } | Fact::PlanAdopted { .. } => {
                     tracing::debug!(at_s, ?fact);
@@ -89,36 +89,38 @@ impl Supervisor {
                 fact => tracing::info!(at_s, ?fact),
             }
             if let Some(trial) = without_group(fact) {
-                groups.order(trial, Order::Stop { keep: false }, &context.address().recipient());
+                groups.order(trial, GroupCommand::Stop { keep: false }, &context.address().recipient());
             }
         }
-        let facts: Arc<[Entry]> = facts.into();
-        for adviser in &advisers.learn {
-            adviser.do_send(Learn(facts.clone()));
+        let facts: Arc<[JournalEntry]> = facts.into();
+        for adviser in &services.learn {
+            adviser.do_send(FactsAppended(facts.clone()));
         }
     }
 
     fn carry_out(&mut self, command: Command, context: &mut Context<Self>) {
         let supervisor = context.address().recipient();
-        let Some((advisers, groups)) = &mut self.staff else { return };
+        let Some((services, groups)) = &mut self.staff else { return };
         let mut order = |trial, order| groups.order(trial, order, &supervisor);
         match command {
-            Command::Ask { revision, trial } => advisers.ask.do_send(Ask { revision, trial }),
-            Command::Fit { revision, trial } => advisers.consider.do_send(Consider::Fit { revision, trial }),
+            Command::Ask { revision, trial } => services.ask.do_send(Ask { revision, trial }),
+            Command::Fit { revision, trial } => {
+                services.consider.do_send(AllocatorRequest::Fit { revision, trial })
+            }
             Command::Solve { revision, question } => {
-                advisers.consider.do_send(Consider::Solve { revision, question });
+                services.consider.do_send(AllocatorRequest::Solve { revision, question });
             }
             Command::Launch { trial, generation, slots, params, batch, checkpoint } => {
                 let launch = Launch { trial, generation, slots, params, batch, checkpoint };
-                order(trial, Order::Launch(launch));
+                order(trial, GroupCommand::Launch(launch));
             }
             Command::Reshape { trial, generation, slots, batch, .. } => {
-                order(trial, Order::Reshape { generation, slots, batch });
+                order(trial, GroupCommand::Reshape { generation, slots, batch });
             }
-            Command::Retune { trial, batch, .. } => order(trial, Order::Retune { batch }),
-            Command::Stop { trial, keep, .. } => order(trial, Order::Stop { keep }),
+            Command::Retune { trial, batch, .. } => order(trial, GroupCommand::Retune { batch }),
+            Command::Stop { trial, keep, .. } => order(trial, GroupCommand::Stop { keep }),
             Command::WakeAt { at_s } => self.wake_at(at_s, context),
-            Command::Finished(outcome) => self.ending.tell(Ending::Finished(outcome)),
+            Command::Finished(outcome) => self.ending.tell(SessionExit::Finished(outcome)),
         }
     }
 
@@ -164,27 +166,27 @@ impl Actor for Supervisor {
 #[derive(actix::Message)]
 #[rtype(result = "()")]
 pub(super) struct Begin {
-    pub(super) advisers: Advisers,
-    pub(super) groups: Box<dyn Groups>,
+    pub(super) services: ServiceAddresses,
+    pub(super) groups: Box<dyn TrialRunners>,
 }
 
 impl Handler<Begin> for Supervisor {
     type Result = ();
 
-    fn handle(&mut self, Begin { advisers, groups }: Begin, context: &mut Context<Self>) {
-        self.staff = Some((advisers, groups));
+    fn handle(&mut self, Begin { services, groups }: Begin, context: &mut Context<Self>) {
+        self.staff = Some((services, groups));
         self.take(Input::Started, context);
     }
 }
 
-impl Handler<Happened> for Supervisor {
+impl Handler<EngineInput> for Supervisor {
     type Result = ();
 
-    fn handle(&mut self, Happened { input, heard }: Happened, context: &mut Context<Self>) {
+    fn handle(&mut self, EngineInput { input, ack }: EngineInput, context: &mut Context<Self>) {
         self.take(input, context);
-        if let Some(heard) = heard {
+        if let Some(ack) = ack {
             // Perhaps it has stopped waiting.
-            let _ = heard.send(());
+            let _ = ack.send(());
         }
     }
 }

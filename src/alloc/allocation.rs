@@ -1,7 +1,6 @@
 use std::{collections::BTreeMap, fmt};
 
-use super::NodeId;
-use crate::goodput::Shape;
+use crate::{goodput::Shape, ids::NodeId};
 
 /// The GPUs of one trial: how many on which node. Empty while the trial waits.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Hash)]

@@ -1,20 +1,7 @@
-use std::{collections::BTreeMap, fmt};
-
-use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 
 use super::Error;
-use crate::goodput::GpuType;
-
-/// The number of a node. It stays the same while other nodes come and go.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(transparent)]
-pub struct NodeId(pub u32);
-
-impl fmt::Display for NodeId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
-}
+use crate::ids::{GpuType, NodeId};
 
 /// One machine: some GPUs of one type.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -35,7 +22,7 @@ impl Node {
 /// The machines that trials can be placed on. Nodes and GPUs may come and go between two questions.
 ///
 /// ```
-/// use pollux_tune::alloc::{Cluster, NodeId};
+/// use pollux_tune::{alloc::Cluster, ids::NodeId};
 /// let mut cluster = Cluster::parse("2x8xa100, 4x4xt4")?;
 /// assert_eq!(cluster.total_gpus(), 32);
 /// cluster.set_gpus(NodeId(1), 7)?; // one GPU of the second node died

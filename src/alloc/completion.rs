@@ -25,7 +25,7 @@ impl Problem {
     /// let problem = Problem::new(Cluster::parse("1x8xt4")?, vec![trial(0, 1e6), trial(1, 1e4)]);
     /// let rng = &mut rand_chacha::ChaCha8Rng::seed_from_u64(0);
     /// let plan = GoodputPolicy::default().allocate(&problem.clone().aim_at_completion()?, rng)?;
-    /// assert!(plan.assignments[0].allocation.gpus() < plan.assignments[1].allocation.gpus());
+    /// assert!(plan.placements[0].allocation.gpus() < plan.placements[1].allocation.gpus());
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn aim_at_completion(mut self) -> Result<Self, Error> {

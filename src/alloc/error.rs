@@ -1,7 +1,9 @@
 use thiserror::Error;
 
-use super::{NodeId, TrialId};
-use crate::goodput;
+use crate::{
+    goodput,
+    ids::{NodeId, TrialId},
+};
 
 /// What can be wrong with an allocation problem or a plan.
 #[derive(Debug, Clone, PartialEq, Error)]

@@ -57,7 +57,7 @@ mod tests {
     fn running_trials_keep_their_gpus_and_others_wait_for_a_whole_node() {
         let plan = solve(&problem("2x4xt4", vec![trial(0, 3), running(1, 4, &[(0, 2)]), trial(2, 3)]));
         assert_eq!(shown(&plan), "3@1 | 2@0 | none");
-        let reasons: Vec<_> = plan.assignments.iter().map(|decision| decision.reason).collect();
+        let reasons: Vec<_> = plan.placements.iter().map(|decision| decision.reason).collect();
         assert_eq!(reasons, [Reason::Started, Reason::Kept, Reason::Waiting]);
     }
 

@@ -2,8 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use super::{Allocation, Error, Fairness, NodeId, Problem, TrialId, TrialRequest, realloc_factor};
-use crate::goodput::{Curve, GpuType, Tier};
+use super::{Allocation, Error, Fairness, Problem, TrialRequest, realloc_factor};
+use crate::{
+    goodput::{Curve, Tier},
+    ids::{GpuType, NodeId, TrialId},
+};
 
 /// Moving a young trial is never as bad as stopping it: with a factor of 0 both would count the same, and GPUs would
 /// stay empty.

@@ -142,7 +142,7 @@ mod tests {
     fn absolute_goodput_counts_not_speedup() {
         let mut fast = long(trial(0, 1), 1000.0);
         let curve = crate::goodput::Curve::build(4, 4, |shape| 100.0 * f64::from(shape.gpus()).powf(0.8));
-        let t4 = crate::goodput::GpuType::new("t4").unwrap();
+        let t4 = crate::ids::GpuType::new("t4").unwrap();
         fast.table = std::sync::Arc::new([(t4, curve.unwrap())].into_iter().collect());
         assert_eq!(shown(&solve(&problem("1x3xt4", vec![fast, long(trial(1, 1), 1000.0)]))), "1@0 | 2@0");
     }
@@ -152,7 +152,7 @@ mod tests {
         let capped = TrialRequest { max_gpus: 1, ..running(0, 1, &[(1, 1)]) };
         let plan = solve(&problem("2x1xt4", vec![capped, trial(1, 1), trial(2, 1)]));
         assert_eq!(shown(&plan), "1@1 | 1@0 | none");
-        assert_eq!(plan.assignments[2].reason, Reason::Waiting);
+        assert_eq!(plan.placements[2].reason, Reason::Waiting);
     }
 
     #[test]

@@ -140,8 +140,9 @@ pub(crate) fn sort_pools(instance: &Instance, trial: usize, pools: &mut [usize],
 pub(crate) mod tests {
     use super::*;
     use crate::{
-        alloc::{Allocation, Cluster, NodeId, Plan, Problem, TrialId, TrialRequest},
-        goodput::{Curve, GoodputTable, GpuType},
+        alloc::{Allocation, Cluster, Plan, Problem, TrialRequest},
+        goodput::{Curve, GoodputTable},
+        ids::{GpuType, NodeId, TrialId},
     };
 
     /// Goodput `gpus^0.8` on types `t4` and `a100`, where GPUs of several nodes do 0.9 of that.
@@ -171,7 +172,7 @@ pub(crate) mod tests {
 
     /// The plan as text, such as `4@0 | none`.
     pub(crate) fn shown(plan: &Plan) -> String {
-        let texts: Vec<_> = plan.assignments.iter().map(|decision| decision.allocation.to_string()).collect();
+        let texts: Vec<_> = plan.placements.iter().map(|decision| decision.allocation.to_string()).collect();
         texts.join(" | ")
     }
 

@@ -3,10 +3,13 @@ use std::{collections::BTreeMap, fmt};
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Allocation, Error, NodeId, Problem, TrialId,
+    Allocation, Error, Problem,
     instance::{Instance, Row, gpus_of},
 };
-use crate::goodput::Tier;
+use crate::{
+    goodput::Tier,
+    ids::{NodeId, TrialId},
+};
 
 /// Why a trial has the GPUs it has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -53,7 +56,7 @@ impl fmt::Display for Reason {
 
 /// The decision for one trial.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Assignment {
+pub struct TrialPlacement {
     /// The trial.
     pub trial: TrialId,
     /// The GPUs it gets.
@@ -68,7 +71,7 @@ pub struct Assignment {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Plan {
     /// One decision for each trial.
-    pub assignments: Vec<Assignment>,
+    pub placements: Vec<TrialPlacement>,
     /// FITNESS of the plan.
     pub fitness: f64,
     /// No plan whatever has a FITNESS above this; none where the policy does not know.
@@ -93,8 +96,8 @@ impl Plan {
 
     /// The decision for one trial.
     #[must_use]
-    pub fn get(&self, trial: TrialId) -> Option<&Assignment> {
-        self.assignments.iter().find(|assignment| assignment.trial == trial)
+    pub fn get(&self, trial: TrialId) -> Option<&TrialPlacement> {
+        self.placements.iter().find(|assignment| assignment.trial == trial)
     }
 
     /// Whether the plan keeps all rules: every trial answered once, no GPU given twice, no GPU that is not there,
@@ -102,14 +105,14 @@ impl Plan {
     /// kept, pinned trials unmoved, and every figure a number.
     pub fn check(&self, problem: &Problem) -> Result<(), Error> {
         let broken = |text: String| Err(Error::BrokenPlan(text));
-        if self.assignments.len() != problem.trials.len() {
-            return broken(format!("{} trials, {} answers", problem.trials.len(), self.assignments.len()));
+        if self.placements.len() != problem.trials.len() {
+            return broken(format!("{} trials, {} answers", problem.trials.len(), self.placements.len()));
         }
         if !self.fitness.is_finite() || self.fitness_bound.is_some_and(f64::is_nan) {
             return broken(format!("fitness {}, bound {:?}", self.fitness, self.fitness_bound));
         }
         let mut used: BTreeMap<NodeId, NodeLoad> = BTreeMap::new();
-        for (trial, assignment) in problem.trials.iter().zip(&self.assignments) {
+        for (trial, assignment) in problem.trials.iter().zip(&self.placements) {
             let (id, gpus) = (trial.id, assignment.allocation.gpus());
             if assignment.trial != id || !assignment.speedup.is_finite() {
                 return broken(format!("trial {id}: answered {assignment:?}"));
@@ -159,10 +162,10 @@ impl Plan {
         rows: &[Row],
         utility_bound: Option<f64>,
     ) -> Result<Self, Error> {
-        let assignments = rows
+        let placements = rows
             .iter()
             .enumerate()
-            .map(|(trial, row)| Assignment {
+            .map(|(trial, row)| TrialPlacement {
                 trial: instance.trials[trial].id,
                 allocation: instance.allocation(row),
                 speedup: instance.speedup(trial, row),
@@ -171,7 +174,7 @@ impl Plan {
             .collect();
         let total = instance.total_utility(rows);
         let fitness_bound = utility_bound.map(|bound| instance.fitness(bound.max(total)));
-        let plan = Self { assignments, fitness: instance.fitness(total), fitness_bound };
+        let plan = Self { placements, fitness: instance.fitness(total), fitness_bound };
         plan.check(problem)?;
         Ok(plan)
     }

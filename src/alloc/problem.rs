@@ -1,17 +1,10 @@
-use std::{collections::BTreeSet, fmt, sync::Arc};
+use std::{collections::BTreeSet, sync::Arc};
 
 use super::{Allocation, Cluster, Error, Fairness};
-use crate::goodput::{Curve, GoodputTable, GpuType};
-
-/// The number of a trial.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct TrialId(pub u32);
-
-impl fmt::Display for TrialId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
-}
+use crate::{
+    goodput::{Curve, GoodputTable},
+    ids::{GpuType, TrialId},
+};
 
 /// One trial as the allocator sees it.
 #[derive(Debug, Clone, PartialEq)]

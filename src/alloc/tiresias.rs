@@ -3,10 +3,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use rand_chacha::ChaCha8Rng;
 
 use super::{
-    Error, Plan, Policy, Problem, TrialId,
+    Error, Plan, Policy, Problem,
     instance::{Instance, gpus_of},
     placement::{Board, request, sort_pools},
 };
+use crate::ids::TrialId;
 
 /// `tiresias`: the least served trials run first, with the GPUs their users ask for (Gu et al., 2019).
 ///
@@ -134,7 +135,7 @@ mod tests {
         let served = TrialRequest { attained_gpu_s: 100.0, ..running(0, 4, &[(0, 4)]) };
         let plan = solve(&problem("2x4xt4", vec![served, trial(1, 6), trial(2, 4), trial(3, 2)]));
         assert_eq!(shown(&plan), "none | 4@0 2@1 | none | 2@1");
-        let reasons: Vec<_> = plan.assignments.iter().map(|decision| decision.reason).collect();
+        let reasons: Vec<_> = plan.placements.iter().map(|decision| decision.reason).collect();
         assert_eq!(reasons, [Reason::Preempted, Reason::Started, Reason::Waiting, Reason::Started]);
     }
 

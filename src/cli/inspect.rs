@@ -3,10 +3,10 @@
 use std::{io::Write, path::Path};
 
 use crate::{
+    ids::{SlotId, TrialId},
     space::{Objective, Study, Value},
     store::{self, Reader, Status, TrialRow, TrialState},
-    tpe::TrialId,
-    trials::engine::{Entry, Fact, SlotId},
+    trials::engine::{Fact, JournalEntry},
 };
 use serde_json::json;
 use thiserror::Error;
@@ -218,7 +218,7 @@ fn show_text(study: &Study, row: &TrialRow, events: &[(f64, String)]) -> String 
 }
 
 /// What a fact means for a trial; none where it means nothing to its user.
-pub(crate) fn event(entry: &Entry, trial: TrialId) -> Option<String> {
+pub(crate) fn event(entry: &JournalEntry, trial: TrialId) -> Option<String> {
     let on = |slots: &[SlotId]| slots.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
     if let Fact::PlanAdopted { targets, .. } = &entry.fact {
         let target = targets.iter().find(|target| target.trial == trial)?;

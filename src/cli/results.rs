@@ -8,7 +8,7 @@ use std::{
 use crate::{
     space::{Objective, Value},
     store::{Folder, Reader},
-    trials::{Search, Trial, engine::Suggesting},
+    trials::{Search, Trial, engine::SuggestService},
 };
 use serde_json::json;
 use thiserror::Error;
@@ -37,7 +37,7 @@ pub(crate) enum Error {
 fn search(journal: &Path) -> anyhow::Result<Search> {
     if journal.is_dir() {
         let reader = Reader::open(journal)?;
-        let mut suggesting = Suggesting::new(&reader.study()?)?;
+        let mut suggesting = SuggestService::new(&reader.study()?)?;
         for entry in reader.entries(0)? {
             suggesting.apply(&entry)?;
         }

@@ -6,7 +6,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use crate::space::{self, ClusterSpec, Dim, Objective, Problems, Study};
+use crate::space::{self, ClusterSpec, Diagnostics, Dim, Objective, Study};
 use thiserror::Error;
 
 use super::{fit::counted, output_error};
@@ -19,16 +19,16 @@ pub(crate) enum Error {
     Unreadable { file: PathBuf, source: io::Error },
     /// What it says cannot be understood.
     #[error("{}", summary(.0))]
-    Wrong(Vec<Problems>),
+    Wrong(Vec<Diagnostics>),
 }
 
-fn summary(all: &[Problems]) -> String {
+fn summary(all: &[Diagnostics]) -> String {
     let mistakes = all.iter().map(|problems| problems.list().len()).sum();
     format!("{} in {}", counted(mistakes, "mistake"), counted(all.len(), "file"))
 }
 
 /// Reads a study file.
-pub(crate) fn read(file: &Path) -> Result<Result<Study, Problems>, Error> {
+pub(crate) fn read(file: &Path) -> Result<Result<Study, Diagnostics>, Error> {
     Ok(parse(file, &text_of(file)?))
 }
 
@@ -49,7 +49,7 @@ fn text_of(file: &Path) -> Result<String, Error> {
 }
 
 /// Other files that a study file names are beside it.
-fn parse(file: &Path, text: &str) -> Result<Study, Problems> {
+fn parse(file: &Path, text: &str) -> Result<Study, Diagnostics> {
     let open = |name: &str| {
         let other = file.parent().unwrap_or_else(|| Path::new("")).join(name);
         fs::read_to_string(&other).map_err(|error| format!("cannot read {}: {error}", other.display()))
@@ -57,7 +57,7 @@ fn parse(file: &Path, text: &str) -> Result<Study, Problems> {
     Study::from_yaml_with(&file.display().to_string(), text, open)
 }
 
-fn noted<T>(read: Result<T, Problems>, notes: &mut impl Write) -> Result<T, Error> {
+fn noted<T>(read: Result<T, Diagnostics>, notes: &mut impl Write) -> Result<T, Error> {
     read.map_err(|problems| {
         let _ = write!(notes, "{}", problems.report());
         Error::Wrong(vec![problems])

@@ -1,7 +1,7 @@
 use serde_json::Map;
 
 use super::error::Error;
-use crate::{goodput::GpuType, sim::Modelled, space::ClusterSpec};
+use crate::{ids::GpuType, sim::Modelled, space::ClusterSpec};
 
 /// Whether a trainable can be emulated on these machines.
 ///

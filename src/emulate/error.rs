@@ -1,6 +1,6 @@
 use std::path::PathBuf;
 
-use crate::{goodput, sim, wire};
+use crate::{goodput, ids::EmptyGpuType, sim, wire};
 
 /// Why an emulated node or worker cannot do what it was asked to.
 #[derive(Debug, thiserror::Error)]
@@ -12,6 +12,9 @@ pub enum Error {
     /// A setting of the trial is wrong.
     #[error(transparent)]
     Goodput(#[from] goodput::Error),
+    /// A GPU type without a name.
+    #[error(transparent)]
+    GpuType(#[from] EmptyGpuType),
     /// A number is outside of its range.
     #[error("{what} is {value}, allowed is {allowed}")]
     OutOfRange {

@@ -18,7 +18,7 @@ use super::{
     training::Training,
 };
 use crate::{
-    goodput::GpuType,
+    ids::GpuType,
     wire::{Command, Event, Form, Member, Pause, Secret, Task},
 };
 

@@ -17,7 +17,7 @@ use super::{
     light::{Place, work},
 };
 use crate::{
-    goodput::GpuType,
+    ids::GpuType,
     wire::{self, Address, Hello, Secret, VERSION},
 };
 
@@ -54,7 +54,7 @@ pub struct NodeLaunch {
 /// streams of all its workers.
 ///
 /// ```
-/// use pollux_tune::{emulate::{NodeLaunch, launch}, goodput::GpuType, wire::Secret};
+/// use pollux_tune::{emulate::{NodeLaunch, launch}, ids::GpuType, wire::Secret};
 /// let launched = launch(&NodeLaunch {
 ///     address: "127.0.0.1:4000".parse()?,
 ///     secret: Secret::random()?,

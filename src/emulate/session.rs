@@ -7,7 +7,8 @@ use tokio::time::Instant;
 
 use super::error::Error;
 use crate::{
-    goodput::{GpuType, GradientStats, LrContext, LrRule, NoiseScale, scale_lr},
+    goodput::{GradientStats, LrContext, LrRule, NoiseScale, scale_lr},
+    ids::GpuType,
     sim::Modelled,
     wire::{Batch, Metric, Noise, Task},
 };

@@ -10,9 +10,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
-    ComputeCost, Error, GpuType, Observations, ThroughputParams, ThroughputPrior, Tier, fit,
+    ComputeCost, Error, Observations, ThroughputParams, ThroughputPrior, Tier, fit,
     fit::{ALPHA_GRAD, BETA_GRAD, GAMMA, Point, VARIABLES, from_params},
 };
+use crate::ids::GpuType;
 
 /// Costs of an unknown type are believed to be those of another one, within a factor of about e.
 const UNKNOWN_SD: f64 = 1.0;
@@ -138,9 +139,7 @@ pub struct Profile {
 /// How the costs of GPU types compare, as a starting point for trials that have used only some of them.
 ///
 /// ```
-/// use pollux_tune::goodput::{
-///     ComputeCost, GpuType, Shape, SyncCost, ThroughputParams, TypeCatalog, bootstrap,
-/// };
+/// use pollux_tune::{goodput::{ComputeCost, Shape, SyncCost, ThroughputParams, TypeCatalog, bootstrap}, ids::GpuType};
 /// let (t4, a100) = (GpuType::new("t4")?, GpuType::new("a100")?);
 /// let sync = [SyncCost { alpha_s: 0.05, beta_s: 0.01 }, SyncCost { alpha_s: 0.3, beta_s: 0.01 }];
 /// let on_t4 = ThroughputParams::new(ComputeCost { alpha_s: 0.05, beta_s: 0.005 }, sync, 2.0)?;

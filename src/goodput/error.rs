@@ -1,5 +1,7 @@
 use thiserror::Error;
 
+use crate::ids::EmptyGpuType;
+
 /// What can be wrong with the numbers given to the goodput model.
 #[derive(Debug, Clone, PartialEq, Error)]
 pub enum Error {
@@ -33,9 +35,9 @@ pub enum Error {
         /// Its value.
         upper_value: u64,
     },
-    /// A name that must not be empty is.
-    #[error("{0} is empty")]
-    Empty(&'static str),
+    /// A GPU type without a name.
+    #[error(transparent)]
+    GpuType(#[from] EmptyGpuType),
     /// A name that is not among the known ones.
     #[error("no {what} is called `{name}`, allowed are {allowed}")]
     UnknownName {

@@ -16,7 +16,7 @@ mod bootstrap;
 mod efficiency;
 mod error;
 mod fit;
-mod gpu;
+
 mod knowledge;
 mod learning_rate;
 mod model;
@@ -31,7 +31,7 @@ pub use bootstrap::{CostRatio, Profile, TypeCatalog, TypeRatio, bootstrap};
 pub use efficiency::{NoiseScale, StatisticalProgress};
 pub use error::Error;
 pub use fit::{Fit, Osdi21Profile, ThroughputPrior, fit, rmsle};
-pub use gpu::GpuType;
+
 pub use knowledge::{Features, Sharing, StudyKnowledge};
 pub use learning_rate::{LrContext, LrRule, LrScaling, scale_lr};
 pub use model::GoodputModel;

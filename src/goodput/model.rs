@@ -1,9 +1,9 @@
 use std::collections::BTreeMap;
 
 use super::{
-    BatchLimits, BestBatch, Curve, Error, GoodputTable, GpuType, NoiseScale, Shape, ThroughputParams,
-    best_batch,
+    BatchLimits, BestBatch, Curve, Error, GoodputTable, NoiseScale, Shape, ThroughputParams, best_batch,
 };
+use crate::ids::GpuType;
 
 /// The GOODPUT function of one trial at its present progress: `(theta_sys, phi_t, M0)` of Pollux OSDI'21 section 4.1,
 /// for every GPU type it may run on.

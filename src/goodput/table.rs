@@ -1,6 +1,7 @@
 use std::collections::BTreeMap;
 
-use super::{Error, GpuType, Shape, Tier};
+use super::{Error, Shape, Tier};
+use crate::ids::GpuType;
 
 /// The best goodput of a trial for every number of GPUs of one type: all that an allocator needs to know.
 ///

@@ -4,11 +4,12 @@ use std::collections::BTreeMap;
 
 use super::{Application, Error, Rules, StepTime};
 use crate::{
-    alloc::{Cluster, TrialId, TrialRequest},
+    alloc::{Cluster, TrialRequest},
     goodput::{
-        BatchLimits, BatchPlan, GoodputModel, GpuType, NoiseScale, Observations, Osdi21Profile, Shape,
+        BatchLimits, BatchPlan, GoodputModel, NoiseScale, Observations, Osdi21Profile, Shape,
         ThroughputParams, ThroughputPrior, TypeCatalog, bootstrap, fit,
     },
+    ids::{GpuType, TrialId},
 };
 
 /// How a job comes to its batch.

@@ -6,7 +6,8 @@ use super::{
 };
 use crate::{
     alloc::Cluster,
-    goodput::{BatchLimits, BatchMode, GpuType, NoiseScale},
+    goodput::{BatchLimits, BatchMode, NoiseScale},
+    ids::GpuType,
 };
 
 /// A model with its data set, measured from the first step to the last: what a simulated job trains.

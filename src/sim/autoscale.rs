@@ -1,8 +1,9 @@
 //! A training in the cloud that asks for nodes by itself (Pollux OSDI'21 section 5.3.3).
 
 use super::{Application, Error};
-use crate::goodput::{
-    BatchLimits, BestBatch, GoodputModel, GpuType, NoiseScale, Observations, Shape, ThroughputParams, fit,
+use crate::{
+    goodput::{BatchLimits, BestBatch, GoodputModel, NoiseScale, Observations, Shape, ThroughputParams, fit},
+    ids::GpuType,
 };
 
 /// What a training scales by.
@@ -112,7 +113,7 @@ const INTERVAL_S: f64 = 60.0;
 /// fitted model, the noise is that of the present epoch; the training goes as fast as was measured.
 ///
 /// ```
-/// use pollux_tune::{goodput::GpuType, sim::*};
+/// use pollux_tune::{ids::GpuType, sim::*};
 /// let cloud = Cloud { gpu_type: GpuType::new("t4")?, node_gpus: 4, most_nodes: 16, restart_s: 30.0 };
 /// let report = autoscale(Application::get("imagenet").unwrap(), &cloud, ScaleBy::Goodput, Thresholds::default())?;
 /// assert!(report.stretches.is_sorted_by_key(|stretch| stretch.nodes));

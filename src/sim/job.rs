@@ -3,7 +3,8 @@
 use super::{Application, Error, JobSpec, Rules, Settings, StepTime, agent::Agent, run::adapts};
 use crate::{
     alloc::{Allocation, Cluster},
-    goodput::{BatchPlan, GpuType, NoiseScale, Shape},
+    goodput::{BatchPlan, NoiseScale, Shape},
+    ids::GpuType,
 };
 
 pub(super) struct Job<'a> {

@@ -3,7 +3,10 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value};
 
 use super::{Application, Error, StepTime, surface::Surface};
-use crate::goodput::{BatchLimits, BatchMode, GpuType, NoiseScale};
+use crate::{
+    goodput::{BatchLimits, BatchMode, NoiseScale},
+    ids::GpuType,
+};
 
 /// The training of one trial as measurements say that it would go: how long its steps take, how noisy its gradients are, and
 /// how well it does.
@@ -13,7 +16,7 @@ use crate::goodput::{BatchLimits, BatchMode, GpuType, NoiseScale};
 /// whatever its size stays as it was measured. How well a trial does is **synthetic**: see [`metrics`](Self::metrics).
 ///
 /// ```
-/// use pollux_tune::{goodput::GpuType, sim::Modelled};
+/// use pollux_tune::{ids::GpuType, sim::Modelled};
 /// let params = serde_json::json!({"lr": 0.05, "width": 64});
 /// let trial = Modelled::new("cifar10", params.as_object().unwrap(), 0, 100.0)?;
 /// let step_s = trial.step_time_s(&GpuType::new("a100")?, &[4], 512.0, 0).unwrap();

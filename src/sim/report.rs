@@ -1,8 +1,5 @@
 use super::{Application, StepTime};
-use crate::{
-    alloc::Cluster,
-    goodput::{BatchPlan, GpuType},
-};
+use crate::{alloc::Cluster, goodput::BatchPlan, ids::GpuType};
 
 /// What became of one job.
 #[derive(Debug, Clone, PartialEq)]

@@ -15,10 +15,11 @@ use super::{
 };
 use crate::{
     alloc::{
-        Allocation, Cluster, Fairness, NodeId, Policy, PolicyKind, PolluxOptions, PolluxPolicy, Problem,
-        SpeedupRules, TrialId, TrialRequest,
+        Allocation, Cluster, Fairness, Policy, PolicyKind, PolluxOptions, PolluxPolicy, Problem,
+        SpeedupRules, TrialRequest,
     },
-    goodput::{BatchPlan, Curve, GoodputTable, GpuType, Shape},
+    goodput::{BatchPlan, Curve, GoodputTable, Shape},
+    ids::{GpuType, NodeId, TrialId},
 };
 
 /// By which rules a simulation goes.
@@ -279,7 +280,7 @@ impl<'a> Run<'a> {
         }
         let problem = self.problem(&active)?;
         let plan = self.policy.allocate(&problem, &mut self.rng)?;
-        for (&job, assignment) in active.iter().zip(plan.assignments) {
+        for (&job, assignment) in active.iter().zip(plan.placements) {
             let job = &mut self.jobs[job];
             if assignment.allocation != job.allocation {
                 job.reallocate(assignment.allocation, &self.settings.cluster, self.settings.rules)?;

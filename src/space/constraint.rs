@@ -1,4 +1,4 @@
-use super::{Assignment, Domain, Error, Value, parse::Parser};
+use super::{Domain, Error, Params, Value, parse::Parser};
 
 /// A rule between parameters, such as `batch * accumulation <= 4096`.
 ///
@@ -103,7 +103,7 @@ impl Constraint {
 
     /// Whether an assignment keeps to it, or it does not apply.
     #[must_use]
-    pub fn holds(&self, assignment: &Assignment) -> bool {
+    pub fn holds(&self, assignment: &Params) -> bool {
         match self.rule.value(assignment) {
             Some(Value::Bool(holds)) => holds,
             _ => true,
@@ -113,7 +113,7 @@ impl Constraint {
 
 impl Expression {
     /// None if a parameter is inactive.
-    fn value(&self, assignment: &Assignment) -> Option<Value> {
+    fn value(&self, assignment: &Params) -> Option<Value> {
         Some(match self {
             Self::Constant(value) => value.clone(),
             Self::Name(name) => assignment.get(name)?.clone(),
@@ -180,7 +180,7 @@ mod tests {
             ("nesterov", true.into()),
             ("weight-decay", 0.5.into()),
         ];
-        constraint.holds(&Assignment::from_iter(values))
+        constraint.holds(&Params::from_iter(values))
     }
 
     fn wrong(text: &str) -> String {
@@ -214,7 +214,7 @@ mod tests {
     #[test]
     fn a_constraint_without_all_its_parameters_does_not_apply() {
         let constraint = parse("lr > 1 and batch > 1").unwrap();
-        assert!(constraint.holds(&Assignment::from_iter([("batch", 5.into())])));
+        assert!(constraint.holds(&Params::from_iter([("batch", 5.into())])));
     }
 
     #[test]

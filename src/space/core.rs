@@ -1,7 +1,7 @@
 use std::fmt::Write;
 
 use super::{
-    Assignment, BadDims, Constraint, Dim, Dims, Domain, Error, Parent, Point, SpaceBuilder, Value,
+    BadDims, Constraint, Dim, Dims, Domain, Error, Params, Parent, Point, SpaceBuilder, Value,
     error::similar, value::text_to_yaml,
 };
 
@@ -151,7 +151,7 @@ impl Space {
     }
 
     /// The values at a point. Coordinates of inactive parameters are ignored.
-    pub fn decode(&self, point: &[Option<f64>]) -> Result<Assignment, Error> {
+    pub fn decode(&self, point: &[Option<f64>]) -> Result<Params, Error> {
         if point.len() != self.dims.len() {
             return Err(Error::WrongLength { found: point.len(), expected: self.dims.len() });
         }
@@ -172,7 +172,7 @@ impl Space {
     ///
     /// Fixed parameters may be left out. A whole number of a log domain that lies between two of its cells
     /// becomes the nearest, see [`Domain::log_int`].
-    pub fn encode(&self, assignment: &Assignment) -> Result<Point, Error> {
+    pub fn encode(&self, assignment: &Params) -> Result<Point, Error> {
         let names = || self.parameters.iter().map(Parameter::name);
         if let Some((name, _)) = assignment.iter().find(|(name, _)| !names().any(|known| known == *name)) {
             let similar = similar(name, names()).map(str::to_owned);
@@ -203,14 +203,14 @@ impl Space {
     /// An assignment from outside with fixed values added, in the order and with the types of the space.
     ///
     /// ```
-    /// use pollux_tune::space::{Assignment, Domain, Space};
+    /// use pollux_tune::space::{Params, Domain, Space};
     /// let space = Space::builder().add("lr", Domain::log(1e-5, 1.0)?).add("batch", Domain::fixed(64)?);
     /// let space = space.build()?;
-    /// let known = space.complete(&Assignment::from_iter([("lr", 1.into())]))?;
+    /// let known = space.complete(&Params::from_iter([("lr", 1.into())]))?;
     /// assert_eq!(known.to_string(), "lr=1 batch=64");
     /// # Ok::<(), pollux_tune::space::Error>(())
     /// ```
-    pub fn complete(&self, assignment: &Assignment) -> Result<Assignment, Error> {
+    pub fn complete(&self, assignment: &Params) -> Result<Params, Error> {
         let point = self.encode(assignment)?;
         let decoded = self.decode(&point)?;
         let exact = |name: &str, value: &Value| {
@@ -222,13 +222,13 @@ impl Space {
 
     /// Whether all constraints hold.
     #[must_use]
-    pub fn satisfies(&self, assignment: &Assignment) -> bool {
+    pub fn satisfies(&self, assignment: &Params) -> bool {
         self.broken(assignment).is_none()
     }
 
     /// The first constraint that does not hold.
     #[must_use]
-    pub fn broken(&self, assignment: &Assignment) -> Option<&Constraint> {
+    pub fn broken(&self, assignment: &Params) -> Option<&Constraint> {
         self.constraints.iter().find(|constraint| !constraint.holds(assignment))
     }
 

@@ -8,9 +8,9 @@ use serde::{
     ser::SerializeMap,
 };
 
-use super::{Assignment, Value};
+use super::{Params, Value};
 
-impl Serialize for Assignment {
+impl Serialize for Params {
     /// An object with a value for each parameter, in the order of the space.
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         let mut map = to.serialize_map(Some(self.len()))?;
@@ -26,17 +26,17 @@ impl Serialize for Assignment {
     }
 }
 
-impl<'de> Deserialize<'de> for Assignment {
+impl<'de> Deserialize<'de> for Params {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         struct Values;
         impl<'de> Visitor<'de> for Values {
-            type Value = Assignment;
+            type Value = Params;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("an object with a value for each parameter")
             }
 
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Assignment, A::Error> {
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Params, A::Error> {
                 let mut all = Vec::new();
                 while let Some((name, value)) = map.next_entry::<String, serde_json::Value>()? {
                     let value = match &value {
@@ -76,11 +76,11 @@ mod tests {
             ("act", "relu".into()),
             ("bias", true.into()),
         ];
-        let params = Assignment::from_iter(values);
+        let params = Params::from_iter(values);
         let text = serde_json::to_string(&params).unwrap();
         assert_eq!(text, r#"{"width":64,"lr":0.1,"scale":64.0,"act":"relu","bias":true}"#);
-        assert_eq!(serde_json::from_str::<Assignment>(&text).unwrap(), params);
-        let error = serde_json::from_str::<Assignment>(r#"{"lr": [1]}"#).unwrap_err().to_string();
+        assert_eq!(serde_json::from_str::<Params>(&text).unwrap(), params);
+        let error = serde_json::from_str::<Params>(r#"{"lr": [1]}"#).unwrap_err().to_string();
         assert!(error.starts_with("`lr` is [1], allowed is a number"), "{error}");
     }
 }

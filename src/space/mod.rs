@@ -1,7 +1,7 @@
 //! What can be searched.
 //!
 //! A [`Space`] has parameters with [`Domain`]s, conditions and constraints. Suggesters see its dimensions
-//! ([`Dim`]) and work on a [`Point`]; trials see an [`Assignment`]. [`Space::decode`] and [`Space::encode`]
+//! ([`Dim`]) and work on a [`Point`]; trials see an [`Params`]. [`Space::decode`] and [`Space::encode`]
 //! lead from one to the other. A [`Study`] is read from YAML: space, objectives and settings.
 //!
 //! *Architecture invariant:* whatever [`Space::decode`] returns lies inside the space, and only here does
@@ -9,7 +9,6 @@
 
 #![deny(clippy::disallowed_methods, clippy::iter_over_hash_type)]
 
-mod assignment;
 mod builder;
 mod constraint;
 mod core;
@@ -18,12 +17,12 @@ mod domain;
 mod error;
 mod file;
 mod json;
+mod params;
 mod parse;
 mod point;
 mod value;
 
 pub use self::{
-    assignment::Assignment,
     builder::SpaceBuilder,
     constraint::Constraint,
     core::{Parameter, Space},
@@ -31,10 +30,11 @@ pub use self::{
     domain::Domain,
     error::Error,
     file::{
-        Algorithm, ClusterSpec, Direction, EarlyStopping, Mistake, NodeGroup, Objective, Policy, Problem,
-        Problems, Program, ScalingRule, SchedulerSettings, SearchSettings, StoppingRule, Study,
+        Algorithm, ClusterSpec, Diagnostic, DiagnosticKind, Diagnostics, Direction, EarlyStopping, NodeGroup,
+        Objective, Policy, Program, ScalingRule, SchedulerSettings, SearchSettings, StoppingRule, Study,
         TrialSettings, duration, schema,
     },
+    params::Params,
     point::{Dim, Point},
     value::Value,
 };

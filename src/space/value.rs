@@ -1,6 +1,6 @@
 use std::fmt::{self, Write};
 
-use super::assignment::short;
+use super::params::short;
 
 /// A value of a parameter.
 ///

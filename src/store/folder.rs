@@ -7,7 +7,7 @@ use std::{
 };
 
 use super::Error;
-use crate::tpe::TrialId;
+use crate::ids::TrialId;
 
 const EMULATED: &str = "emulated";
 const LOCK_TRIES: u32 = 10;

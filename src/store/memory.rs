@@ -1,19 +1,19 @@
 use super::{Error, Journal};
-use crate::trials::engine::Entry;
+use crate::trials::engine::JournalEntry;
 
 /// A journal without a disk, for simulations and tests.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Memory {
-    entries: Vec<Entry>,
+    entries: Vec<JournalEntry>,
 }
 
 impl Journal for Memory {
-    fn append(&mut self, entries: &[Entry]) -> Result<(), Error> {
+    fn append(&mut self, entries: &[JournalEntry]) -> Result<(), Error> {
         self.entries.extend_from_slice(entries);
         Ok(())
     }
 
-    fn entries(&self, from: u64) -> Result<Vec<Entry>, Error> {
+    fn entries(&self, from: u64) -> Result<Vec<JournalEntry>, Error> {
         Ok(self.entries.get(from as usize..).unwrap_or_default().to_vec())
     }
 }

@@ -31,13 +31,13 @@ pub use self::{
     reader::{Reader, Span, Status, TrialRow, TrialState},
     writer::Store,
 };
-use crate::trials::engine::Entry;
+use crate::trials::engine::JournalEntry;
 
 /// Keeps facts in their order.
 pub trait Journal {
     /// Adds facts: all of them, or none if it fails.
-    fn append(&mut self, entries: &[Entry]) -> Result<(), Error>;
+    fn append(&mut self, entries: &[JournalEntry]) -> Result<(), Error>;
 
     /// All facts from a place on; 0 is the first one.
-    fn entries(&self, from: u64) -> Result<Vec<Entry>, Error>;
+    fn entries(&self, from: u64) -> Result<Vec<JournalEntry>, Error>;
 }

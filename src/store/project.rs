@@ -2,7 +2,10 @@
 
 use rusqlite::{Connection, Params, Result, params};
 
-use crate::trials::engine::{Entry, Fact, SlotId};
+use crate::{
+    ids::SlotId,
+    trials::engine::{Fact, JournalEntry},
+};
 
 /// Changes trials from a time on, and adds up the time that they have had their slots. `?1` is the time.
 macro_rules! from_now_on {
@@ -15,9 +18,9 @@ macro_rules! from_now_on {
 }
 
 /// Brings the tables up to date with facts.
-pub(super) fn entries(to: &Connection, entries: &[Entry]) -> Result<()> {
+pub(super) fn entries(to: &Connection, entries: &[JournalEntry]) -> Result<()> {
     let mut before_s = None;
-    for Entry { at_s, fact } in entries {
+    for JournalEntry { at_s, fact } in entries {
         match fact.trial() {
             Some(trial) => of_trial(to, *at_s, trial.0, fact)?,
             None => of_study(to, before_s, *at_s, fact)?,

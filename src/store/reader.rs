@@ -9,10 +9,10 @@ use serde::de::DeserializeOwned;
 
 use super::{Error, Folder, Runner, sqlite};
 use crate::{
-    alloc::NodeId,
-    space::{Assignment, Direction, Study},
-    tpe::{TrialId, pareto::non_dominated_ranks},
-    trials::engine::{Entry, Metrics, SlotId},
+    ids::{NodeId, SlotId, TrialId},
+    space::{Direction, Params, Study},
+    tpe::pareto::non_dominated_ranks,
+    trials::engine::{JournalEntry, Metrics},
 };
 
 /// Answers questions about a study on disk, also while it runs. It changes nothing.
@@ -83,7 +83,7 @@ pub struct TrialRow {
     /// Where it stands.
     pub state: TrialState,
     /// What it tries.
-    pub params: Assignment,
+    pub params: Params,
     /// When it was created, in seconds on the clock of the journal.
     pub created_s: f64,
     /// When it ended.
@@ -193,7 +193,7 @@ impl Reader {
     }
 
     /// All facts from a place on; 0 is the first one.
-    pub fn entries(&self, from: u64) -> Result<Vec<Entry>, Error> {
+    pub fn entries(&self, from: u64) -> Result<Vec<JournalEntry>, Error> {
         entries(&self.connection, &self.path, from)
     }
 
@@ -294,7 +294,7 @@ impl Reader {
 }
 
 /// All facts of a journal from a place on.
-pub(super) fn entries(connection: &Connection, path: &Path, from: u64) -> Result<Vec<Entry>, Error> {
+pub(super) fn entries(connection: &Connection, path: &Path, from: u64) -> Result<Vec<JournalEntry>, Error> {
     let failed = |source| Error::sqlite("read", path, source);
     let all = "SELECT seq, v, at_s, fact FROM facts WHERE seq > ? ORDER BY seq";
     let mut statement = connection.prepare_cached(all).map_err(failed)?;
@@ -303,7 +303,7 @@ pub(super) fn entries(connection: &Connection, path: &Path, from: u64) -> Result
     while let Some(row) = rows.next().map_err(failed)? {
         let read = || Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?));
         let (seq, v, at_s, fact): (i64, u32, f64, String) = read().map_err(failed)?;
-        if v > Entry::VERSION {
+        if v > JournalEntry::VERSION {
             return Err(sqlite::newer(path, v));
         }
         let damaged = |problem: String| Error::Damaged {
@@ -314,7 +314,7 @@ pub(super) fn entries(connection: &Connection, path: &Path, from: u64) -> Result
             return Err(damaged("facts before it are missing".to_owned()));
         }
         let fact = serde_json::from_str(&fact).map_err(|error| damaged(error.to_string()))?;
-        entries.push(Entry { at_s, fact });
+        entries.push(JournalEntry { at_s, fact });
     }
     Ok(entries)
 }

@@ -3,17 +3,17 @@ use std::{fs::File, path::Path};
 use rusqlite::{Connection, TransactionBehavior, params};
 
 use super::{Error, Folder, Journal, project, reader, sqlite};
-use crate::trials::engine::Entry;
+use crate::trials::engine::JournalEntry;
 
 /// A study on disk, for the one process that runs it.
 ///
 /// ```
 /// use pollux_tune::store::{Journal, Store};
-/// use pollux_tune::trials::engine::{Entry, Fact};
+/// use pollux_tune::trials::engine::{JournalEntry, Fact};
 ///
 /// # let folder = std::env::temp_dir().join(format!("pollux-tune-store-{}", std::process::id()));
 /// let mut store = Store::open(&folder)?;
-/// let entry = Entry { at_s: 0.0, fact: Fact::StudyCreated { yaml: "space: {}".to_owned() } };
+/// let entry = JournalEntry { at_s: 0.0, fact: Fact::StudyCreated { yaml: "space: {}".to_owned() } };
 /// store.append(&[entry.clone()])?;
 /// assert!(Store::open(&folder).is_err(), "one writes, others read");
 /// drop(store);
@@ -67,7 +67,7 @@ impl Store {
         self.folder.write_study(yaml)
     }
 
-    fn write(&mut self, entries: &[Entry]) -> Result<(), Error> {
+    fn write(&mut self, entries: &[JournalEntry]) -> Result<(), Error> {
         let path = self.folder.journal();
         let failed = |source| Error::sqlite("write", &path, source);
         let transaction =
@@ -79,7 +79,7 @@ impl Store {
                 let fact = serde_json::to_string(&entry.fact)
                     .map_err(|error| Error::Damaged { path: path.clone(), problem: error.to_string() })?;
                 let (kind, trial) = (entry.fact.kind(), entry.fact.trial().map(|trial| trial.0));
-                let row = params![seq.cast_signed(), Entry::VERSION, entry.at_s, kind, trial, fact];
+                let row = params![seq.cast_signed(), JournalEntry::VERSION, entry.at_s, kind, trial, fact];
                 insert.execute(row).map_err(failed)?;
             }
             project::entries(&transaction, entries).map_err(failed)?;
@@ -91,11 +91,11 @@ impl Store {
 }
 
 impl Journal for Store {
-    fn append(&mut self, entries: &[Entry]) -> Result<(), Error> {
+    fn append(&mut self, entries: &[JournalEntry]) -> Result<(), Error> {
         if entries.is_empty() { Ok(()) } else { self.write(entries) }
     }
 
-    fn entries(&self, from: u64) -> Result<Vec<Entry>, Error> {
+    fn entries(&self, from: u64) -> Result<Vec<JournalEntry>, Error> {
         reader::entries(&self.connection, &self.folder.journal(), from)
     }
 }
@@ -107,8 +107,8 @@ mod tests {
     use super::*;
     use crate::trials::engine::Fact;
 
-    fn entry(at_s: f64, text: &str) -> Entry {
-        Entry { at_s, fact: Fact::StudyChanged { yaml: text.to_owned() } }
+    fn entry(at_s: f64, text: &str) -> JournalEntry {
+        JournalEntry { at_s, fact: Fact::StudyChanged { yaml: text.to_owned() } }
     }
 
     #[test]

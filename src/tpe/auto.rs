@@ -1,7 +1,10 @@
 use rand_chacha::ChaCha8Rng;
 
-use super::{Error, Gp, Outcome, Suggester, Tpe, TrialId};
-use crate::space::{Dims, Point};
+use super::{Error, Gp, Outcome, Suggester, Tpe};
+use crate::{
+    ids::TrialId,
+    space::{Dims, Point},
+};
 
 /// So many trials are chosen by a model of the results.
 const MODELLED: usize = 600;
@@ -15,7 +18,7 @@ const MOST_PARALLEL: u32 = 64;
 ///
 /// ```
 /// use pollux_tune::space::{Dim, Dims};
-/// use pollux_tune::tpe::{Auto, Suggester, TrialId};
+/// use pollux_tune::{ids::TrialId, tpe::{Auto, Suggester}};
 /// use rand::SeedableRng;
 /// use rand_chacha::ChaCha8Rng;
 ///

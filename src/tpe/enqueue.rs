@@ -2,14 +2,17 @@ use std::collections::VecDeque;
 
 use rand_chacha::ChaCha8Rng;
 
-use super::{Error, Outcome, Suggester, TrialId};
-use crate::space::{Dims, Point};
+use super::{Error, Outcome, Suggester};
+use crate::{
+    ids::TrialId,
+    space::{Dims, Point},
+};
 
 /// Suggests known points first, then leaves the choice to another suggester, which learns from them too.
 ///
 /// ```
 /// use pollux_tune::space::{Dim, Dims};
-/// use pollux_tune::tpe::{Enqueue, Random, Suggester, TrialId};
+/// use pollux_tune::{ids::TrialId, tpe::{Enqueue, Random, Suggester}};
 /// use rand::SeedableRng;
 /// use rand_chacha::ChaCha8Rng;
 ///

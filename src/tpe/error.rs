@@ -1,6 +1,6 @@
 use thiserror::Error;
 
-use super::TrialId;
+use crate::ids::TrialId;
 
 /// What can go wrong between a suggester and its caller.
 #[derive(Debug, Clone, PartialEq, Error)]

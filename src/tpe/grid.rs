@@ -3,10 +3,13 @@ use std::collections::BTreeSet;
 use rand_chacha::ChaCha8Rng;
 
 use super::{
-    Error, Outcome, Suggester, TrialId,
+    Error, Outcome, Suggester,
     history::{History, key},
 };
-use crate::space::{Dim, Dims, Point};
+use crate::{
+    ids::TrialId,
+    space::{Dim, Dims, Point},
+};
 
 /// A grid may have so many points.
 const LARGEST: u64 = 1_000_000;
@@ -18,7 +21,7 @@ const LARGEST: u64 = 1_000_000;
 ///
 /// ```
 /// use pollux_tune::space::{Dim, Dims};
-/// use pollux_tune::tpe::{Error, Grid, Suggester, TrialId};
+/// use pollux_tune::{ids::TrialId, tpe::{Error, Grid, Suggester}};
 /// use rand::SeedableRng;
 /// use rand_chacha::ChaCha8Rng;
 ///

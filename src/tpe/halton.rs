@@ -1,8 +1,11 @@
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use super::{Error, Outcome, Suggester, TrialId, draw::feasible, history::History};
-use crate::space::{Dims, Point};
+use super::{Error, Outcome, Suggester, draw::feasible, history::History};
+use crate::{
+    ids::TrialId,
+    space::{Dims, Point},
+};
 
 /// So many primes are enough; dimensions beyond are random.
 const LARGEST_BASE: u32 = 1000;
@@ -12,7 +15,7 @@ const LARGEST_BASE: u32 = 1000;
 ///
 /// ```
 /// use pollux_tune::space::{Dim, Dims};
-/// use pollux_tune::tpe::{Halton, Suggester, TrialId};
+/// use pollux_tune::{ids::TrialId, tpe::{Halton, Suggester}};
 /// use rand::SeedableRng;
 /// use rand_chacha::ChaCha8Rng;
 ///

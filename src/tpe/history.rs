@@ -4,10 +4,13 @@ use std::{
 };
 
 use super::{
-    Error, Outcome, TrialId,
+    Error, Outcome,
     pareto::{Fronts, select},
 };
-use crate::space::{Dims, Point};
+use crate::{
+    ids::TrialId,
+    space::{Dims, Point},
+};
 
 /// How good a trial is, the best first: those that ran to their end by value, then those that were stopped
 /// (the later the better, then by value), then those that failed.

@@ -46,4 +46,4 @@ pub use halton::Halton;
 pub use importance::importance;
 pub use random::Random;
 pub use sampler::{Tpe, TpeOptions};
-pub use suggester::{Outcome, Suggester, TrialId};
+pub use suggester::{Outcome, Suggester};

@@ -1,17 +1,20 @@
 use rand_chacha::ChaCha8Rng;
 
 use super::{
-    Error, Outcome, Suggester, TrialId,
+    Error, Outcome, Suggester,
     draw::{feasible, uniform},
     history::History,
 };
-use crate::space::{Dims, Point};
+use crate::{
+    ids::TrialId,
+    space::{Dims, Point},
+};
 
 /// Points drawn at random.
 ///
 /// ```
 /// use pollux_tune::space::{Dim, Dims};
-/// use pollux_tune::tpe::{Random, Suggester, TrialId};
+/// use pollux_tune::{ids::TrialId, tpe::{Random, Suggester}};
 /// use rand::SeedableRng;
 /// use rand_chacha::ChaCha8Rng;
 ///

@@ -1,14 +1,17 @@
 use rand_chacha::ChaCha8Rng;
 
 use super::{
-    Error, Outcome, Suggester, TrialId,
+    Error, Outcome, Suggester,
     distribution::Widths,
     draw::{feasible, uniform},
     history::History,
     parzen::Parzen,
     split::{Set, better, worse},
 };
-use crate::space::{Dims, Point};
+use crate::{
+    ids::TrialId,
+    space::{Dims, Point},
+};
 
 /// Kernels of good trials.
 const BETTER: Widths = Widths { scale: 0.7, floor: 0.2, other: 0.5 };
@@ -113,7 +116,7 @@ impl Tpe {
     ///
     /// ```
     /// use pollux_tune::space::{Dim, Dims};
-    /// use pollux_tune::tpe::{Outcome, Suggester, Tpe, TrialId, pareto::pareto_front};
+    /// use pollux_tune::{ids::TrialId, tpe::{Outcome, Suggester, Tpe, pareto::pareto_front}};
     /// use rand::SeedableRng;
     /// use rand_chacha::ChaCha8Rng;
     ///

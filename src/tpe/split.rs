@@ -82,8 +82,9 @@ fn nth_other(sorted: &[usize], place: usize) -> usize {
 mod tests {
     use super::*;
     use crate::{
+        ids::TrialId,
         space::{Dim, Dims},
-        tpe::{Outcome, TrialId},
+        tpe::Outcome,
     };
 
     /// Trial i has the value (7 i) mod n; the last `running` have none yet.

@@ -1,21 +1,6 @@
-use std::fmt;
-
-use rand_chacha::ChaCha8Rng;
-use serde::{Deserialize, Serialize};
-
 use super::Error;
-use crate::space::Point;
-
-/// The number of a trial in its study.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(transparent)]
-pub struct TrialId(pub u32);
-
-impl fmt::Display for TrialId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
-}
+use crate::{ids::TrialId, space::Point};
+use rand_chacha::ChaCha8Rng;
 
 /// How a trial ended.
 #[derive(Debug, Clone, PartialEq)]
@@ -44,7 +29,7 @@ pub enum Outcome {
 ///
 /// ```
 /// use pollux_tune::space::{Dim, Dims};
-/// use pollux_tune::tpe::{Outcome, Suggester, Tpe, TrialId};
+/// use pollux_tune::{ids::TrialId, tpe::{Outcome, Suggester, Tpe}};
 /// use rand::SeedableRng;
 /// use rand_chacha::ChaCha8Rng;
 ///

@@ -15,7 +15,7 @@ mod promise;
 mod search;
 pub mod stopping;
 
-pub use group::{Group, GroupOrder};
+pub use group::{Group, GroupAction};
 pub use promise::{promise_weight, weigh};
 pub use search::{End, Error, Fact, Search, State, Trial};
 pub use stopping::Verdict;

@@ -1,4 +1,4 @@
-use crate::alloc::{TrialId, TrialRequest};
+use crate::{alloc::TrialRequest, ids::TrialId};
 
 /// Trials that are more likely to be stopped than to go on are not scaled out.
 const LIKELY: f64 = 0.5;
@@ -19,8 +19,8 @@ pub fn promise_weight(promise: f64) -> f64 {
 /// Without `promise_weighting`, the [setting](crate::space::SchedulerSettings::promise_weighting), nothing changes.
 ///
 /// ```
-/// use pollux_tune::alloc::{TrialId, TrialRequest};
-/// use pollux_tune::goodput::{Curve, GoodputTable, GpuType};
+/// use pollux_tune::{alloc::TrialRequest, ids::TrialId};
+/// use pollux_tune::{goodput::{Curve, GoodputTable}, ids::GpuType};
 /// use pollux_tune::trials::weigh;
 ///
 /// let table = GoodputTable::from([(GpuType::new("t4")?, Curve::linear(8, 4))]);

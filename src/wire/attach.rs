@@ -116,7 +116,7 @@ pub fn attach_blocking(
     address: &Address,
     secret: &Secret,
     hello: Hello,
-) -> Result<(Speaker, Listener), Error> {
+) -> Result<(EventSender, CommandReceiver), Error> {
     let runtime = Builder::new_current_thread().enable_all().build().map_err(Error::Thread)?;
     let (say, mut downward) = runtime.block_on(dial(address, secret, hello))?;
     let (tell, told) = blocking::channel();
@@ -134,25 +134,25 @@ pub fn attach_blocking(
         at_end.announce();
     };
     thread::Builder::new().name("head link".to_owned()).spawn(run).map_err(Error::Thread)?;
-    Ok((Speaker { say: Arc::new(Mutex::new(Some(say))), over }, Listener { told }))
+    Ok((EventSender { say: Arc::new(Mutex::new(Some(say))), over }, CommandReceiver { told }))
 }
 
 /// The end of a worker that speaks, for those without a runtime.
 #[derive(Clone)]
-pub struct Speaker {
-    /// None after [`Speaker::close`].
+pub struct EventSender {
+    /// None after [`EventSender::close`].
     say: Arc<Mutex<Option<UnboundedSender<Event>>>>,
     over: Arc<Over>,
 }
 
-impl fmt::Debug for Speaker {
+impl fmt::Debug for EventSender {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        f.debug_struct("Speaker").finish_non_exhaustive()
+        f.debug_struct("EventSender").finish_non_exhaustive()
     }
 }
 
-impl Speaker {
-    /// Tells the head what happened, without waiting. That the head is gone is told by [`Listener::hear`].
+impl EventSender {
+    /// Tells the head what happened, without waiting. That the head is gone is told by [`CommandReceiver::hear`].
     pub fn say(&self, event: &Event) {
         if let Some(say) = &*self.say.lock().unwrap_or_else(PoisonError::into_inner) {
             // As it says.
@@ -175,11 +175,11 @@ impl Speaker {
 
 /// The end of a worker that listens, for those without a runtime.
 #[derive(Debug)]
-pub struct Listener {
+pub struct CommandReceiver {
     told: blocking::Receiver<Result<Command, Error>>,
 }
 
-impl Listener {
+impl CommandReceiver {
     /// Waits for the next command; none when the head is gone or does not need this worker any longer.
     pub fn hear(&mut self) -> Result<Option<Command>, Error> {
         self.told.recv().ok().transpose()

@@ -47,7 +47,7 @@ impl fmt::Display for WorkerId {
 ///
 /// Of each worker first that it joined, then what it said, in this order, and in the end exactly once that it is gone.
 #[derive(Debug)]
-pub enum Heard {
+pub enum GatewayEvent {
     /// A worker has come.
     Joined {
         /// Its connection.
@@ -55,17 +55,17 @@ pub enum Heard {
         /// Its first words.
         hello: Hello,
         /// How to tell it something.
-        line: Line,
+        line: WorkerHandle,
     },
     /// A worker has said something.
-    Said {
+    Event {
         /// Its connection.
         worker: WorkerId,
         /// What it said.
         event: Event,
     },
     /// A worker has ended, died, or become silent.
-    Gone {
+    Lost {
         /// Its connection.
         worker: WorkerId,
     },
@@ -80,10 +80,10 @@ pub enum Heard {
 
 /// The way down to a worker. When all lines of a worker are dropped, its stream ends, and so does the worker.
 #[derive(Debug, Clone)]
-pub struct Line(UnboundedSender<Command>);
+pub struct WorkerHandle(UnboundedSender<Command>);
 
-impl Line {
-    /// Tells a worker what to do, without waiting. One that is gone hears nothing; [`Heard::Gone`] tells of it.
+impl WorkerHandle {
+    /// Tells a worker what to do, without waiting. One that is gone hears nothing; [`GatewayEvent::Lost`] tells of it.
     pub fn tell(&self, command: Command) {
         // As it says.
         let _ = self.0.send(command);
@@ -93,7 +93,7 @@ impl Line {
 /// Lets workers in, for as long as it lives.
 ///
 /// ```
-/// use pollux_tune::wire::{self, Command, Gateway, Heard, Hello, Secret, VERSION};
+/// use pollux_tune::wire::{self, Command, Gateway, GatewayEvent, Hello, Secret, VERSION};
 ///
 /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
 /// let secret = Secret::random()?;
@@ -101,7 +101,7 @@ impl Line {
 /// let hello = Hello { version: VERSION, node: 0, slot: 3, pid: 1, store: String::new() };
 /// let (_say, mut told) = wire::attach(gateway.address(), &secret, hello).await?;
 ///
-/// let Some(Heard::Joined { hello, line, .. }) = heard.recv().await else { panic!("nobody came") };
+/// let Some(GatewayEvent::Joined { hello, line, .. }) = heard.recv().await else { panic!("nobody came") };
 /// assert_eq!(hello.slot, 3);
 /// line.tell(Command::Release { trial: 7, save: false });
 /// assert_eq!(told.recv().await, Some(Command::Release { trial: 7, save: false }));
@@ -118,7 +118,7 @@ pub struct Gateway {
 
 impl Gateway {
     /// Listens at an address, inside a tokio runtime. What is heard has to be received: workers wait for it.
-    pub fn open(address: &Address, secret: &Secret) -> Result<(Self, Receiver<Heard>), Error> {
+    pub fn open(address: &Address, secret: &Secret) -> Result<(Self, Receiver<GatewayEvent>), Error> {
         let runtime = Handle::try_current().map_err(|_| Error::NoRuntime)?;
         let (hear, heard) = mpsc::channel(WAITING);
         let (open, closed) = watch::channel(());
@@ -176,7 +176,7 @@ async fn until(mut closed: watch::Receiver<()>) {
 /// Looks at who comes.
 struct Reception {
     secret: Secret,
-    hear: Sender<Heard>,
+    hear: Sender<GatewayEvent>,
     closed: watch::Receiver<()>,
     next: AtomicU64,
 }
@@ -186,7 +186,7 @@ impl Reception {
     async fn refuse(&self, slot: Option<u32>, status: Status) -> Status {
         let reason = status.message().to_owned();
         // Without a head there is nobody to be told.
-        let _ = self.hear.send(Heard::Refused { slot, reason }).await;
+        let _ = self.hear.send(GatewayEvent::Refused { slot, reason }).await;
         status
     }
 }
@@ -220,7 +220,7 @@ impl Head for Reception {
         let (end, ended) = oneshot::channel();
         let worker = WorkerId(self.next.fetch_add(1, Ordering::Relaxed));
         let attached = Attached { worker, slot: hello.slot, upward, hear: self.hear.clone() };
-        let joined = Heard::Joined { worker, hello, line: Line(tell) };
+        let joined = GatewayEvent::Joined { worker, hello, line: WorkerHandle(tell) };
         // On its own, so that it tells of the end whatever becomes of this call.
         tokio::spawn(attached.listen(joined, end, self.closed.clone()));
         Ok(Response::new(Downward { commands, ended: Some(ended) }))
@@ -232,12 +232,17 @@ struct Attached {
     worker: WorkerId,
     slot: u32,
     upward: Streaming<proto::Event>,
-    hear: Sender<Heard>,
+    hear: Sender<GatewayEvent>,
 }
 
 impl Attached {
     /// Passes on what the worker says until it has ended, the gateway is closed, or nobody listens.
-    async fn listen(mut self, joined: Heard, end: oneshot::Sender<Status>, closed: watch::Receiver<()>) {
+    async fn listen(
+        mut self,
+        joined: GatewayEvent,
+        end: oneshot::Sender<Status>,
+        closed: watch::Receiver<()>,
+    ) {
         let refused = tokio::select! {
             refused = self.pass_on(joined) => refused,
             () = until(closed) => None,
@@ -247,22 +252,22 @@ impl Attached {
             let reason = error.to_string();
             // As below. The worker may have gone already.
             let _ = end.send(Status::invalid_argument(reason.clone()));
-            let _ = hear.send(Heard::Refused { slot: Some(slot), reason }).await;
+            let _ = hear.send(GatewayEvent::Refused { slot: Some(slot), reason }).await;
         } else {
             drop(end);
         }
         // Without a head there is nobody to be told.
-        let _ = hear.send(Heard::Gone { worker }).await;
+        let _ = hear.send(GatewayEvent::Lost { worker }).await;
     }
 
     /// Until there is no more; or until a message makes no sense.
-    async fn pass_on(&mut self, joined: Heard) -> Option<Error> {
+    async fn pass_on(&mut self, joined: GatewayEvent) -> Option<Error> {
         let worker = self.worker;
         let mut open = self.hear.send(joined).await.is_ok();
         // A broken connection is an end as any other.
         while open && let Ok(Some(event)) = self.upward.message().await {
             match Event::try_from(event) {
-                Ok(event) => open = self.hear.send(Heard::Said { worker, event }).await.is_ok(),
+                Ok(event) => open = self.hear.send(GatewayEvent::Event { worker, event }).await.is_ok(),
                 Err(error) => return Some(error),
             }
         }

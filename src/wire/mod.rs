@@ -24,9 +24,9 @@ mod tests;
 use std::time::Duration;
 
 pub use address::Address;
-pub use attach::{Listener, Speaker, attach, attach_blocking};
+pub use attach::{CommandReceiver, EventSender, attach, attach_blocking};
 pub use error::Error;
-pub use gateway::{Gateway, Heard, Line, WorkerId};
+pub use gateway::{Gateway, GatewayEvent, WorkerHandle, WorkerId};
 pub use message::{
     Batch, Command, Event, Form, Hello, Member, Metric, Noise, Pause, Report, StepTime, Task, VERSION,
 };

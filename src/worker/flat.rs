@@ -18,7 +18,7 @@ const PIECE: i64 = 1 << 16;
 
 /// The variables of a model, which are windows into a few vectors.
 #[derive(Debug)]
-pub(super) struct Flat {
+pub(super) struct FlatParameters {
     /// What is trained, in the order of the names.
     pub(super) weights: Tensor,
     /// The gradients of `weights`; backward passes of a reducer add to it.
@@ -39,7 +39,7 @@ pub(super) struct Layout {
     variables: Vec<(String, Vec<i64>, bool)>,
 }
 
-impl Flat {
+impl FlatParameters {
     /// Moves the variables of a store into vectors. The model that made them keeps working.
     pub(super) fn new(store: &nn::VarStore) -> Result<Self, Error> {
         // The store knows them in no particular order.
@@ -245,7 +245,7 @@ mod tests {
     fn the_model_works_on_the_vectors() {
         let (store, layer, norm) = model();
         let before = numbers(&layer.ws);
-        let mut flat = Flat::new(&store).expect("a model");
+        let mut flat = FlatParameters::new(&store).expect("a model");
         // layer.bias (2), layer.weight (6), norm.bias (2), norm.weight (2), each in 16.
         assert_eq!((flat.weights.size(), flat.buffers.size()), (vec![64], vec![32]));
         assert_eq!(numbers(&flat.weights.narrow(0, 16, 6)), before);
@@ -270,12 +270,12 @@ mod tests {
     #[test]
     fn what_cannot_be_trained_is_refused() {
         let store = nn::VarStore::new(Device::Cpu);
-        let error = Flat::new(&store).expect_err("nothing there").to_string();
+        let error = FlatParameters::new(&store).expect_err("nothing there").to_string();
         assert_eq!(error, "the model has no variables to be trained");
         let mut store = nn::VarStore::new(Device::Cpu);
         let _ = store.root().zeros("x", &[2]);
         store.double();
-        let error = Flat::new(&store).expect_err("doubles").to_string();
+        let error = FlatParameters::new(&store).expect_err("doubles").to_string();
         assert_eq!(error, "the variable `x` is of Double; only Float can be trained");
     }
 }

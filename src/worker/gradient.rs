@@ -4,7 +4,7 @@ use tch::{Kind, Tensor, no_grad};
 
 use super::{
     error::Error,
-    flat::{Flat, Piece, cut},
+    flat::{FlatParameters, Piece, cut},
     team::Norms,
 };
 use crate::{
@@ -92,7 +92,12 @@ impl Gradients {
     }
 
     /// After a pass of a worker that is alone, one of several in a step that is measured.
-    pub(super) fn pass(&mut self, flat: &Flat, weighting: Option<&Tensor>, first: bool) -> Result<(), Error> {
+    pub(super) fn pass(
+        &mut self,
+        flat: &FlatParameters,
+        weighting: Option<&Tensor>,
+        first: bool,
+    ) -> Result<(), Error> {
         let before = if first { Some(0.0) } else { self.passes.take() };
         // The passes before were not measured.
         let Some(before) = before else { return Ok(()) };
@@ -103,7 +108,7 @@ impl Gradients {
     /// After the last pass of a worker that is alone: the statistics are known at once.
     pub(super) fn step_alone(
         &mut self,
-        flat: &Flat,
+        flat: &FlatParameters,
         weighting: Option<&Tensor>,
         comparison: Comparison,
         step: u64,
@@ -211,13 +216,13 @@ mod tests {
     const Q: f64 = 100_000.0 / 4096.0;
 
     /// A model of two variables, longer than a piece, whose gradients are what the loss is made of.
-    fn model() -> (Flat, [Tensor; 2]) {
+    fn model() -> (FlatParameters, [Tensor; 2]) {
         let store = nn::VarStore::new(Device::Cpu);
         let variables = [("a", 5), ("b", 100_000)].map(|(name, length)| store.root().zeros(name, &[length]));
-        (Flat::new(&store).expect("a model"), variables)
+        (FlatParameters::new(&store).expect("a model"), variables)
     }
 
-    fn backward(flat: &mut Flat, variables: &[Tensor; 2], slopes: [f64; 2]) {
+    fn backward(flat: &mut FlatParameters, variables: &[Tensor; 2], slopes: [f64; 2]) {
         let [a, b] = variables;
         let loss = a.sum(Kind::Float) * slopes[0] + b.sum(Kind::Float) * slopes[1];
         flat.backward(&loss).expect("a pass");

@@ -18,13 +18,14 @@ use super::{
     Registry,
     checkpoint::Writing,
     error::Error,
-    hand_over::{self, Meeting, Role},
     launch::Place,
     session::{Seen, Session},
     team::Team,
+    transfer::{self, Role, StateTransfer},
 };
 use crate::wire::{
-    self, Batch, Command, Event, Form, Hello, Listener, Metric, Noise, Report, Speaker, StepTime, VERSION,
+    self, Batch, Command, CommandReceiver, Event, EventSender, Form, Hello, Metric, Noise, Report, StepTime,
+    VERSION,
 };
 
 /// The group that can be aborted from outside: with its generation.
@@ -77,7 +78,7 @@ fn serve(place: &Place, registry: &Registry) -> Result<(), Error> {
 }
 
 /// Code of a trainable may panic, and panics may abort: the head is told before that happens.
-fn report_panics(speaker: Speaker, hosted: Arc<Mutex<Option<u32>>>) {
+fn report_panics(speaker: EventSender, hosted: Arc<Mutex<Option<u32>>>) {
     let usual = panic::take_hook();
     panic::set_hook(Box::new(move |info| {
         usual(info);
@@ -96,7 +97,11 @@ struct Inbox {
 }
 
 impl Inbox {
-    fn listen(mut listener: Listener, speaker: Speaker, abortable: Abortable) -> Result<Self, Error> {
+    fn listen(
+        mut listener: CommandReceiver,
+        speaker: EventSender,
+        abortable: Abortable,
+    ) -> Result<Self, Error> {
         let (send, coming) = mpsc::channel();
         let listen = move || {
             while let Ok(Some(command)) = listener.hear() {
@@ -171,7 +176,7 @@ struct Host<'a> {
     registry: &'a Registry,
     store: Store,
     inbox: Inbox,
-    speaker: Speaker,
+    speaker: EventSender,
     abortable: Abortable,
     session: Option<Session>,
     /// The trial of the session, for those who cannot wait for it.
@@ -239,7 +244,7 @@ impl Host<'_> {
     /// Takes part in a new generation for as long as it lasts.
     fn form(&mut self, form: &Form) {
         let (trial, generation) = (form.trial, form.generation);
-        let role = hand_over::role(form, self.slot);
+        let role = transfer::role(form, self.slot);
         let Some(mut session) = self.session.take().filter(|session| session.task.trial == trial) else {
             let reason = "the worker was told to train before it had prepared".to_owned();
             return self.say(&Event::Broken { trial, generation, steps: None, reason });
@@ -288,8 +293,8 @@ impl Host<'_> {
             let handle = (form.generation, group.abort_handle());
             *abortable.lock().unwrap_or_else(PoisonError::into_inner) = Some(handle);
         };
-        let options = Meeting::options(*device);
-        let mut meeting = Meeting { own: store, options, is_over: &mut is_over };
+        let options = StateTransfer::options(*device);
+        let mut meeting = StateTransfer { own: store, options, is_over: &mut is_over };
         let (team, pause) = meeting.form(form, role, session, &started)?;
         Ok(team.map(|team| (team, pause)))
     }

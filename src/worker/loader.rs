@@ -9,7 +9,7 @@ use std::{
 
 use tch::{Device, Tensor};
 
-use super::{BoxError, Dataset, Example, Order, error::Error};
+use super::{BoxError, Dataset, ElasticSampler, Example, error::Error};
 
 /// What is asked of the thread: the examples at these positions.
 type Request = Range<u64>;
@@ -36,7 +36,7 @@ impl Loader {
     /// With an order, positions are those of a training and examples are augmented; without one they are the examples' numbers.
     pub(super) fn start(
         mut data: Box<dyn Dataset>,
-        order: Option<Order>,
+        order: Option<ElasticSampler>,
         device: Device,
     ) -> Result<Self, Error> {
         let len = data.len();
@@ -95,7 +95,7 @@ fn stopped() -> Error {
     Error::User { what: "loading examples", source: "the thread of the data set has panicked".into() }
 }
 
-fn examples(order: Option<&mut Order>, positions: Range<u64>) -> Vec<Example> {
+fn examples(order: Option<&mut ElasticSampler>, positions: Range<u64>) -> Vec<Example> {
     match order {
         Some(order) => positions
             .map(|position| Example {
@@ -159,7 +159,7 @@ mod tests {
 
     #[test]
     fn a_training_gets_its_examples_in_order() {
-        let order = Order::new(5, 50).expect("there are examples");
+        let order = ElasticSampler::new(5, 50).expect("there are examples");
         let mut expected = order.clone();
         let mut loader = Loader::start(Box::new(Numbers), Some(order), Device::Cpu).expect("a thread");
         let batch = loader.next(0..3, std::iter::empty()).expect("it can be read");

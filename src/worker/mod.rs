@@ -11,23 +11,21 @@
 mod batching;
 #[cfg(feature = "torch")]
 mod checkpoint;
-#[cfg(feature = "torch")]
-mod descent;
 mod error;
 #[cfg(feature = "torch")]
 mod flat;
 #[cfg(feature = "torch")]
 mod gradient;
 #[cfg(feature = "torch")]
-mod hand_over;
-#[cfg(feature = "torch")]
 mod host;
 mod launch;
 #[cfg(feature = "torch")]
 mod loader;
-mod order;
+#[cfg(feature = "torch")]
+mod optimizer;
 #[cfg(feature = "torch")]
 mod pool;
+mod sampler;
 #[cfg(feature = "torch")]
 mod session;
 #[cfg(feature = "torch")]
@@ -36,6 +34,8 @@ mod team;
 mod trainable;
 #[cfg(feature = "torch")]
 mod training;
+#[cfg(feature = "torch")]
+mod transfer;
 
 #[cfg(feature = "torch")]
 pub use batching::Batching;
@@ -43,9 +43,9 @@ pub use error::Error;
 #[cfg(feature = "torch")]
 pub use host::serve_if_worker;
 pub use launch::{Launch, Slot, launch};
-pub use order::{Order, share};
 #[cfg(feature = "torch")]
 pub use pool::{Pool, Told};
+pub use sampler::{ElasticSampler, shard};
 #[cfg(feature = "torch")]
 pub use trainable::{BoxError, Dataset, Example, Optimizer, Registry, Schedule, Trainable};
 #[cfg(feature = "torch")]

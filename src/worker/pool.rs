@@ -13,7 +13,7 @@ use std::{
 use tokio::{runtime::Builder, sync::oneshot};
 
 use super::{Launch, Slot, error::Error, launch::launch};
-use crate::wire::{Address, Command, Event, Gateway, Heard, Line, Member, Secret, WorkerId};
+use crate::wire::{Address, Command, Event, Gateway, GatewayEvent, Member, Secret, WorkerHandle, WorkerId};
 
 /// How long a fresh worker may take to say hello: it has to load libtorch, on a machine that may be busy.
 const HELLO: Duration = Duration::from_secs(120);
@@ -51,7 +51,7 @@ struct Worker {
 #[derive(Debug)]
 struct Connection {
     id: WorkerId,
-    line: Line,
+    line: WorkerHandle,
     member: Member,
 }
 
@@ -135,7 +135,7 @@ impl Pool {
             let ended = worker.process.try_wait().map_err(Error::io("looking after a worker"))?;
             match self.gateway.next(LOOK)? {
                 // Somebody else's, perhaps.
-                Some(Heard::Refused { slot: Some(of), reason }) if of == slot => {
+                Some(GatewayEvent::Refused { slot: Some(of), reason }) if of == slot => {
                     return Err(Error::Protocol(reason));
                 }
                 Some(heard) => {
@@ -197,9 +197,9 @@ impl Pool {
     }
 
     /// What a process says that was replaced is not worth telling.
-    fn take_in(&mut self, heard: Heard) -> Result<Option<Told>, Error> {
+    fn take_in(&mut self, heard: GatewayEvent) -> Result<Option<Told>, Error> {
         Ok(match heard {
-            Heard::Joined { worker: id, hello, line } => {
+            GatewayEvent::Joined { worker: id, hello, line } => {
                 let started = self.workers.get_mut(&hello.slot);
                 if let Some(worker) = started.filter(|worker| worker.process.id() == hello.pid) {
                     let member = Member { slot: hello.slot, node: hello.node, store: hello.store };
@@ -207,8 +207,10 @@ impl Pool {
                 }
                 None
             }
-            Heard::Said { worker, event } => self.slot_of(worker).map(|slot| Told::Event(slot, event)),
-            Heard::Gone { worker } => match self.slot_of(worker) {
+            GatewayEvent::Event { worker, event } => {
+                self.slot_of(worker).map(|slot| Told::Event(slot, event))
+            }
+            GatewayEvent::Lost { worker } => match self.slot_of(worker) {
                 Some(slot) => {
                     self.bury(slot)?;
                     Some(Told::Gone(slot))
@@ -216,7 +218,7 @@ impl Pool {
                 None => None,
             },
             // A stranger, or a worker that will be gone in a moment.
-            Heard::Refused { .. } => None,
+            GatewayEvent::Refused { .. } => None,
         })
     }
 
@@ -249,7 +251,7 @@ impl Drop for Pool {
 #[derive(Debug)]
 struct Door {
     address: Address,
-    heard: Receiver<Heard>,
+    heard: Receiver<GatewayEvent>,
     /// Closed by dropping it.
     open: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
@@ -288,7 +290,7 @@ impl Door {
     }
 
     /// The next thing that is heard; none if nothing is in time.
-    fn next(&self, timeout: Duration) -> Result<Option<Heard>, Error> {
+    fn next(&self, timeout: Duration) -> Result<Option<GatewayEvent>, Error> {
         match self.heard.recv_timeout(timeout) {
             Ok(heard) => Ok(Some(heard)),
             Err(RecvTimeoutError::Timeout) => Ok(None),

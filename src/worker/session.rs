@@ -10,21 +10,21 @@ use serde::{Deserialize, Serialize};
 use tch::{Device, Tensor, nn};
 
 use super::{
-    Order, Registry, Schedule, Trainable,
-    descent::Descent,
+    ElasticSampler, Registry, Schedule, Trainable,
     error::Error,
-    flat::{Flat, copy},
+    flat::{FlatParameters, copy},
     gradient::{Comparison, Gradients},
     loader::Loader,
-    share,
-    team::{Agreed, Norms, Team, Word},
+    optimizer::OptimizerState,
+    shard,
+    team::{Norms, StepConsensus, StepVote, Team},
 };
 use crate::{
     goodput::{
         LrContext, LrRule, NoiseEstimator, NoiseScale, NoiseState, Observations, Shape, StatisticalProgress,
         scale_lr,
     },
-    space::{Assignment, Value},
+    space::{Params, Value},
     wire::{Batch, Task},
 };
 
@@ -51,8 +51,8 @@ pub(super) struct Counters {
 /// One trial on one worker.
 pub(super) struct Session {
     pub(super) task: Task,
-    pub(super) flat: Flat,
-    pub(super) descent: Descent,
+    pub(super) flat: FlatParameters,
+    pub(super) descent: OptimizerState,
     model: Box<dyn Trainable>,
     gradients: Gradients,
     progress: StatisticalProgress,
@@ -67,7 +67,7 @@ pub(super) struct Session {
     /// Whether it has what the group has learned so far, and not only a model as it was made.
     pub(super) is_current: bool,
     /// What this worker knows of its last step and the others do not yet.
-    word: Word,
+    word: StepVote,
     /// Buffers as they were before the step under way.
     buffers_before: Option<Tensor>,
     /// The first step of a team or a batch pays for what later ones do not.
@@ -92,11 +92,11 @@ impl Session {
         // The initial weights are those of the seed, on whichever worker they are made.
         tch::manual_seed(task.seed.cast_signed());
         let model = registry.build(&task.trainable, &store.root(), &params)?;
-        let flat = Flat::new(&store)?;
-        let descent = Descent::new(model.optimizer(), &flat)?;
+        let flat = FlatParameters::new(&store)?;
+        let descent = OptimizerState::new(model.optimizer(), &flat)?;
         let user = |what| move |source| Error::User { what, source };
         let data = model.training_data().map_err(user("opening the training data"))?;
-        let Some(order) = Order::new(task.seed, data.len()) else {
+        let Some(order) = ElasticSampler::new(task.seed, data.len()) else {
             return Err(Error::Unfit("the training data have no examples".to_owned()));
         };
         let training = Loader::start(data, Some(order), device)?;
@@ -120,7 +120,7 @@ impl Session {
             evaluations: 0,
             stepped_at: 0.0,
             is_current: false,
-            word: Word::default(),
+            word: StepVote::default(),
             buffers_before: None,
             warm: false,
             seen: Seen::default(),
@@ -187,7 +187,7 @@ impl Session {
     /// A new team, or another batch.
     pub(super) fn begin(&mut self, team: &mut Team) -> Result<(), Error> {
         self.gradients.interrupt();
-        self.word = Word::default();
+        self.word = StepVote::default();
         self.warm = false;
         self.is_current = true;
         self.descent.precondition()?;
@@ -211,7 +211,7 @@ impl Session {
         batch: Batch,
         leave: bool,
         retune: bool,
-    ) -> Result<Agreed, Error> {
+    ) -> Result<StepConsensus, Error> {
         let began = Instant::now();
         self.word.leave = leave;
         self.word.retune = retune;
@@ -234,7 +234,11 @@ impl Session {
     }
 
     /// Forward and backward passes, the last one with the reduction. Says what was agreed, the norms and the loss here.
-    fn backward(&mut self, team: &mut Team, batch: Batch) -> Result<(Agreed, Option<Norms>, f64), Error> {
+    fn backward(
+        &mut self,
+        team: &mut Team,
+        batch: Batch,
+    ) -> Result<(StepConsensus, Option<Norms>, f64), Error> {
         let comparison = self.comparison(team, batch);
         let (steps, total) = (self.steps, u64::from(batch.total));
         let passes_of = move |step: u64| {
@@ -293,7 +297,7 @@ impl Session {
         &mut self,
         team: &Team,
         batch: Batch,
-        agreed: Agreed,
+        agreed: StepConsensus,
         norms: Option<Norms>,
         loss: f64,
     ) -> Result<(), Error> {
@@ -395,7 +399,7 @@ impl Session {
         let all = 0..u64::from(test.len());
         // With fewer examples than workers everyone takes all of them.
         let split = all.end >= u64::from(team.size);
-        let mine = if split { share(&all, team.rank, team.size) } else { all.clone() };
+        let mine = if split { shard(&all, team.rank, team.size) } else { all.clone() };
         let mut sums: Vec<(&'static str, f64)> = Vec::new();
         let starts = (mine.start..mine.end).step_by(EVALUATION_BATCH as usize);
         let batches = starts.map(|start| start..(start + EVALUATION_BATCH).min(mine.end));
@@ -430,9 +434,9 @@ fn shares<P: Fn(u64) -> u32 + Clone>(
     let (rank, size) = (team.rank, team.size);
     (0_u64..).flat_map(move |step| {
         let start = examples + step * total;
-        let mine = share(&(start..start + total), rank, size);
+        let mine = shard(&(start..start + total), rank, size);
         let passes = passes_of(step);
-        (0..passes).map(move |pass| share(&mine, pass, passes))
+        (0..passes).map(move |pass| shard(&mine, pass, passes))
     })
 }
 
@@ -448,7 +452,7 @@ fn check(task: &Task) -> Result<(), Error> {
     positive("seconds from report to report", task.report_every_s)
 }
 
-fn assignment(task: &Task) -> Result<Assignment, Error> {
+fn assignment(task: &Task) -> Result<Params, Error> {
     let value = |(name, json): (&String, &serde_json::Value)| {
         let value = match json {
             serde_json::Value::Bool(flag) => Value::Bool(*flag),

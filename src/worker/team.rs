@@ -3,7 +3,7 @@
 use c10d::{ProcessGroup, ReduceOp, Reducer, ReducerOptions};
 use tch::{Device, Kind, Tensor, no_grad};
 
-use super::{error::Error, flat::Flat};
+use super::{error::Error, flat::FlatParameters};
 
 /// What is agreed on travels as the gradient of a variable of its own, in the reduction that happens anyway. It is made this small
 /// so that it leaves no trace in the norms of the gradients: its square is nothing beside any of them.
@@ -11,7 +11,7 @@ const SCALE: f64 = 1e-20;
 
 /// What a worker tells the others with a step.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub(super) struct Word {
+pub(super) struct StepVote {
     /// It was told to leave the group.
     pub(super) leave: bool,
     /// It was given another batch.
@@ -33,7 +33,7 @@ pub(super) struct Norms {
 
 /// What all workers said with a step: the same for all of them.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Agreed {
+pub(super) struct StepConsensus {
     /// All were told to leave.
     pub(super) leave: bool,
     /// All were given another batch.
@@ -46,7 +46,7 @@ pub(super) struct Agreed {
 
 const WORDS: i64 = 5;
 
-impl Word {
+impl StepVote {
     fn encode(&self) -> [f32; WORDS as usize] {
         let flag = |raised: bool| f64::from(u8::from(raised));
         let Self { leave, retune, loss, norms } = *self;
@@ -55,7 +55,7 @@ impl Word {
     }
 }
 
-impl Agreed {
+impl StepConsensus {
     fn decode(mean: &[f32], size: u32) -> Result<Self, Error> {
         let &[leave, retune, loss, local_sq, reduced_sq] = mean else {
             return Err(Error::Protocol(format!("{} agreed values instead of {WORDS}", mean.len())));
@@ -68,7 +68,7 @@ impl Agreed {
     }
 
     /// Alone there is nobody to agree with.
-    const fn alone(word: &Word) -> Self {
+    const fn alone(word: &StepVote) -> Self {
         Self { leave: word.leave, retune: word.retune, loss: word.loss, norms: word.norms }
     }
 }
@@ -104,7 +104,7 @@ impl Team {
         generation: u64,
         nodes: u32,
         group: ProcessGroup,
-        flat: &Flat,
+        flat: &FlatParameters,
         norms: bool,
     ) -> Result<Self, Error> {
         let words =
@@ -124,7 +124,7 @@ impl Team {
     }
 
     /// Has the norms of gradients taken after this weighting.
-    pub(super) fn weigh(&mut self, flat: &Flat, weighting: &Tensor) -> Result<(), Error> {
+    pub(super) fn weigh(&mut self, flat: &FlatParameters, weighting: &Tensor) -> Result<(), Error> {
         if let Some(together) = &mut self.together {
             together.reducer.weigh(&flat.windows(weighting)?)?;
         }
@@ -132,7 +132,7 @@ impl Team {
     }
 
     /// A pass whose gradients stay here until the last pass of the step.
-    pub(super) fn accumulate(&mut self, flat: &mut Flat, loss: &Tensor) -> Result<(), Error> {
+    pub(super) fn accumulate(&mut self, flat: &mut FlatParameters, loss: &Tensor) -> Result<(), Error> {
         match &mut self.together {
             Some(together) => Ok(together.reducer.accumulate(loss)?),
             None => flat.backward(loss),
@@ -143,14 +143,14 @@ impl Team {
     /// is not alone and the step is `measured`.
     pub(super) fn backward(
         &mut self,
-        flat: &mut Flat,
+        flat: &mut FlatParameters,
         loss: &Tensor,
-        word: &Word,
+        word: &StepVote,
         measured: bool,
-    ) -> Result<(Agreed, Option<Norms>), Error> {
+    ) -> Result<(StepConsensus, Option<Norms>), Error> {
         let Some(Together { reducer, words, .. }) = &mut self.together else {
             flat.backward(loss)?;
-            return Ok((Agreed::alone(word), None));
+            return Ok((StepConsensus::alone(word), None));
         };
         let mut gradient = words.f_grad()?;
         if gradient.defined() {
@@ -164,7 +164,7 @@ impl Team {
         let mean = Vec::<f32>::try_from(words.f_grad()?.f_to_device(Device::Cpu)?)?;
         // A worker's own gradient is that of its part of the batch alone, which counts for one in so many.
         let norms = Norms { local_sq: norms.local_sq() * size * size, reduced_sq: norms.reduced_sq() };
-        Ok((Agreed::decode(&mean, self.size)?, Some(norms)))
+        Ok((StepConsensus::decode(&mean, self.size)?, Some(norms)))
     }
 
     /// The mean over all workers, in place.
@@ -192,13 +192,13 @@ mod tests {
     fn something_is_agreed_when_all_say_it() {
         for size in [2_u32, 3, 8, 64] {
             let mean = |leaving: u32| {
-                let word = |leave| Word { leave, loss: 2.0, ..Word::default() }.encode();
+                let word = |leave| StepVote { leave, loss: 2.0, ..StepVote::default() }.encode();
                 let mut sum = [0.0_f32; WORDS as usize];
                 for rank in 0..size {
                     let said = word(rank < leaving);
                     sum.iter_mut().zip(said).for_each(|(sum, said)| *sum += said / size as f32);
                 }
-                Agreed::decode(&sum, size).expect("five values")
+                StepConsensus::decode(&sum, size).expect("five values")
             };
             assert!(mean(size).leave && !mean(size - 1).leave && !mean(0).leave);
             assert!(!mean(size).retune);
@@ -208,8 +208,8 @@ mod tests {
 
     #[test]
     fn a_loss_that_is_no_number_does_not_disturb_the_flags() {
-        let word = Word { leave: true, loss: f64::NAN, ..Word::default() };
-        let agreed = Agreed::decode(&word.encode(), 1).expect("five values");
+        let word = StepVote { leave: true, loss: f64::NAN, ..StepVote::default() };
+        let agreed = StepConsensus::decode(&word.encode(), 1).expect("five values");
         assert!(agreed.leave && !agreed.retune && agreed.loss.is_nan());
     }
 }

@@ -6,7 +6,7 @@ use rand_chacha::ChaCha8Rng;
 use tch::{Tensor, nn};
 
 use super::error::Error;
-use crate::space::Assignment;
+use crate::space::Params;
 
 /// What a user's code may fail with.
 pub type BoxError = Box<dyn StdError + Send + Sync>;
@@ -17,7 +17,7 @@ pub type BoxError = Box<dyn StdError + Send + Sync>;
 /// examples, the reduction of gradients, checkpoints and hand-overs are not its business.
 ///
 /// ```
-/// use pollux_tune::space::Assignment;
+/// use pollux_tune::space::Params;
 /// use pollux_tune::worker::{BoxError, Dataset, Example, Optimizer, Registry, Schedule, Trainable};
 /// use tch::{Kind, Tensor, nn, nn::Module};
 ///
@@ -59,7 +59,7 @@ pub type BoxError = Box<dyn StdError + Send + Sync>;
 ///     }
 /// }
 ///
-/// let registry = Registry::default().with("line", |root: &nn::Path, params: &Assignment| {
+/// let registry = Registry::default().with("line", |root: &nn::Path, params: &Params| {
 ///     let layer = nn::linear(root, 1, 1, nn::LinearConfig::default());
 ///     Ok(Line { layer, lr: params.float("lr")? })
 /// });
@@ -202,7 +202,7 @@ impl Optimizer {
     }
 }
 
-type Build = Box<dyn Fn(&nn::Path, &Assignment) -> Result<Box<dyn Trainable>, BoxError> + Send + Sync>;
+type Build = Box<dyn Fn(&nn::Path, &Params) -> Result<Box<dyn Trainable>, BoxError> + Send + Sync>;
 
 /// The trainables that a program knows, by name.
 #[derive(Default)]
@@ -216,9 +216,9 @@ impl Registry {
     pub fn with<T, F>(mut self, name: &str, build: F) -> Self
     where
         T: Trainable + 'static,
-        F: Fn(&nn::Path, &Assignment) -> Result<T, BoxError> + Send + Sync + 'static,
+        F: Fn(&nn::Path, &Params) -> Result<T, BoxError> + Send + Sync + 'static,
     {
-        let boxed = move |root: &nn::Path, params: &Assignment| -> Result<Box<dyn Trainable>, BoxError> {
+        let boxed = move |root: &nn::Path, params: &Params| -> Result<Box<dyn Trainable>, BoxError> {
             Ok(Box::new(build(root, params)?))
         };
         self.entries.insert(name.to_owned(), Box::new(boxed));
@@ -237,7 +237,7 @@ impl Registry {
     }
 
     /// Whether a trainable can be made with these parameters, and has its data.
-    pub fn check(&self, name: &str, params: &Assignment) -> Result<(), Error> {
+    pub fn check(&self, name: &str, params: &Params) -> Result<(), Error> {
         let variables = nn::VarStore::new(tch::Device::Cpu);
         let trainable = self.build(name, &variables.root(), params)?;
         let failed = |source| Error::User { what: "opening the data", source };
@@ -251,7 +251,7 @@ impl Registry {
         &self,
         name: &str,
         root: &nn::Path,
-        params: &Assignment,
+        params: &Params,
     ) -> Result<Box<dyn Trainable>, Error> {
         let Some(build) = self.entries.get(name) else {
             let known = self.names().collect::<Vec<_>>().join(", ");

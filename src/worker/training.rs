@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use super::{Pool, Told, batching::Batching, error::Error};
 use crate::{
-    trials::{Group, GroupOrder},
+    trials::{Group, GroupAction},
     wire::{Batch, Command, Event, Form, Pause, Report, Task},
 };
 
@@ -281,17 +281,17 @@ impl Training {
         self.obey(orders);
     }
 
-    fn obey(&mut self, orders: Vec<GroupOrder>) {
+    fn obey(&mut self, orders: Vec<GroupAction>) {
         let trial = self.task.trial;
         for order in orders {
             match order {
-                GroupOrder::Prepare(slot) => {
+                GroupAction::Prepare(slot) => {
                     self.pool.tell(slot, Command::Prepare(Box::new(self.task.clone())));
                 }
-                GroupOrder::Release { slot, save } => {
+                GroupAction::Release { slot, save } => {
                     self.pool.tell(slot, Command::Release { trial, save });
                 }
-                GroupOrder::Form { generation, members, donors, told, broken } => {
+                GroupAction::Form { generation, members, donors, told, broken } => {
                     self.batch = self.batching.on(members.len() as u32);
                     let known =
                         |slots: &[u32]| slots.iter().filter_map(|slot| self.pool.member(*slot)).collect();

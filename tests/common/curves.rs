@@ -1,8 +1,9 @@
 //! Synthetic learning curves that cross.
 
 use pollux_tune::{
+    ids::TrialId,
     space::{Dim, Dims, Point},
-    tpe::{Random, Suggester, TrialId},
+    tpe::{Random, Suggester},
 };
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;

@@ -1,8 +1,9 @@
 //! Random allocation problems, for the tests of all policies.
 
 use pollux_tune::{
-    alloc::{Allocation, Cluster, Fairness, Node, NodeId, Problem, TrialId, TrialRequest},
-    goodput::{Curve, GoodputTable, GpuType, Shape},
+    alloc::{Allocation, Cluster, Fairness, Node, Problem, TrialRequest},
+    goodput::{Curve, GoodputTable, Shape},
+    ids::{GpuType, NodeId, TrialId},
 };
 use proptest::prelude::*;
 

@@ -3,11 +3,12 @@
 use std::path::Path;
 
 use pollux_tune::{
-    alloc::{Allocation, Cluster, Plan, Problem, TrialId, TrialRequest},
+    alloc::{Allocation, Cluster, Plan, Problem, TrialRequest},
     goodput::{
-        BatchLimits, BatchMode, GoodputModel, GoodputTable, GpuType, NoiseScale, Observations, Shape,
+        BatchLimits, BatchMode, GoodputModel, GoodputTable, NoiseScale, Observations, Shape,
         ThroughputParams, fit,
     },
+    ids::{GpuType, TrialId},
 };
 use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
@@ -161,7 +162,7 @@ impl Study {
 
     /// Some minutes later: the plan was applied, trials went on, some were replaced by new ones.
     pub(crate) fn advance(&mut self, plan: &Plan, rng: &mut ChaCha8Rng) {
-        for (draft, decision) in self.drafts.iter_mut().zip(&plan.assignments) {
+        for (draft, decision) in self.drafts.iter_mut().zip(&plan.placements) {
             draft.reallocations +=
                 u32::from(!draft.current.is_empty() && draft.current != decision.allocation);
             draft.current = decision.allocation.clone();

@@ -4,12 +4,11 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use pollux_tune::{
-    alloc::NodeId,
-    goodput::{GpuType, NoiseScale},
+    goodput::NoiseScale,
+    ids::{GpuType, NodeId, SlotId, TrialId},
     space::Study,
-    tpe::TrialId,
     trials::engine::{
-        Answers, Checkpoint, Command, Engine, Entry, Fact, Input, Outcome, Report, SlotId, StepTimes,
+        Checkpoint, Command, Engine, Fact, Input, JournalEntry, Outcome, Report, Services, StepTimes,
         TrialKind,
     },
 };
@@ -48,10 +47,10 @@ pub(crate) struct World {
     pub(crate) engine: Engine,
     /// Shown every fact, after a way through JSON.
     twin: Engine,
-    pub(crate) answers: Answers,
+    pub(crate) answers: Services,
     study: Study,
     kind: TrialKind,
-    pub(crate) journal: Vec<Entry>,
+    pub(crate) journal: Vec<JournalEntry>,
     pub(crate) outcome: Option<Outcome>,
     rng: ChaCha8Rng,
     now_s: f64,
@@ -77,7 +76,7 @@ impl World {
         let mut world = Self {
             engine: engine(),
             twin: engine(),
-            answers: Answers::new(study).expect("it can be searched"),
+            answers: Services::new(study).expect("it can be searched"),
             study: study.clone(),
             kind,
             journal: Vec::new(),
@@ -119,7 +118,7 @@ impl World {
     fn restart(&mut self) {
         self.restarts += 1;
         self.engine = Engine::new(&self.study, self.kind).expect("as before");
-        self.answers = Answers::new(&self.study).expect("as before");
+        self.answers = Services::new(&self.study).expect("as before");
         for entry in &self.journal {
             self.engine.apply(entry).expect("the journal can be replayed");
             self.answers.apply(entry).expect("the journal can be replayed");
@@ -182,7 +181,8 @@ impl World {
         let step = self.engine.handle(input, self.now_s);
         for entry in &step.facts {
             let text = serde_json::to_string(entry).expect("facts are JSON");
-            let again: Entry = serde_json::from_str(&text).expect("they are read as they were written");
+            let again: JournalEntry =
+                serde_json::from_str(&text).expect("they are read as they were written");
             self.twin.apply(&again).expect("facts can be replayed");
             self.answers.apply(entry).expect("everybody understands");
         }

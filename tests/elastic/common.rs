@@ -9,7 +9,7 @@ use std::{
 };
 
 use pollux_tune::{
-    space::Assignment,
+    space::Params,
     wire::Task,
     worker::{
         Batching, BoxError, Dataset, Example, Happening, Optimizer, Pool, Registry, Schedule, Slot,
@@ -38,7 +38,7 @@ pub(crate) struct Net {
 }
 
 impl Net {
-    pub(crate) fn new(root: &nn::Path, params: &Assignment) -> Result<Self, BoxError> {
+    pub(crate) fn new(root: &nn::Path, params: &Params) -> Result<Self, BoxError> {
         // Else the weights follow from the seed of the order.
         if let Ok(seed) = params.int("init") {
             tch::manual_seed(seed);

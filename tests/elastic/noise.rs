@@ -1,7 +1,7 @@
 //! The measured noise scale is that of the gradients of single examples.
 
 use pollux_tune::{
-    space::{Assignment, Value},
+    space::{Params, Value},
     wire::Noise,
     worker::{Example, Happening, Pool, Trainable},
 };
@@ -20,7 +20,7 @@ fn gradients() -> Tensor {
     let store = nn::VarStore::new(Device::Cpu);
     let values =
         [("lr", Value::from(1e-12)), ("init", 5.into()), ("jitter", 0.0.into()), ("hidden", 8.into())];
-    let model = Net::new(&store.root(), &Assignment::from_iter(values)).expect("a model");
+    let model = Net::new(&store.root(), &Params::from_iter(values)).expect("a model");
     let mut data = model.training_data().expect("data");
     // In the order of the names, as checkpoints have them.
     let mut variables: Vec<(String, Tensor)> = store.variables().into_iter().collect();

@@ -10,7 +10,7 @@ use std::{
 
 use pollux_tune::{
     actors::Runner,
-    goodput::GpuType,
+    ids::GpuType,
     space::Study,
     store::Reader,
     trials::engine::{Fact, Outcome},

@@ -8,10 +8,7 @@ use std::{
     process::{Child, ChildStderr, Command, Stdio},
 };
 
-use pollux_tune::{
-    store::Reader,
-    trials::engine::{Fact, SlotId},
-};
+use pollux_tune::{ids::SlotId, store::Reader, trials::engine::Fact};
 use proptest::test_runner::{RngAlgorithm, TestRng};
 use rand::{Rng, RngExt};
 use rustix::process::{Pid, Signal, kill_process};

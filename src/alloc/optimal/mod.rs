@@ -53,7 +53,7 @@ impl Default for GoodputOptions {
 /// let trials = (0..3).map(|id| TrialRequest::new(TrialId(id), table.clone())).collect();
 /// let problem = Problem::new(Cluster::parse("2x4xt4")?, trials);
 /// let plan = GoodputPolicy::default().allocate(&problem, &mut rand_chacha::ChaCha8Rng::seed_from_u64(0))?;
-/// let gpus: Vec<u32> = plan.assignments.iter().map(|trial| trial.allocation.gpus()).collect();
+/// let gpus: Vec<u32> = plan.placements.iter().map(|trial| trial.allocation.gpus()).collect();
 /// assert_eq!(gpus.iter().sum::<u32>(), 8);
 /// assert_eq!(plan.gap(), Some(0.0));
 /// # Ok::<(), Error>(())

@@ -5,8 +5,9 @@ use rand::SeedableRng;
 
 use super::*;
 use crate::{
-    alloc::{Allocation, Cluster, Fairness, Node, NodeId, TrialId, TrialRequest, instance::Row},
-    goodput::{Curve, GoodputTable, GpuType},
+    alloc::{Allocation, Cluster, Fairness, Node, TrialRequest, instance::Row},
+    goodput::{Curve, GoodputTable},
+    ids::{GpuType, NodeId, TrialId},
 };
 
 /// The best sum of utilities over all plans, by trying each.
@@ -179,7 +180,7 @@ fn a_trial_that_needs_more_than_its_fair_share_still_runs() {
     }];
     trials.extend((1..5).map(|id| t4_trial(id, 1, |_| 1.0)));
     let plan = ask(&Problem::new(Cluster::parse("1x4xt4").unwrap(), trials));
-    assert!(plan.assignments.iter().all(|trial| trial.reason != crate::alloc::Reason::CannotRun), "{plan:?}");
+    assert!(plan.placements.iter().all(|trial| trial.reason != crate::alloc::Reason::CannotRun), "{plan:?}");
     assert_eq!(plan.gap(), Some(0.0));
 }
 
@@ -234,9 +235,9 @@ fn a_released_pin_pays_nothing_for_the_move_it_did_not_choose() {
         ..t4_trial(id, 4, |shape| f64::from(shape.gpus()))
     };
     let plan = ask(&Problem::new(Cluster::parse("1x4xt4").unwrap(), vec![pinned(0), pinned(1)]));
-    assert_eq!(plan.assignments[0].reason, crate::alloc::Reason::Pinned);
-    assert_eq!(plan.assignments[1].allocation.gpus(), 1);
-    assert!((plan.assignments[1].speedup - 0.5).abs() < 1e-9, "{plan:?}");
+    assert_eq!(plan.placements[0].reason, crate::alloc::Reason::Pinned);
+    assert_eq!(plan.placements[1].allocation.gpus(), 1);
+    assert!((plan.placements[1].speedup - 0.5).abs() < 1e-9, "{plan:?}");
 }
 
 #[test]
@@ -246,7 +247,7 @@ fn absurd_claims_are_answered() {
     let problem = Problem::new(Cluster::parse("2x4xt4").unwrap(), vec![trial]);
     let options = GoodputOptions { local_steps: u64::MAX, exact_rows: u64::MAX };
     let plan = GoodputPolicy::new(options).allocate(&problem, &mut ChaCha8Rng::seed_from_u64(0)).unwrap();
-    assert_eq!(plan.assignments[0].allocation.gpus(), 4);
+    assert_eq!(plan.placements[0].allocation.gpus(), 4);
     for weight in [0.0, f64::NAN, 1e300] {
         let trial = TrialRequest { weight, ..t4_trial(0, 4, |_| 1.0) };
         assert!(Problem::new(Cluster::new(), vec![trial]).check().is_err());

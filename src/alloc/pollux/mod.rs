@@ -20,7 +20,8 @@ use self::{
     nsga::{Population, Search},
     space::Space,
 };
-use super::{Error, NodeId, Plan, Policy, Problem, SpeedupRules, TrialId, instance::Instance};
+use super::{Error, Plan, Policy, Problem, SpeedupRules, instance::Instance};
+use crate::ids::{NodeId, TrialId};
 
 /// How much the search of [`PolluxPolicy`] may try.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -164,7 +165,7 @@ mod tests {
     #[test]
     fn equal_trials_share_equally() {
         let plan = solve(&mut small(), &problem("2x4xt4", (0..4).map(|id| trial(id, 1)).collect()));
-        for decision in &plan.assignments {
+        for decision in &plan.placements {
             assert_eq!((decision.allocation.gpus(), decision.allocation.is_distributed()), (2, false));
         }
         assert!((plan.fitness - 1.0).abs() < 0.01, "{}", plan.fitness);
@@ -182,8 +183,8 @@ mod tests {
     fn pinned_trials_stay_and_lose_no_gpus() {
         let pinned = TrialRequest { pinned: true, ..running(0, 1, &[(0, 1), (1, 1)]) };
         let plan = solve(&mut small(), &problem("2x2xt4", vec![pinned, trial(1, 1)]));
-        assert_eq!(plan.assignments[0].reason, Reason::Pinned);
-        assert_eq!(plan.assignments[1].allocation.gpus(), 1, "two GPUs would span the pinned trial's nodes");
+        assert_eq!(plan.placements[0].reason, Reason::Pinned);
+        assert_eq!(plan.placements[1].allocation.gpus(), 1, "two GPUs would span the pinned trial's nodes");
     }
 
     #[test]

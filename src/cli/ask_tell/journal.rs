@@ -7,8 +7,8 @@ use std::{
 };
 
 use crate::{
-    space::{Assignment, Point, Problems, Study},
-    tpe::TrialId,
+    ids::TrialId,
+    space::{Diagnostics, Params, Point, Study},
     trials::{self, End, Fact, Search},
 };
 use serde::{Deserialize, Serialize};
@@ -57,18 +57,18 @@ enum Line {
         yaml: String,
     },
     Learned {
-        params: Assignment,
+        params: Params,
         end: Ended,
         last: Option<(f64, f64)>,
     },
     /// All that was to be learned was.
     Warm {},
     Enqueued {
-        params: Assignment,
+        params: Params,
     },
     Asked {
         id: u32,
-        params: Assignment,
+        params: Params,
         point: Option<Point>,
     },
     Reported {
@@ -205,7 +205,7 @@ fn parse(file: &Path, text: &[u8]) -> Result<Contents, Error> {
             }
             (Line::Study { yaml, .. }, None) => {
                 let read = Study::from_yaml(&file.display().to_string(), &yaml);
-                study = Some(read.map_err(|problems: Problems| wrong(number, problems.to_string()))?);
+                study = Some(read.map_err(|problems: Diagnostics| wrong(number, problems.to_string()))?);
             }
             (Line::Warm {}, Some(_)) => is_warm = true,
             (line, Some(_)) => match line.fact() {

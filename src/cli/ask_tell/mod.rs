@@ -9,8 +9,8 @@ use std::{
 };
 
 use crate::{
+    ids::TrialId,
     space::Study,
-    tpe::TrialId,
     trials::{self, End, Fact, Search, State},
 };
 use anyhow::Context;

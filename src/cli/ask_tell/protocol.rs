@@ -1,7 +1,7 @@
 //! The lines that come in and go out.
 
 use crate::{
-    space::Assignment,
+    space::Params,
     trials::{End, Trial},
 };
 use serde::{Deserialize, Deserializer, Serialize};
@@ -17,7 +17,7 @@ pub(super) enum Request {
     /// The end of a trial.
     Tell(Tell),
     /// Parameters to try next.
-    Enqueue(Assignment),
+    Enqueue(Params),
     /// The so many best trials.
     Best(usize),
     /// The trials that no other beats in all objectives.
@@ -104,7 +104,7 @@ fn some_measured<'de, D: Deserializer<'de>>(from: D) -> Result<Option<f64>, D::E
 #[serde(untagged)]
 pub(crate) enum Reply {
     /// A new trial.
-    Trial { id: u32, params: Assignment },
+    Trial { id: u32, params: Params },
     /// There will be no more trials.
     Finished { finished: String },
     /// Whether a trial goes on.
@@ -154,7 +154,7 @@ impl From<(&str, f64)> for Share {
 #[derive(Debug, Serialize)]
 pub(crate) struct Ranked {
     id: u32,
-    params: Assignment,
+    params: Params,
     values: Vec<f64>,
 }
 
@@ -169,7 +169,7 @@ impl From<&Trial> for Ranked {
 #[derive(Debug, Serialize)]
 pub(crate) struct Running {
     id: u32,
-    params: Assignment,
+    params: Params,
     /// How far it came, as it reported.
     epochs: f64,
 }

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use crate::{
-    goodput::GpuType,
+    ids::GpuType,
     sim::{Application, Cloud, ScaleBy, ScaleReport, Thresholds, autoscale},
 };
 

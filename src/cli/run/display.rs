@@ -13,7 +13,7 @@ use super::scene::{Best, Scene};
 use crate::{
     cli::inspect::event,
     space::{Direction, Study, Value},
-    trials::engine::{Engine, Entry, Fact},
+    trials::engine::{Engine, Fact, JournalEntry},
 };
 
 /// How often the moving lines move.
@@ -71,7 +71,7 @@ impl Display {
     }
 
     /// What is to see every step.
-    pub(super) fn watch(&self) -> impl FnMut(&Engine, &[Entry]) + Send + 'static {
+    pub(super) fn watch(&self) -> impl FnMut(&Engine, &[JournalEntry]) + Send + 'static {
         let Speaker(tell) = self.speaker();
         let (is_terminal, objectives) = (self.is_terminal, self.objectives.clone());
         let mut last: Option<Instant> = None;
@@ -101,7 +101,7 @@ impl Display {
 }
 
 /// A line for the user, if a fact is worth one. Moving lines show the rest.
-fn line(entry: &Entry, engine: &Engine, is_terminal: bool) -> Option<String> {
+fn line(entry: &JournalEntry, engine: &Engine, is_terminal: bool) -> Option<String> {
     let metrics = |metrics: &crate::trials::engine::Metrics| {
         let each =
             metrics.iter().map(|(name, value)| format!("{name} {}", Value::from(value.value()).short()));

@@ -3,7 +3,7 @@
 use std::fs;
 
 #[cfg(feature = "torch")]
-use crate::{goodput::GpuType, space::ClusterSpec, worker::Slot};
+use crate::{ids::GpuType, space::ClusterSpec, worker::Slot};
 
 /// How many GPUs the driver knows of; for programs that are not ours.
 pub(super) fn gpu_count() -> u32 {

@@ -250,7 +250,7 @@ fn trainable(arguments: &RunArgs, study: &Study, name: &str, trainables: Trainab
         return Err(Error::UnknownTrainable { name: name.to_owned(), known }.into());
     }
     // What the first trial would meet is better met before there is a study.
-    let first = crate::trials::engine::Suggesting::new(study)?.ask(crate::tpe::TrialId(0));
+    let first = crate::trials::engine::SuggestService::new(study)?.ask(crate::ids::TrialId(0));
     if let Ok(first) = first
         && let Err(error) = trainables.check(name, &first.params)
     {

@@ -1,10 +1,11 @@
 //! What there is to see of a study at one moment.
 
 use crate::{
-    space::{Assignment, Direction, Value},
+    ids::SlotId,
+    space::{Direction, Params, Value},
     trials::{
         End,
-        engine::{Active, Engine, Entry, Fact, Phase, SlotId},
+        engine::{ActiveTrial, Engine, Fact, JournalEntry, Phase},
     },
 };
 
@@ -28,7 +29,7 @@ impl Scene {
             summary = format!("{text}, {summary}");
         }
         let epochs = engine.study().trial.epochs;
-        let part = |active: &Active| (active.epochs / epochs).clamp(0.0, 1.0);
+        let part = |active: &ActiveTrial| (active.epochs / epochs).clamp(0.0, 1.0);
         let running = state.active.iter().map(|(trial, active)| {
             let metric = objectives.iter().find_map(|(name, _)| {
                 let value = active.metrics.get(name)?.value();
@@ -55,7 +56,12 @@ impl Scene {
 pub(super) struct Best(Option<(f64, String)>);
 
 impl Best {
-    pub(super) fn see(&mut self, objectives: &[(String, Direction)], engine: &Engine, entries: &[Entry]) {
+    pub(super) fn see(
+        &mut self,
+        objectives: &[(String, Direction)],
+        engine: &Engine,
+        entries: &[JournalEntry],
+    ) {
         let [(metric, direction)] = objectives else { return };
         // A study that goes on has results from before.
         let before = engine.state().ended.iter().filter(|_| self.0.is_none());
@@ -80,7 +86,7 @@ impl Best {
     }
 }
 
-fn place(active: &Active) -> String {
+fn place(active: &ActiveTrial) -> String {
     let slots = ranges(&active.slots);
     match active.phase {
         Phase::Waiting => "waits".to_owned(),
@@ -102,12 +108,12 @@ fn ranges(slots: &[SlotId]) -> String {
     runs.collect::<Vec<_>>().join(" ")
 }
 
-fn batch(active: &Active) -> Option<String> {
+fn batch(active: &ActiveTrial) -> Option<String> {
     let total = active.batch?.total(active.slots.len() as u32);
     Some(format!("batch {total}"))
 }
 
-fn shown(params: &Assignment) -> String {
+fn shown(params: &Params) -> String {
     let each = params.iter().map(|(name, value)| {
         let value = if let Value::Float(number) = value { brief(*number) } else { value.to_string() };
         format!("{name}={value}")
@@ -124,7 +130,7 @@ fn brief(number: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::alloc::NodeId;
+    use crate::ids::NodeId;
 
     #[test]
     fn slots_in_a_row_are_a_range() {

@@ -3,11 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::{
-    alloc::NodeId,
+    ids::{NodeId, SlotId, TrialId},
     space::{Direction, Objective, Study, Value},
     store::{self, Reader, TrialRow},
-    tpe::TrialId,
-    trials::engine::{Entry, Fact, SlotId},
+    trials::engine::{Fact, JournalEntry},
 };
 
 /// The best trials have their curves drawn.
@@ -73,7 +72,7 @@ impl History {
         let mut curves: BTreeMap<_, Vec<_>> = best.iter().map(|trial| (*trial, Vec::new())).collect();
         let (mut reshapes, mut last_s) = (0, 0.0);
         let metric = study.objectives.first().map(|objective| objective.metric.as_str()).unwrap_or_default();
-        for Entry { at_s, fact } in &entries {
+        for JournalEntry { at_s, fact } in &entries {
             let at_s = clock.time_s(*at_s);
             slots.hear(if matches!(fact, Fact::HeadStarted {}) { last_s } else { at_s }, fact);
             last_s = at_s;
@@ -170,7 +169,7 @@ struct Clock {
 }
 
 impl Clock {
-    fn new(entries: &[Entry]) -> Self {
+    fn new(entries: &[JournalEntry]) -> Self {
         let begin_s = entries.first().map_or(0.0, |entry| entry.at_s);
         let mut clock = Self { begin_s, jumps: Vec::new(), resumed: Vec::new() };
         let (mut left_out_s, mut heads) = (0.0, 0);

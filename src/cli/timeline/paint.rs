@@ -12,10 +12,9 @@ use crate::{
         fit::counted,
         plot::{FAINT, INK, Page, Text, escaped, fitting},
     },
+    ids::{SlotId, TrialId},
     space::Value,
     store::TrialState,
-    tpe::TrialId,
-    trials::engine::SlotId,
 };
 
 /// A slot that nobody has.

@@ -7,10 +7,8 @@ use super::{
     strip::Strip,
 };
 use crate::{
-    alloc::NodeId,
     cli::plot::axis::{multiples, plain, round_step},
-    tpe::TrialId,
-    trials::engine::SlotId,
+    ids::{NodeId, SlotId, TrialId},
 };
 
 pub(super) const WIDTH: f64 = 1200.0;

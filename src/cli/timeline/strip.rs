@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::history::{History, loss};
 use crate::{
     cli::plot::axis::{multiples, plain, round_step},
-    tpe::TrialId,
+    ids::TrialId,
 };
 
 /// The share of values that have room; worse ones are drawn at the edge.

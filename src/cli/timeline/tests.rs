@@ -2,11 +2,9 @@ use std::{env, fs, process};
 
 use super::*;
 use crate::{
-    alloc::NodeId,
-    goodput::GpuType,
+    ids::{GpuType, NodeId, SlotId, TrialId},
     store::{Journal, Store},
-    tpe::TrialId,
-    trials::engine::{Entry, Fact, Metrics, SlotId},
+    trials::engine::{Fact, JournalEntry, Metrics},
 };
 
 const YAML: &str = "space: {x: {float: [0, 1]}}\nobjective: {minimize: loss}\nsearch: {trials: 2}\n";
@@ -67,7 +65,8 @@ fn facts() -> Vec<(f64, Fact)> {
 fn with_reader<T>(name: &str, look: impl FnOnce(&Reader) -> T) -> T {
     let root = env::temp_dir().join(format!("pollux-tune-timeline-{name}-{}", process::id()));
     let mut store = Store::open(&root).unwrap();
-    let entries: Vec<Entry> = facts().into_iter().map(|(at_s, fact)| Entry { at_s, fact }).collect();
+    let entries: Vec<JournalEntry> =
+        facts().into_iter().map(|(at_s, fact)| JournalEntry { at_s, fact }).collect();
     store.append(&entries).unwrap();
     let seen = look(&Reader::open(&root).unwrap());
     drop(store);

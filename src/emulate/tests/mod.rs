@@ -29,7 +29,7 @@ use super::{
     light::{Place, work},
 };
 use crate::{
-    goodput::GpuType,
+    ids::GpuType,
     wire::{Batch, Command, Event, Form, Member, Report, Secret, Task},
 };
 

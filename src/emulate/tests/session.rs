@@ -5,7 +5,8 @@ use proptest::prelude::*;
 use super::{batch, task};
 use crate::{
     emulate::session::{Session, State, per_gpu},
-    goodput::{GpuType, StatisticalProgress},
+    goodput::StatisticalProgress,
+    ids::GpuType,
     sim::Modelled,
     wire::{Batch, Task},
 };

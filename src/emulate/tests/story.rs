@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use super::World;
 use crate::{
-    trials::{Group, GroupOrder},
+    trials::{Group, GroupAction},
     wire::{Batch, Command, Event, Form},
 };
 
@@ -76,17 +76,17 @@ impl Head {
         }
     }
 
-    fn obey(&mut self, orders: Vec<GroupOrder>) {
+    fn obey(&mut self, orders: Vec<GroupAction>) {
         for order in orders {
             match order {
-                GroupOrder::Prepare(slot) => {
+                GroupAction::Prepare(slot) => {
                     self.holders.remove(&slot);
                     self.tell(slot, Command::Prepare(Box::new(self.world.task())));
                 }
-                GroupOrder::Release { slot, save } => {
+                GroupAction::Release { slot, save } => {
                     self.tell(slot, Command::Release { trial: 7, save });
                 }
-                GroupOrder::Form { generation, members, donors, told, broken } => {
+                GroupAction::Form { generation, members, donors, told, broken } => {
                     if !members.iter().chain(&donors).any(|slot| self.holders.contains(slot)) {
                         // All who had the state are gone.
                         self.kept = self.saved;

@@ -5,9 +5,12 @@ use super::{
     joint::JointModel,
     noise::{NoiseCurve, Track},
 };
-use crate::goodput::{
-    Error, Fit, GpuType, NoiseScale, Observation, Observations, ThroughputParams, ThroughputPrior,
-    TypeCatalog, TypeRatio, fit,
+use crate::{
+    goodput::{
+        Error, Fit, NoiseScale, Observation, Observations, ThroughputParams, ThroughputPrior, TypeCatalog,
+        TypeRatio, fit,
+    },
+    ids::GpuType,
 };
 
 /// Whether trials learn from each other; off to measure what that is worth.
@@ -24,7 +27,7 @@ pub enum Sharing {
 ///
 /// ```
 /// use std::collections::BTreeMap;
-/// use pollux_tune::goodput::{Features, GpuType, Observations, Shape, Sharing, StudyKnowledge};
+/// use pollux_tune::{goodput::{Features, Observations, Shape, Sharing, StudyKnowledge}, ids::GpuType};
 /// let t4 = GpuType::new("t4")?;
 /// let mut knowledge = StudyKnowledge::new(1, Sharing::On);
 /// for (trial, width) in [(0, 128.0_f64), (1, 256.0), (2, 512.0)] {

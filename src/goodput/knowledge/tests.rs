@@ -6,9 +6,12 @@ use rand_chacha::ChaCha8Rng;
 use rand_distr::{Distribution, Normal};
 
 use super::*;
-use crate::goodput::{
-    ComputeCost, Error, GpuType, NoiseScale, Observations, Shape, SyncCost, ThroughputParams, Tier,
-    TypeCatalog, fit,
+use crate::{
+    goodput::{
+        ComputeCost, Error, NoiseScale, Observations, Shape, SyncCost, ThroughputParams, Tier, TypeCatalog,
+        fit,
+    },
+    ids::GpuType,
 };
 
 fn t4() -> GpuType {

@@ -20,11 +20,9 @@ use super::{Error, Modelled};
 use crate::{
     alloc::Cluster,
     goodput::BatchPlan,
+    ids::{SlotId, TrialId},
     space::{Direction, Program, Study},
-    tpe::TrialId,
-    trials::engine::{
-        Answers, Checkpoint, Command, Engine, Input, Metrics, Outcome, Report, SlotId, TrialKind,
-    },
+    trials::engine::{Checkpoint, Command, Engine, Input, Metrics, Outcome, Report, Services, TrialKind},
 };
 
 /// Where a study is simulated.
@@ -90,7 +88,7 @@ pub fn simulate_study(study: &Study, world: &World) -> Result<StudyReport, Error
         world,
         trainable,
         engine: Engine::new(study, TrialKind::Elastic)?,
-        answers: Answers::new(study)?,
+        answers: Services::new(study)?,
         teams: BTreeMap::new(),
         tally: Tally::default(),
         events: BinaryHeap::new(),
@@ -132,7 +130,7 @@ struct Run<'a> {
     world: &'a World,
     trainable: &'a str,
     engine: Engine,
-    answers: Answers,
+    answers: Services,
     teams: BTreeMap<TrialId, Team>,
     tally: Tally,
     /// By time; at the same time in the order of the events.

@@ -1,8 +1,8 @@
 use std::collections::BTreeMap;
 
 use crate::{
-    tpe::TrialId,
-    trials::engine::{Entry, Fact},
+    ids::TrialId,
+    trials::engine::{Fact, JournalEntry},
 };
 
 /// What became of one trial.
@@ -72,7 +72,7 @@ pub(super) struct Tally {
 }
 
 impl Tally {
-    pub(super) fn apply(&mut self, Entry { at_s, fact }: &Entry) {
+    pub(super) fn apply(&mut self, JournalEntry { at_s, fact }: &JournalEntry) {
         let Some(trial) = fact.trial() else { return };
         match fact {
             Fact::TrialCreated { .. } => {

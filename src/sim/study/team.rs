@@ -2,9 +2,10 @@ use std::collections::BTreeMap;
 
 use super::super::{Error, Modelled};
 use crate::{
-    goodput::{BatchPlan, GpuType, NoiseScale},
+    goodput::{BatchPlan, NoiseScale},
+    ids::{GpuType, SlotId},
     space::Study,
-    trials::engine::{SlotId, StepTimes},
+    trials::engine::StepTimes,
 };
 
 /// The group of a trial while it is simulated: where it trains, and how far it is.

@@ -1,7 +1,7 @@
 //! Study files: YAML in, a validated [`Study`] out, with all mistakes of a file at once.
 
+mod diagnostic;
 mod node;
-mod problem;
 mod read;
 mod scalar;
 mod schema;
@@ -12,7 +12,7 @@ mod table;
 mod write;
 
 pub use self::{
-    problem::{Mistake, Problem, Problems},
+    diagnostic::{Diagnostic, DiagnosticKind, Diagnostics},
     scalar::duration,
     schema::schema,
     settings::{

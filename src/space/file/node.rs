@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use granit_parser::{Event, Parser, ScalarStyle, Span, StrInput};
 
-use super::problem::{Mistake, Place};
+use super::diagnostic::{DiagnosticKind, Place};
 
 /// Larger files are not written by people, but by mistake or malice.
 const NODES_MAX: usize = 20_000;
@@ -74,7 +74,7 @@ impl Scalar {
     }
 }
 
-type Failure = (Place, Mistake);
+type Failure = (Place, DiagnosticKind);
 
 /// Reads the only document of a text; none if it is empty.
 pub(super) fn parse(text: &str) -> Result<Option<Node>, Failure> {
@@ -114,7 +114,7 @@ impl<'t> Reader<'t> {
                 let message = error.to_string();
                 let message = message.split(" at char ").next().unwrap_or_default();
                 let message = message.split(" at byte ").next().unwrap_or_default();
-                Err((place, Mistake::Syntax(message.to_owned())))
+                Err((place, DiagnosticKind::Syntax(message.to_owned())))
             }
             None => Ok((Event::StreamEnd, Span::default())),
         }
@@ -189,7 +189,7 @@ fn scalar(text: &str, style: ScalarStyle) -> Scalar {
 }
 
 fn unsupported(span: &Span, found: &'static str, allowed: &'static str) -> Failure {
-    (place(span), Mistake::Unsupported { found, allowed })
+    (place(span), DiagnosticKind::Unsupported { found, allowed })
 }
 
 fn place(span: &Span) -> Place {

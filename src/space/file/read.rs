@@ -4,8 +4,8 @@ use std::{collections::BTreeMap, time::Duration};
 
 use super::{
     super::{Value, error::similar},
+    diagnostic::{Diagnostic, DiagnosticKind, Diagnostics, Place},
     node::{Content, Key, Node, Scalar},
-    problem::{Mistake, Place, Problem, Problems},
     scalar::{self, bad},
     table::{Field, Kind},
 };
@@ -13,7 +13,7 @@ use super::{
 /// Collects mistakes while a file is read.
 pub(super) struct Reader<'t> {
     text: &'t str,
-    problems: Vec<Problem>,
+    problems: Vec<Diagnostic>,
 }
 
 /// What a key holds, checked.
@@ -113,8 +113,8 @@ impl<'t> Reader<'t> {
         Self { text, problems: Vec::new() }
     }
 
-    pub(super) fn wrong(&mut self, place: Place, path: &str, mistake: impl Into<Mistake>) {
-        self.problems.push(Problem::new(place, path.to_owned(), mistake.into(), self.text));
+    pub(super) fn wrong(&mut self, place: Place, path: &str, mistake: impl Into<DiagnosticKind>) {
+        self.problems.push(Diagnostic::new(place, path.to_owned(), mistake.into(), self.text));
     }
 
     /// How many mistakes there are so far.
@@ -126,8 +126,8 @@ impl<'t> Reader<'t> {
         self.problems.is_empty()
     }
 
-    pub(super) fn finish(self, file: &str) -> Problems {
-        Problems::new(file, self.problems)
+    pub(super) fn finish(self, file: &str) -> Diagnostics {
+        Diagnostics::new(file, self.problems)
     }
 
     /// The entries of a mapping, each key once.
@@ -138,7 +138,7 @@ impl<'t> Reader<'t> {
             match kept.iter().find(|(known, _)| known.scalar.text == *name) {
                 Some((first, _)) => {
                     let first = first.place.line;
-                    let mistake = Mistake::DuplicateKey { key: name.clone(), first };
+                    let mistake = DiagnosticKind::DuplicateKey { key: name.clone(), first };
                     self.wrong(key.place, &join(path, name), mistake);
                 }
                 None => kept.push((key, node)),
@@ -195,7 +195,7 @@ impl<'t> Reader<'t> {
                         _ => None,
                     };
                     let (found, allowed) = (node.shown(), allowed(kind));
-                    self.wrong(node.place, path, Mistake::BadValue { found, allowed, similar });
+                    self.wrong(node.place, path, DiagnosticKind::BadValue { found, allowed, similar });
                 }
                 value
             }
@@ -287,9 +287,9 @@ fn allowed(kind: Kind) -> String {
     }
 }
 
-pub(super) fn unknown(key: &str, known: impl Iterator<Item = &'static str> + Clone) -> Mistake {
+pub(super) fn unknown(key: &str, known: impl Iterator<Item = &'static str> + Clone) -> DiagnosticKind {
     let similar = similar(key, known.clone()).map(str::to_owned);
-    Mistake::UnknownKey { key: key.to_owned(), allowed: list(known), similar }
+    DiagnosticKind::UnknownKey { key: key.to_owned(), allowed: list(known), similar }
 }
 
 pub(super) fn list<'a>(names: impl Iterator<Item = &'a str>) -> String {

@@ -4,21 +4,21 @@ use std::time::Duration;
 
 use super::{
     super::Value,
+    diagnostic::DiagnosticKind,
     node::{Content, Node, Scalar},
-    problem::Mistake,
 };
 
 const ALLOWED: &str = "a number, a text, true or false";
 
 /// A value by the rules of YAML 1.2, except that `yes`, `no`, `on` and `off` need quotes.
-pub(super) fn value(node: &Node) -> Result<Value, Mistake> {
+pub(super) fn value(node: &Node) -> Result<Value, DiagnosticKind> {
     match &node.content {
         Content::Scalar(scalar) => resolve(scalar),
         Content::List(_) | Content::Map(_) => Err(bad(node.shown(), ALLOWED)),
     }
 }
 
-pub(super) fn resolve(scalar: &Scalar) -> Result<Value, Mistake> {
+pub(super) fn resolve(scalar: &Scalar) -> Result<Value, DiagnosticKind> {
     let text = scalar.text.as_str();
     if !scalar.plain {
         return Ok(Value::Text(text.to_owned()));
@@ -30,7 +30,7 @@ pub(super) fn resolve(scalar: &Scalar) -> Result<Value, Mistake> {
         _ => {}
     }
     if ["yes", "no", "on", "off"].iter().any(|word| text.eq_ignore_ascii_case(word)) {
-        return Err(Mistake::Ambiguous(text.to_owned()));
+        return Err(DiagnosticKind::Ambiguous(text.to_owned()));
     }
     if let Some(number) = whole(text) {
         return Ok(Value::Int(number));
@@ -38,8 +38,8 @@ pub(super) fn resolve(scalar: &Scalar) -> Result<Value, Mistake> {
     Ok(number(text).map_or_else(|| Value::Text(text.to_owned()), Value::Float))
 }
 
-pub(super) fn bad(found: String, allowed: impl Into<String>) -> Mistake {
-    Mistake::BadValue { found, allowed: allowed.into(), similar: None }
+pub(super) fn bad(found: String, allowed: impl Into<String>) -> DiagnosticKind {
+    DiagnosticKind::BadValue { found, allowed: allowed.into(), similar: None }
 }
 
 fn whole(text: &str) -> Option<i64> {
@@ -123,7 +123,7 @@ pub(super) fn size(text: &str) -> Option<u64> {
 mod tests {
     use super::*;
 
-    fn plain(text: &str) -> Result<Value, Mistake> {
+    fn plain(text: &str) -> Result<Value, DiagnosticKind> {
         resolve(&Scalar { text: text.to_owned(), plain: true })
     }
 
@@ -148,7 +148,7 @@ mod tests {
         ] {
             assert_eq!(plain(text), Ok(value), "{text}");
         }
-        assert_eq!(plain("No"), Err(Mistake::Ambiguous("No".to_owned())));
+        assert_eq!(plain("No"), Err(DiagnosticKind::Ambiguous("No".to_owned())));
         assert!(plain("").is_err() && plain("~").is_err());
     }
 

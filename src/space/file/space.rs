@@ -2,8 +2,8 @@
 
 use super::{
     super::{Domain, Error, Space, Value},
+    diagnostic::{DiagnosticKind, Place},
     node::{Content, Key, Node},
-    problem::{Mistake, Place},
     read::{Reader, Values, join, list},
     scalar::{bad, resolve, value},
     table::DOMAIN,
@@ -36,7 +36,7 @@ impl Reader<'_> {
         let allowed = "a mapping of parameters, such as {lr: {log: [1e-5, 1e-1]}}";
         match values.raw("space") {
             Some(node) if !node.is_null() => self.parameters(&mut making, node, None, "space"),
-            _ => self.wrong(values.place, "space", Mistake::Missing { allowed: allowed.to_owned() }),
+            _ => self.wrong(values.place, "space", DiagnosticKind::Missing { allowed: allowed.to_owned() }),
         }
         if let Some(node) = values.raw("constraints") {
             self.constraints(&mut making, node);
@@ -82,7 +82,7 @@ impl Reader<'_> {
             (Some(_), Some(node)) => {
                 let found = "`when` stands inside of a branch".to_owned();
                 let allowed = "one or the other; a branch inside of a branch works";
-                self.wrong(node.place, &join(path, "when"), Mistake::Conflict { found, allowed });
+                self.wrong(node.place, &join(path, "when"), DiagnosticKind::Conflict { found, allowed });
                 None
             }
             (Some(Branch { parent, value }), None) => {
@@ -222,7 +222,7 @@ impl Reader<'_> {
             self.wrong(
                 node.place,
                 path,
-                Mistake::Conflict { found, allowed: "one with float or int without log" },
+                DiagnosticKind::Conflict { found, allowed: "one with float or int without log" },
             );
         }
     }

@@ -1,7 +1,7 @@
 use super::{
     super::Space,
+    diagnostic::{Diagnostic, DiagnosticKind, Diagnostics, Place},
     node::{self, Content, Node, Scalar},
-    problem::{Mistake, Place, Problem, Problems},
     read::{Reader, Values},
     scalar::bad,
     settings::{
@@ -28,7 +28,7 @@ use super::{
 /// assert_eq!(study.space.dims().len(), 3);
 /// assert_eq!(study.objectives[0].direction, Direction::Maximize);
 /// assert_eq!((study.search.trials, study.search.parallel), (50, 4));
-/// # Ok::<(), pollux_tune::space::Problems>(())
+/// # Ok::<(), pollux_tune::space::Diagnostics>(())
 /// ```
 #[derive(Debug, Clone, PartialEq)]
 pub struct Study {
@@ -48,7 +48,7 @@ pub struct Study {
 
 impl Study {
     /// Reads the text of a study file, whose name is for messages only. All mistakes are returned at once.
-    pub fn from_yaml(file: &str, text: &str) -> Result<Self, Problems> {
+    pub fn from_yaml(file: &str, text: &str) -> Result<Self, Diagnostics> {
         Self::from_yaml_with(file, text, |_| Err("only a study file on disk can name other files".to_owned()))
     }
 
@@ -60,13 +60,13 @@ impl Study {
     /// let open = |name: &str| if name == "dgx.yaml" { Ok("cluster: 2x8xa100".to_owned()) } else { Err("not there".to_owned()) };
     /// let study = Study::from_yaml_with("study.yaml", yaml, open)?;
     /// assert_eq!(study.cluster.unwrap().to_string(), "2x8xa100");
-    /// # Ok::<(), pollux_tune::space::Problems>(())
+    /// # Ok::<(), pollux_tune::space::Diagnostics>(())
     /// ```
     pub fn from_yaml_with(
         file: &str,
         text: &str,
         open: impl FnOnce(&str) -> Result<String, String>,
-    ) -> Result<Self, Problems> {
+    ) -> Result<Self, Diagnostics> {
         let mut reader = Reader::new(text);
         let study = reader.study(text, open);
         match study {
@@ -83,16 +83,16 @@ impl ClusterSpec {
     /// use pollux_tune::space::ClusterSpec;
     /// assert_eq!(ClusterSpec::from_yaml("dgx.yaml", "cluster: 2x8xa100")?.groups[0].nodes, 2);
     /// assert!(ClusterSpec::from_yaml("dgx.yaml", "space: {}").is_err());
-    /// # Ok::<(), pollux_tune::space::Problems>(())
+    /// # Ok::<(), pollux_tune::space::Diagnostics>(())
     /// ```
-    pub fn from_yaml(file: &str, text: &str) -> Result<Self, Problems> {
+    pub fn from_yaml(file: &str, text: &str) -> Result<Self, Diagnostics> {
         let mut reader = Reader::new(text);
         let cluster = reader.document(text).and_then(|node| {
             let values = reader.section(&node, STUDY, "");
             let text = values.text("cluster");
             if text.is_none() {
                 let allowed = "a line such as `cluster: 2x8xa100,4x4xt4`".to_owned();
-                reader.wrong(values.place, "cluster", Mistake::Missing { allowed });
+                reader.wrong(values.place, "cluster", DiagnosticKind::Missing { allowed });
             }
             reader.groups(&values, text?)
         });
@@ -110,9 +110,9 @@ impl Space {
     /// use pollux_tune::space::Space;
     /// let space = Space::from_yaml("space.yaml", "space: {lr: {log: [1e-5, 1e-1]}, act: [relu, gelu]}")?;
     /// assert_eq!(Space::from_yaml("space.yaml", &space.to_yaml())?, space);
-    /// # Ok::<(), pollux_tune::space::Problems>(())
+    /// # Ok::<(), pollux_tune::space::Diagnostics>(())
     /// ```
-    pub fn from_yaml(file: &str, text: &str) -> Result<Self, Problems> {
+    pub fn from_yaml(file: &str, text: &str) -> Result<Self, Diagnostics> {
         let mut reader = Reader::new(text);
         let space = reader.document(text).map(|node| {
             let values = reader.section(&node, STUDY, "");
@@ -158,7 +158,7 @@ impl Reader<'_> {
     fn objectives(&mut self, values: &Values<'_>) -> Vec<Objective> {
         let allowed = "a metric and its direction, such as {minimize: loss}, or a list of them";
         let Some(node) = values.raw("objective").filter(|node| !node.is_null()) else {
-            self.wrong(values.place, "objective", Mistake::Missing { allowed: allowed.to_owned() });
+            self.wrong(values.place, "objective", DiagnosticKind::Missing { allowed: allowed.to_owned() });
             return Vec::new();
         };
         match &node.content {
@@ -171,7 +171,7 @@ impl Reader<'_> {
                     if all.iter().any(|known| known.metric == objective.metric) {
                         let found = format!("the metric `{}` is there already", objective.metric);
                         let allowed = "every metric once";
-                        self.wrong(node.place, &path, Mistake::Conflict { found, allowed });
+                        self.wrong(node.place, &path, DiagnosticKind::Conflict { found, allowed });
                     }
                     all.push(objective);
                 }
@@ -216,18 +216,19 @@ impl Reader<'_> {
         let (min_gpus, max_gpus) = (values.count("min_gpus")?, values.count("max_gpus"));
         if max_batch < initial_batch {
             let found = format!("max_batch is {max_batch}, initial_batch {initial_batch}");
-            let mistake = Mistake::Conflict { found, allowed: "a maximum not below the initial batch" };
+            let mistake =
+                DiagnosticKind::Conflict { found, allowed: "a maximum not below the initial batch" };
             self.wrong(values.place("max_batch"), "trial.max_batch", mistake);
         }
         if max_gpus.is_some_and(|max| max < min_gpus) {
             let found = format!("max_gpus is {}, min_gpus {min_gpus}", max_gpus?);
-            let mistake = Mistake::Conflict { found, allowed: "a maximum not below the minimum" };
+            let mistake = DiagnosticKind::Conflict { found, allowed: "a maximum not below the minimum" };
             self.wrong(values.place("max_gpus"), "trial.max_gpus", mistake);
         }
         let program = match (values.text("trainable"), values.words("command")) {
             (Some(_), Some(_)) => {
                 let found = "there are both a trainable and a command".to_owned();
-                let mistake = Mistake::Conflict { found, allowed: "one of them" };
+                let mistake = DiagnosticKind::Conflict { found, allowed: "one of them" };
                 self.wrong(values.place("command"), "trial.command", mistake);
                 None
             }
@@ -259,7 +260,7 @@ impl Reader<'_> {
             self.wrong(
                 stopping.place("rule"),
                 "search.early_stopping.threshold",
-                Mistake::Missing { allowed },
+                DiagnosticKind::Missing { allowed },
             );
         }
         let early_stopping = EarlyStopping {
@@ -271,13 +272,13 @@ impl Reader<'_> {
         };
         if rule != StoppingRule::Never && early_stopping.grace >= epochs {
             let found = format!("grace is {}, the epochs of a trial are {epochs}", early_stopping.grace);
-            let mistake = Mistake::Conflict { found, allowed: "a grace below the epochs of a trial" };
+            let mistake = DiagnosticKind::Conflict { found, allowed: "a grace below the epochs of a trial" };
             self.wrong(stopping.place("grace"), "search.early_stopping.grace", mistake);
         }
         let algorithm = Algorithm::from_name(values.text("algorithm")?)?;
         if algorithm == Algorithm::Gp && objectives > 1 {
             let found = format!("the algorithm gp with {objectives} objectives");
-            let mistake = Mistake::Conflict { found, allowed: "tpe or auto, or one objective" };
+            let mistake = DiagnosticKind::Conflict { found, allowed: "tpe or auto, or one objective" };
             self.wrong(values.place("algorithm"), "search.algorithm", mistake);
         }
         Some(SearchSettings {
@@ -300,8 +301,9 @@ impl Reader<'_> {
             return self.groups(values, text);
         }
         let read = |yaml: String| {
-            let first =
-                |problems: Problems| problems.list().first().map_or_else(String::new, Problem::to_string);
+            let first = |problems: Diagnostics| {
+                problems.list().first().map_or_else(String::new, Diagnostic::to_string)
+            };
             ClusterSpec::from_yaml(text, &yaml).map_err(first)
         };
         match open(text).and_then(read) {

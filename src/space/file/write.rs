@@ -18,7 +18,7 @@ impl Study {
     /// let whole = study.to_yaml();
     /// assert!(whole.contains("\n  trials: 100\n"), "{whole}");
     /// assert_eq!(Study::from_yaml("study.yaml", &whole)?, study);
-    /// # Ok::<(), pollux_tune::space::Problems>(())
+    /// # Ok::<(), pollux_tune::space::Diagnostics>(())
     /// ```
     #[must_use]
     pub fn to_yaml(&self) -> String {

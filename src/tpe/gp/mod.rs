@@ -20,11 +20,14 @@ use self::{
     targets::{Bend, Targets},
 };
 use super::{
-    Error, Outcome, Suggester, TrialId,
+    Error, Outcome, Suggester,
     draw::{feasible, uniform},
     history::{History, Merit},
 };
-use crate::space::{Dims, Point};
+use crate::{
+    ids::TrialId,
+    space::{Dims, Point},
+};
 
 /// The first trials are random until so many have ended without failure, and one more for each parameter,
 const STARTUP: usize = 10;
@@ -55,7 +58,7 @@ const PATIENCE: f64 = 0.05;
 ///
 /// ```
 /// use pollux_tune::space::{Dim, Dims};
-/// use pollux_tune::tpe::{Gp, Outcome, Suggester, TrialId};
+/// use pollux_tune::{ids::TrialId, tpe::{Gp, Outcome, Suggester}};
 /// use rand::SeedableRng;
 /// use rand_chacha::ChaCha8Rng;
 ///

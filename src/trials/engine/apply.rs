@@ -1,11 +1,11 @@
 //! From facts to the state: the only code that changes it.
 
 use super::{
-    Active, Checkpoint, Ended, Engine, Entry, Error, Fact, Metrics, NodeState, Phase, SlotId, State,
+    ActiveTrial, Checkpoint, EndedTrial, Engine, Error, Fact, JournalEntry, Metrics, NodeState, Phase, State,
 };
 use crate::{
+    ids::{SlotId, TrialId},
     space::Direction,
-    tpe::TrialId,
     trials::{
         End,
         stopping::{self, Verdict},
@@ -16,13 +16,13 @@ impl Engine {
     /// Makes a fact true. What was decided stays decided, even if today's rules would decide otherwise.
     ///
     /// An error leaves the study as it was: the fact does not follow from those before it.
-    pub fn apply(&mut self, entry: &Entry) -> Result<(), Error> {
+    pub fn apply(&mut self, entry: &JournalEntry) -> Result<(), Error> {
         self.note(entry).map(|_| ())
     }
 
     /// The same, with what the stopping rule says.
-    pub(super) fn note(&mut self, entry: &Entry) -> Result<Verdict, Error> {
-        let Entry { at_s, fact } = entry;
+    pub(super) fn note(&mut self, entry: &JournalEntry) -> Result<Verdict, Error> {
+        let JournalEntry { at_s, fact } = entry;
         if !(at_s.is_finite() && *at_s >= self.state.at_s) {
             let problem = format!("its time is {at_s}, the one before it {}", self.state.at_s);
             return Err(Error::OutOfPlace { kind: fact.kind(), problem });
@@ -69,7 +69,7 @@ pub(super) fn end_of(fact: &Fact) -> Option<(TrialId, stopping::End, End)> {
 
 impl State {
     /// The trial of a fact, which must be active.
-    fn of(&mut self, fact: &Fact, trial: TrialId) -> Result<&mut Active, Error> {
+    fn of(&mut self, fact: &Fact, trial: TrialId) -> Result<&mut ActiveTrial, Error> {
         self.active.get_mut(&trial).ok_or_else(|| Error::NotActive { kind: fact.kind(), trial })
     }
 
@@ -77,8 +77,8 @@ impl State {
         if let Some((trial, _, end)) = end_of(fact) {
             let active =
                 self.active.remove(&trial).ok_or_else(|| Error::NotActive { kind: fact.kind(), trial })?;
-            let Active { epochs, generation, .. } = active;
-            self.ended.insert(trial, Ended { end, epochs, generation });
+            let ActiveTrial { epochs, generation, .. } = active;
+            self.ended.insert(trial, EndedTrial { end, epochs, generation });
         } else if let Some(trial) = fact.trial() {
             self.apply_to_trial(at_s, fact, trial)?;
         } else {
@@ -101,7 +101,7 @@ impl State {
                 self.nodes.clear();
                 for active in self.active.values_mut() {
                     active.count(before_s);
-                    active.counted_s = at_s;
+                    active.accounted_until_s = at_s;
                     active.leave();
                     active.target.clear();
                 }
@@ -138,7 +138,7 @@ impl State {
                     active.target = target.map_or_else(Vec::new, |target| target.slots.clone());
                 }
             }
-            Fact::SuggestionsEnded { reason, failed } => self.no_more = Some((reason.clone(), *failed)),
+            Fact::SuggestionsEnded { reason, failed } => self.search_ended = Some((reason.clone(), *failed)),
             Fact::StopRequested {} => self.stopping = true,
             Fact::StudyDone {} => self.done = true,
             _ => unreachable!("all other facts are about a trial"),
@@ -152,7 +152,7 @@ impl State {
             active.count(at_s);
             if active.lose(&lost) {
                 active.failures += 1;
-                reason.clone_into(&mut active.trouble);
+                reason.clone_into(&mut active.last_failure);
                 // Those that are on their way out go on without it, as long as there are any.
                 if active.phase != Phase::Pausing || active.slots.is_empty() {
                     active.phase = Phase::Broken;
@@ -168,7 +168,7 @@ impl State {
                 let problem = format!("trial {trial} was created, the next one is {expected}");
                 return Err(Error::OutOfPlace { kind: fact.kind(), problem });
             }
-            self.active.insert(trial, Active::new(params.clone(), point.clone(), at_s));
+            self.active.insert(trial, ActiveTrial::new(params.clone(), point.clone(), at_s));
             return Ok(());
         }
         let active = self.of(fact, trial)?;
@@ -182,7 +182,8 @@ impl State {
         match fact {
             Fact::TrialStarted { generation, slots, batch, holders, .. } => {
                 active.reallocations += u32::from(!active.slots.is_empty());
-                active.left = (!holders.is_empty()).then_some((active.generation, active.reported));
+                active.previous_generation =
+                    (!holders.is_empty()).then_some((active.generation, active.reported));
                 (active.generation, active.phase, active.started_s) = (*generation, Phase::Forming, at_s);
                 (active.slots, active.holders) = (slots.clone(), holders.clone());
                 (active.batch, active.reported) = (*batch, 0);
@@ -213,7 +214,7 @@ impl State {
             Fact::TrialInterrupted { reason, failed, .. } => {
                 if *failed {
                     active.failures += 1;
-                    reason.clone_into(&mut active.trouble);
+                    reason.clone_into(&mut active.last_failure);
                 }
                 active.leave();
             }
@@ -223,9 +224,9 @@ impl State {
     }
 }
 
-impl Active {
+impl ActiveTrial {
     fn measure(&mut self, generation: u32, number: u32, epochs: f64, metrics: &Metrics) {
-        match &mut self.left {
+        match &mut self.previous_generation {
             Some((left, reported)) if *left == generation => *reported = number,
             _ => self.reported = number,
         }

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use super::{Active, Engine, Phase, SlotId, TrialKind};
-use crate::tpe::TrialId;
+use super::{ActiveTrial, Engine, Phase, TrialKind};
+use crate::ids::{SlotId, TrialId};
 
 impl Engine {
     /// Whether everything is as it must be; if not, what is wrong.
@@ -38,8 +38,8 @@ impl Engine {
         Ok(())
     }
 
-    fn check_trial(&self, trial: TrialId, active: &Active) -> Result<(), String> {
-        let Active { phase, slots, batch, .. } = active;
+    fn check_trial(&self, trial: TrialId, active: &ActiveTrial) -> Result<(), String> {
+        let ActiveTrial { phase, slots, batch, .. } = active;
         let busy = *phase != Phase::Waiting;
         if *phase == Phase::Broken {
             return Err(format!("trial {trial} has lost workers, and nothing was decided"));

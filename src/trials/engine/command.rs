@@ -1,30 +1,34 @@
-use super::{Checkpoint, SlotId, question::Question};
-use crate::{goodput::BatchPlan, space::Assignment, tpe::TrialId};
+use super::{Checkpoint, snapshot::AllocationSnapshot};
+use crate::{
+    goodput::BatchPlan,
+    ids::{SlotId, TrialId},
+    space::Params,
+};
 
 /// What to do now. Commands follow from the facts, and are not journaled: after a restart one
 /// [`Tick`](super::Input::Tick) brings back those that still matter.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Command {
-    /// Choose parameters for a new trial: [`Suggesting::ask`](super::Suggesting::ask).
+    /// Choose parameters for a new trial: [`SuggestService::ask`](super::SuggestService::ask).
     Ask {
         /// To be repeated in the answer.
         revision: u64,
         /// The number of the trial.
         trial: TrialId,
     },
-    /// Find out how fast a trial is: [`Fitting::fit`](super::Fitting::fit).
+    /// Find out how fast a trial is: [`FitService::fit`](super::FitService::fit).
     Fit {
         /// To be repeated in the answer.
         revision: u64,
         /// The trial.
         trial: TrialId,
     },
-    /// Divide the GPUs: [`Solving::solve`](super::Solving::solve).
+    /// Divide the GPUs: [`SolveService::solve`](super::SolveService::solve).
     Solve {
         /// To be repeated in the answer.
         revision: u64,
         /// All that counts.
-        question: Box<Question>,
+        question: Box<AllocationSnapshot>,
     },
     /// Start the group of a trial that has none.
     Launch {
@@ -35,7 +39,7 @@ pub enum Command {
         /// Where.
         slots: Vec<SlotId>,
         /// What it tries.
-        params: Assignment,
+        params: Params,
         /// What each member does in a step; none for trials that are not elastic.
         batch: Option<BatchPlan>,
         /// Where to go on from; none at the beginning.

@@ -1,8 +1,10 @@
 use thiserror::Error;
 
 use crate::{
-    alloc, goodput, space,
-    tpe::{self, TrialId},
+    alloc, goodput,
+    ids::TrialId,
+    space,
+    tpe::{self},
     trials::{search, stopping},
 };
 

@@ -1,23 +1,23 @@
 use serde::{Deserialize, Serialize};
 
-use super::{Checkpoint, Metrics, Refit, SlotId, StepTimes};
+use super::{Checkpoint, Metrics, Refit, StepTimes};
 use crate::{
-    alloc::{NodeId, Reason},
-    goodput::{BatchPlan, GpuType, NoiseScale},
-    space::{Assignment, Point},
-    tpe::TrialId,
+    alloc::Reason,
+    goodput::{BatchPlan, NoiseScale},
+    ids::{GpuType, NodeId, SlotId, TrialId},
+    space::{Params, Point},
 };
 
 /// A fact with its time, as a journal keeps it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Entry {
+pub struct JournalEntry {
     /// Seconds, on a clock that only the shell knows. It never goes back.
     pub at_s: f64,
     /// What became true.
     pub fact: Fact,
 }
 
-impl Entry {
+impl JournalEntry {
     /// The form of facts in a journal. It grows with every change that older programs would misunderstand.
     pub const VERSION: u32 = 1;
 }
@@ -73,7 +73,7 @@ pub enum Fact {
         /// Its number.
         trial: TrialId,
         /// What it tries.
-        params: Assignment,
+        params: Params,
         /// The same as the suggester sees it.
         point: Point,
     },

@@ -2,12 +2,12 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Checkpoint, Metrics, Report, SlotId};
+use super::{Checkpoint, Metrics, Report};
 use crate::{
-    alloc::{NodeId, Plan},
-    goodput::{GpuType, NoiseScale, ThroughputParams},
-    space::{Assignment, Point},
-    tpe::TrialId,
+    alloc::Plan,
+    goodput::{NoiseScale, ThroughputParams},
+    ids::{GpuType, NodeId, SlotId, TrialId},
+    space::{Params, Point},
 };
 
 /// What happened.
@@ -133,7 +133,7 @@ pub enum Input {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Suggestion {
     /// Its parameters.
-    pub params: Assignment,
+    pub params: Params,
     /// The same as the suggester sees it, to the last bit.
     pub point: Point,
 }

@@ -2,56 +2,54 @@
 //!
 //! [`Engine::handle`] decides. It changes the state through [`Engine::apply`] alone, so that the facts in their order say
 //! everything, and a journal of them is the study. Whoever runs the engine writes the facts down first, then carries out the
-//! commands, and shows the facts to [`Suggesting`] and [`Fitting`], which with [`Solving`] answer the questions among the
-//! commands, be it on other threads; [`Answers`] has all three in one place.
+//! commands, and shows the facts to [`SuggestService`] and [`FitService`], which with [`SolveService`] answer the questions among the
+//! commands, be it on other threads; [`Services`] has all three in one place.
 //!
 //! A trial's workers form a group for each generation. The engine says which slots a generation has and where its state
 //! comes from; how the workers come together is not its business. Slots change hands in an order in which nobody waits for
-//! somebody who waits: see `arrange`.
+//! somebody who waits: see `reconcile`.
 //!
 //! *Architecture invariant:* after every input, no slot belongs to two trials, every slot in use has a worker, and a trial
 //! that has ended stays as it is. `check` looks after each input in debug builds.
 
-mod answers;
 mod apply;
-mod arrange;
 mod check;
 mod command;
 mod error;
 mod fact;
-mod fitting;
-mod hear;
+mod fit_service;
 mod input;
-mod question;
+mod inputs;
+mod reconcile;
 mod report;
 mod request;
-mod slot;
-mod solving;
+mod services;
+mod snapshot;
+mod solve_service;
 mod state;
-mod suggesting;
+mod suggest_service;
 #[cfg(test)]
 mod tests;
 
 use std::collections::BTreeMap;
 
 pub use self::{
-    answers::Answers,
     command::{Command, Outcome},
     error::Error,
-    fact::{Entry, Fact, Target},
-    fitting::Fitting,
+    fact::{Fact, JournalEntry, Target},
+    fit_service::FitService,
     input::{Input, NoSuggestion, Refit, Suggestion},
-    question::{Candidate, Question},
     report::{Checkpoint, Metrics, Number, Report, StepTimes},
-    slot::SlotId,
-    solving::Solving,
-    state::{Active, Ended, NodeState, Phase, State},
-    suggesting::Suggesting,
+    services::Services,
+    snapshot::{AllocationSnapshot, TrialSnapshot},
+    solve_service::SolveService,
+    state::{ActiveTrial, EndedTrial, NodeState, Phase, State},
+    suggest_service::SuggestService,
 };
 use crate::{
     goodput::{BatchLimits, NoiseScale},
+    ids::TrialId,
     space::{Program, Study},
-    tpe::TrialId,
     trials::{
         Verdict,
         stopping::{self, Stopper},
@@ -82,7 +80,7 @@ impl TrialKind {
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Step {
     /// What became true: to be journaled, all or nothing, before any command is carried out.
-    pub facts: Vec<Entry>,
+    pub facts: Vec<JournalEntry>,
     /// What to do, in this order.
     pub commands: Vec<Command>,
 }
@@ -101,7 +99,7 @@ pub struct Step {
 /// let mut engine = Engine::new(&study, TrialKind::Rigid)?;
 /// engine.handle(Input::Started, 0.0);
 /// let gpu_type = "t4".to_owned().try_into()?;
-/// let joined = Input::NodeJoined { node: pollux_tune::alloc::NodeId(0), gpu_type, group: 0, slots: 2 };
+/// let joined = Input::NodeJoined { node: pollux_tune::ids::NodeId(0), gpu_type, group: 0, slots: 2 };
 /// let step = engine.handle(joined, 1.0);
 /// assert!(matches!(step.commands[..], [Command::Ask { .. }]));
 ///
@@ -148,7 +146,7 @@ impl Engine {
         let direction = study.objectives.first().ok_or(Error::NoObjective)?.direction;
         let stopper = stopping::stopper(&study.search.early_stopping, study.trial.epochs, direction)?;
         let limits = match kind {
-            TrialKind::Elastic => Some(question::batch_limits(&study.trial)?),
+            TrialKind::Elastic => Some(snapshot::batch_limits(&study.trial)?),
             TrialKind::Rigid => None,
         };
         let (state, pending) = (State::default(), Pending::default());
@@ -182,10 +180,10 @@ impl Engine {
     /// In debug builds, if one of the rules of [`check`](Self::check) is broken.
     pub fn handle(&mut self, input: Input, now_s: f64) -> Step {
         let now_s = if now_s.is_finite() { now_s.max(self.state.at_s) } else { self.state.at_s };
-        let mut work = Work { now_s, step: Step::default() };
-        self.hear(input, &mut work);
+        let mut work = StepBuilder { now_s, step: Step::default() };
+        self.on_input(input, &mut work);
         self.expire(&mut work);
-        self.arrange(&mut work);
+        self.reconcile(&mut work);
         self.request(&mut work);
         if cfg!(debug_assertions)
             && let Err(broken) = self.check()
@@ -196,8 +194,8 @@ impl Engine {
     }
 
     /// Makes a fact true, and keeps it for the journal.
-    fn emit(&mut self, work: &mut Work, fact: Fact) -> Verdict {
-        let entry = Entry { at_s: work.now_s, fact };
+    fn emit(&mut self, work: &mut StepBuilder, fact: Fact) -> Verdict {
+        let entry = JournalEntry { at_s: work.now_s, fact };
         let verdict = self.note(&entry).expect("the engine's own facts follow from each other");
         work.step.facts.push(entry);
         verdict
@@ -211,12 +209,12 @@ impl Engine {
 }
 
 /// What an input has brought so far.
-struct Work {
+struct StepBuilder {
     now_s: f64,
     step: Step,
 }
 
-impl Work {
+impl StepBuilder {
     fn command(&mut self, command: Command) {
         self.step.commands.push(command);
     }

@@ -1,15 +1,15 @@
 //! Time that has run out, and questions that follow from the state.
 
-use super::{Active, Command, Engine, Fact, Outcome, Phase, TrialKind, Work};
-use crate::tpe::TrialId;
+use super::{ActiveTrial, Command, Engine, Fact, Outcome, Phase, StepBuilder, TrialKind};
+use crate::ids::TrialId;
 
 impl Engine {
     /// Ends what has taken too long, and notes what is due.
-    pub(super) fn expire(&mut self, work: &mut Work) {
+    pub(super) fn expire(&mut self, work: &mut StepBuilder) {
         if self.state.facts == 0 || self.state.done {
             return;
         }
-        if self.study_ends_s().is_some_and(|end_s| work.now_s >= end_s) && self.state.no_more.is_none() {
+        if self.study_ends_s().is_some_and(|end_s| work.now_s >= end_s) && self.state.search_ended.is_none() {
             let reason = "the time of the study is up".to_owned();
             self.emit(work, Fact::SuggestionsEnded { reason: reason.clone(), failed: false });
             let trials: Vec<TrialId> = self.state.active.keys().copied().collect();
@@ -39,7 +39,7 @@ impl Engine {
         let most = self.study.trial.timeout;
         let running = self.state.active.iter().filter(|(_, active)| !active.slots.is_empty());
         running.filter_map(move |(&trial, active)| {
-            Some((trial, active.counted_s + most?.as_secs_f64() - active.ran_s))
+            Some((trial, active.accounted_until_s + most?.as_secs_f64() - active.ran_s))
         })
     }
 
@@ -68,13 +68,13 @@ impl Engine {
         !self.state.stopping
             && !self.state.done
             && self.state.facts > 0
-            && self.state.no_more.is_none()
+            && self.state.search_ended.is_none()
             && self.state.created() < self.study.search.trials as usize
             && self.state.active.len() < room.min(self.study.search.parallel as usize)
     }
 
     /// Asks what is to be asked, and says when to wake up or that all is over.
-    pub(super) fn request(&mut self, work: &mut Work) {
+    pub(super) fn request(&mut self, work: &mut StepBuilder) {
         if self.pending.ask.is_none() && self.wants_trials() {
             let revision = self.revision();
             self.pending.ask = Some(revision);
@@ -87,7 +87,7 @@ impl Engine {
         self.wake(work);
     }
 
-    fn request_plan(&mut self, work: &mut Work) {
+    fn request_plan(&mut self, work: &mut StepBuilder) {
         if self.state.stopping || self.state.done {
             return;
         }
@@ -109,17 +109,17 @@ impl Engine {
             && !self.pending.fits.keys().any(unknown);
         if self.may_solve(work.now_s) && self.pending.solve.is_none() && ready {
             (self.pending.dirty, self.pending.solved_s) = (false, work.now_s);
-            let noise = |(&trial, active): (&TrialId, &Active)| Some((trial, active.noise?));
+            let noise = |(&trial, active): (&TrialId, &ActiveTrial)| Some((trial, active.noise?));
             self.pending.noises = self.state.active.iter().filter_map(noise).collect();
-            let (revision, question) = (self.revision(), Box::new(self.question(work.now_s)));
+            let (revision, question) = (self.revision(), Box::new(self.snapshot(work.now_s)));
             self.pending.solve = Some(revision);
             work.command(Command::Solve { revision, question });
         }
     }
 
-    fn finish(&mut self, work: &mut Work) {
+    fn finish(&mut self, work: &mut StepBuilder) {
         let state = &self.state;
-        let all = state.no_more.is_some() || state.created() >= self.study.search.trials as usize;
+        let all = state.search_ended.is_some() || state.created() >= self.study.search.trials as usize;
         if state.facts == 0 || self.pending.finished {
             return;
         }
@@ -127,7 +127,7 @@ impl Engine {
             if !state.done {
                 self.emit(work, Fact::StudyDone {});
             }
-            let outcome = match &self.state.no_more {
+            let outcome = match &self.state.search_ended {
                 Some((reason, true)) => Outcome::Failed(reason.clone()),
                 _ => Outcome::Done,
             };
@@ -139,14 +139,14 @@ impl Engine {
         }
     }
 
-    fn wake(&mut self, work: &mut Work) {
+    fn wake(&mut self, work: &mut StepBuilder) {
         if self.state.facts == 0 || self.pending.finished {
             return;
         }
         // While an answer or a slot is awaited, that is what wakes us.
         let awaited = self.may_solve(work.now_s) || self.pending.solve.is_some();
         let solve = self.solve_due_s().filter(|_| !awaited);
-        let study = self.study_ends_s().filter(|_| self.state.no_more.is_none());
+        let study = self.study_ends_s().filter(|_| self.state.search_ended.is_none());
         let trials = self.trial_ends().map(|(_, end_s)| end_s);
         let next = trials.chain(solve).chain(study).min_by(f64::total_cmp);
         if next != self.pending.wake_s {

@@ -2,12 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Checkpoint, Metrics, Refit, SlotId};
+use super::{Checkpoint, Metrics, Refit};
 use crate::{
-    alloc::{Allocation, Cluster, Node, NodeId},
-    goodput::{BatchPlan, GpuType, NoiseScale, Shape},
-    space::{Assignment, Point},
-    tpe::TrialId,
+    alloc::{Allocation, Cluster, Node},
+    goodput::{BatchPlan, NoiseScale, Shape},
+    ids::{GpuType, NodeId, SlotId, TrialId},
+    space::{Params, Point},
     trials::End,
 };
 
@@ -27,11 +27,11 @@ pub struct State {
     /// The machines that are here.
     pub nodes: BTreeMap<NodeId, NodeState>,
     /// Trials that run or wait.
-    pub active: BTreeMap<TrialId, Active>,
+    pub active: BTreeMap<TrialId, ActiveTrial>,
     /// Trials that are over.
-    pub ended: BTreeMap<TrialId, Ended>,
+    pub ended: BTreeMap<TrialId, EndedTrial>,
     /// Why there will be no more trials, and whether that is a failure.
-    pub no_more: Option<(String, bool)>,
+    pub search_ended: Option<(String, bool)>,
     /// The user wants to go on later.
     pub stopping: bool,
     /// All is over.
@@ -70,9 +70,9 @@ pub enum Phase {
 
 /// A trial that runs or waits.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Active {
+pub struct ActiveTrial {
     /// What it tries.
-    pub params: Assignment,
+    pub params: Params,
     /// The same as the suggester sees it.
     pub point: Point,
     /// When it was created.
@@ -99,7 +99,7 @@ pub struct Active {
     pub reported: u32,
     /// The generation that became this one while it trained, and the number of its last report: what it has measured may
     /// still be on its way.
-    pub left: Option<(u32, u32)>,
+    pub previous_generation: Option<(u32, u32)>,
     /// The noise scale it reported last.
     pub noise: Option<NoiseScale>,
     /// What is known of its speed.
@@ -107,13 +107,13 @@ pub struct Active {
     /// Failures since it last made progress.
     pub failures: u32,
     /// The last of them.
-    pub trouble: String,
+    pub last_failure: String,
     /// How often its group changed while it ran.
     pub reallocations: u32,
     /// When its last generation was to form.
     pub started_s: f64,
     /// Since when `slot_s` and `ran_s` were not brought up to date.
-    pub counted_s: f64,
+    pub accounted_until_s: f64,
     /// Seconds times slots it has had.
     pub slot_s: f64,
     /// Seconds it has had slots.
@@ -122,7 +122,7 @@ pub struct Active {
 
 /// A trial that is over.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Ended {
+pub struct EndedTrial {
     /// How.
     pub end: End,
     /// How far it came.
@@ -131,8 +131,8 @@ pub struct Ended {
     pub generation: u32,
 }
 
-impl Active {
-    pub(super) fn new(params: Assignment, point: Point, at_s: f64) -> Self {
+impl ActiveTrial {
+    pub(super) fn new(params: Params, point: Point, at_s: f64) -> Self {
         Self {
             params,
             point,
@@ -147,14 +147,14 @@ impl Active {
             epochs: 0.0,
             metrics: Metrics::new(),
             reported: 0,
-            left: None,
+            previous_generation: None,
             noise: None,
             fit: None,
             failures: 0,
-            trouble: String::new(),
+            last_failure: String::new(),
             reallocations: 0,
             started_s: at_s,
-            counted_s: at_s,
+            accounted_until_s: at_s,
             slot_s: 0.0,
             ran_s: 0.0,
         }
@@ -174,8 +174,8 @@ impl Active {
 
     /// Counts the time up to now.
     pub(super) fn count(&mut self, at_s: f64) {
-        let passed = (at_s - self.counted_s).max(0.0);
-        self.counted_s = at_s;
+        let passed = (at_s - self.accounted_until_s).max(0.0);
+        self.accounted_until_s = at_s;
         if !self.slots.is_empty() {
             self.ran_s += passed;
             self.slot_s += passed * self.slots.len() as f64;
@@ -224,7 +224,7 @@ impl State {
     /// Slots that trials have or are to have, with the trial.
     #[must_use]
     pub fn reserved(&self) -> BTreeMap<SlotId, TrialId> {
-        let of = |(&trial, active): (&TrialId, &Active)| -> Vec<_> {
+        let of = |(&trial, active): (&TrialId, &ActiveTrial)| -> Vec<_> {
             active.reserved().map(|slot| (slot, trial)).collect()
         };
         self.active.iter().flat_map(of).collect()

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 /// What is to be done next about the workers of a trial. Slots stand for the workers on them.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum GroupOrder {
+pub enum GroupAction {
     /// Make the model and open the data on this slot; answered by [`Group::prepared`].
     Prepare(u32),
     /// Form a new generation; answered by [`Group::formed`] or [`Group::broken`] from each member.
@@ -35,18 +35,18 @@ pub enum GroupOrder {
 /// step they agree on among themselves. Who leaves is free as soon as it says so.
 ///
 /// ```
-/// use pollux_tune::trials::{Group, GroupOrder};
+/// use pollux_tune::trials::{Group, GroupAction};
 ///
 /// let mut group = Group::default();
-/// assert_eq!(group.reshape([3]), [GroupOrder::Prepare(3)]);
+/// assert_eq!(group.reshape([3]), [GroupAction::Prepare(3)]);
 /// let form = |generation, members: &[u32]| {
 ///     let (members, donors, broken) = (members.to_vec(), vec![], false);
-///     GroupOrder::Form { generation, told: members.clone(), members, donors, broken }
+///     GroupAction::Form { generation, told: members.clone(), members, donors, broken }
 /// };
 /// assert_eq!(group.prepared(3), [form(1, &[3])]);
 /// assert_eq!(group.formed(3, 1), []);
 /// // It trains. Growth first prepares the newcomer.
-/// assert_eq!(group.reshape([3, 5]), [GroupOrder::Prepare(5)]);
+/// assert_eq!(group.reshape([3, 5]), [GroupAction::Prepare(5)]);
 /// assert_eq!(group.prepared(5), [form(2, &[3, 5])]);
 /// ```
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -122,7 +122,7 @@ impl Group {
     }
 
     /// Says who shall train from now on, by rank. Members that stay keep their order.
-    pub fn reshape(&mut self, target: impl IntoIterator<Item = u32>) -> Vec<GroupOrder> {
+    pub fn reshape(&mut self, target: impl IntoIterator<Item = u32>) -> Vec<GroupAction> {
         let mut target: Vec<u32> = target.into_iter().collect();
         // The first rank writes checkpoints and reports: it had better not change without need.
         target
@@ -133,7 +133,7 @@ impl Group {
     }
 
     /// A worker is ready to train.
-    pub fn prepared(&mut self, slot: u32) -> Vec<GroupOrder> {
+    pub fn prepared(&mut self, slot: u32) -> Vec<GroupAction> {
         if !self.preparing.remove(&slot) {
             return Vec::new();
         }
@@ -142,7 +142,7 @@ impl Group {
     }
 
     /// A member trains.
-    pub fn formed(&mut self, slot: u32, generation: u64) -> Vec<GroupOrder> {
+    pub fn formed(&mut self, slot: u32, generation: u64) -> Vec<GroupAction> {
         if generation != self.generation || !self.ready.contains(&slot) {
             return Vec::new();
         }
@@ -152,7 +152,7 @@ impl Group {
     }
 
     /// A member has lost the group.
-    pub fn broken(&mut self, slot: u32, generation: u64) -> Vec<GroupOrder> {
+    pub fn broken(&mut self, slot: u32, generation: u64) -> Vec<GroupAction> {
         if generation != self.generation || !self.ready.contains(&slot) {
             return Vec::new();
         }
@@ -161,7 +161,7 @@ impl Group {
     }
 
     /// A worker's process is gone. If nobody is left, the group waits for another [`reshape`](Self::reshape).
-    pub fn gone(&mut self, slot: u32) -> Vec<GroupOrder> {
+    pub fn gone(&mut self, slot: u32) -> Vec<GroupAction> {
         let was_inside = self.members.contains(&slot) || self.donors.contains(&slot);
         self.forget(slot);
         self.target.retain(|other| *other != slot);
@@ -173,7 +173,7 @@ impl Group {
     }
 
     /// A worker has forgotten the trial.
-    pub fn released(&mut self, slot: u32) -> Vec<GroupOrder> {
+    pub fn released(&mut self, slot: u32) -> Vec<GroupAction> {
         self.forget(slot);
         if self.members.contains(&slot) {
             // It was done with handing over when it was told to come back.
@@ -183,7 +183,7 @@ impl Group {
     }
 
     /// Everybody forgets the trial. If it is to go on later, the first one saves it.
-    pub fn release(&mut self, save: bool) -> Vec<GroupOrder> {
+    pub fn release(&mut self, save: bool) -> Vec<GroupAction> {
         self.is_released = true;
         self.target.clear();
         let first = self.members.iter().chain(&self.donors).copied().find(|slot| self.holders.contains(slot));
@@ -191,7 +191,7 @@ impl Group {
         self.leaving.clone_from(&slots);
         slots
             .into_iter()
-            .map(|slot| GroupOrder::Release { slot, save: save && Some(slot) == first })
+            .map(|slot| GroupAction::Release { slot, save: save && Some(slot) == first })
             .collect()
     }
 
@@ -216,7 +216,7 @@ impl Group {
     }
 
     /// What can be done now towards the target.
-    fn advance(&mut self) -> Vec<GroupOrder> {
+    fn advance(&mut self) -> Vec<GroupAction> {
         if self.is_released {
             return Vec::new();
         }
@@ -229,7 +229,7 @@ impl Group {
         };
         let newcomers: Vec<u32> = self.target.iter().filter(known).copied().collect();
         self.preparing.extend(&newcomers);
-        orders.extend(newcomers.into_iter().map(GroupOrder::Prepare));
+        orders.extend(newcomers.into_iter().map(GroupAction::Prepare));
         let ready: Vec<u32> = self.target.iter().filter(|slot| self.ready.contains(slot)).copied().collect();
         // A broken group goes on at once with those that are there; a whole one trains on until all are.
         let survivors_go_on = self.is_broken && ready.iter().any(|slot| self.holders.contains(slot));
@@ -244,7 +244,7 @@ impl Group {
     }
 
     /// Those who have prepared for a wish that was changed since.
-    fn let_go(&mut self) -> Vec<GroupOrder> {
+    fn let_go(&mut self) -> Vec<GroupAction> {
         let Self { ready, target, members, donors, holders, .. } = &*self;
         let is_needed = |slot: &u32| {
             [target, members, donors].iter().any(|list| list.contains(slot)) || holders.contains(slot)
@@ -254,7 +254,7 @@ impl Group {
             self.ready.remove(slot);
             self.leaving.insert(*slot);
         }
-        unneeded.into_iter().map(|slot| GroupOrder::Release { slot, save: false }).collect()
+        unneeded.into_iter().map(|slot| GroupAction::Release { slot, save: false }).collect()
     }
 
     /// Who trains now, if nothing is amiss.
@@ -262,7 +262,7 @@ impl Group {
         if self.is_broken { Vec::new() } else { self.members.clone() }
     }
 
-    fn form(&mut self, members: Vec<u32>) -> GroupOrder {
+    fn form(&mut self, members: Vec<u32>) -> GroupAction {
         self.generation += 1;
         let has_state = members.iter().any(|slot| self.holders.contains(slot));
         let donor = self.holders.iter().find(|slot| !has_state && !self.leaving.contains(slot)).copied();
@@ -279,7 +279,7 @@ impl Group {
         self.members.clone_from(&members);
         self.donors.clone_from(&donors);
         self.formed.clear();
-        GroupOrder::Form { generation: self.generation, members, donors, told, broken }
+        GroupAction::Form { generation: self.generation, members, donors, told, broken }
     }
 }
 

@@ -4,9 +4,9 @@ use proptest::prelude::*;
 
 use super::*;
 
-fn form(generation: u64, members: &[u32], donors: &[u32], told: &[u32], broken: bool) -> GroupOrder {
+fn form(generation: u64, members: &[u32], donors: &[u32], told: &[u32], broken: bool) -> GroupAction {
     let (members, donors, told) = (members.to_vec(), donors.to_vec(), told.to_vec());
-    GroupOrder::Form { generation, members, donors, told, broken }
+    GroupAction::Form { generation, members, donors, told, broken }
 }
 
 /// A group that trains on these slots.
@@ -37,7 +37,7 @@ fn who_leaves_is_told_with_the_others_and_free_when_it_says_so() {
 #[test]
 fn with_other_slots_only_an_old_member_hands_over() {
     let mut group = training(&[0, 1]);
-    assert_eq!(group.reshape([2]), [GroupOrder::Prepare(2)]);
+    assert_eq!(group.reshape([2]), [GroupAction::Prepare(2)]);
     assert_eq!(group.prepared(2), [form(2, &[2], &[0], &[0, 1, 2], false)]);
     group.released(1);
     group.formed(2, 2);
@@ -51,7 +51,7 @@ fn survivors_go_on_and_whoever_replaces_the_dead_joins_later() {
     assert_eq!(group.gone(1), [form(2, &[0, 2], &[], &[0, 2], true)]);
     // The news of the old group's end comes late.
     assert_eq!(group.broken(0, 1), []);
-    assert_eq!(group.reshape([0, 2, 1]), [GroupOrder::Prepare(1)]);
+    assert_eq!(group.reshape([0, 2, 1]), [GroupAction::Prepare(1)]);
     assert_eq!(group.prepared(1), [], "the survivors are still coming together");
     group.formed(0, 2);
     assert_eq!(group.formed(2, 2), [form(3, &[0, 2, 1], &[], &[0, 1, 2], false)]);
@@ -83,14 +83,14 @@ fn a_lost_group_starts_again_from_nothing() {
     let mut group = training(&[0]);
     assert_eq!(group.gone(0), []);
     assert!(group.slots().is_empty());
-    assert_eq!(group.reshape([0]), [GroupOrder::Prepare(0)]);
+    assert_eq!(group.reshape([0]), [GroupAction::Prepare(0)]);
     assert_eq!(group.prepared(0), [form(2, &[0], &[], &[0], true)]);
 }
 
 #[test]
 fn only_one_saves_at_the_end() {
     let mut group = training(&[4, 2]);
-    let release = |slot, save| GroupOrder::Release { slot, save };
+    let release = |slot, save| GroupAction::Release { slot, save };
     assert_eq!(group.release(true), [release(2, false), release(4, true)]);
     group.released(2);
     group.released(4);
@@ -113,7 +113,7 @@ proptest! {
     fn every_story_ends_well(story in prop::collection::vec((0_u32..6, 0_u32..4), 1..60)) {
         let mut group = Group::default();
         let mut workers: BTreeMap<u32, Worker> = BTreeMap::new();
-        let mut orders: Vec<GroupOrder> = Vec::new();
+        let mut orders: Vec<GroupAction> = Vec::new();
         let mut generation = 0;
         let mut wish = vec![0_u32];
         for (kind, slot) in story.into_iter().chain([(9, 0); 200]) {
@@ -123,13 +123,13 @@ proptest! {
                 2 if workers.remove(&slot).is_some() => {
                     // What the dead one was told is lost with it.
                     orders.retain(|order| !matches!(order,
-                        GroupOrder::Prepare(to) | GroupOrder::Release { slot: to, .. } if *to == slot));
+                        GroupAction::Prepare(to) | GroupAction::Release { slot: to, .. } if *to == slot));
                     orders.extend(group.gone(slot));
                 }
                 _ if !orders.is_empty() => {
                     match orders.remove(0) {
-                        GroupOrder::Prepare(slot) => { workers.insert(slot, Worker::Preparing); }
-                        GroupOrder::Form { generation: next, members, donors, told, .. } => {
+                        GroupAction::Prepare(slot) => { workers.insert(slot, Worker::Preparing); }
+                        GroupAction::Form { generation: next, members, donors, told, .. } => {
                             prop_assert!(next > generation, "generations grow");
                             generation = next;
                             for slot in told {
@@ -147,7 +147,7 @@ proptest! {
                                 orders.extend(if all { group.formed(slot, next) } else { group.broken(slot, next) });
                             }
                         }
-                        GroupOrder::Release { slot, save } => {
+                        GroupAction::Release { slot, save } => {
                             prop_assert!(!save && workers.remove(&slot) == Some(Worker::Prepared));
                             orders.extend(group.released(slot));
                         }

@@ -2,8 +2,9 @@ use thiserror::Error;
 
 use super::End;
 use crate::{
+    ids::TrialId,
     space::{self, BadDims},
-    tpe::{self, TrialId},
+    tpe::{self},
     trials::stopping,
 };
 

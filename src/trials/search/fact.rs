@@ -1,7 +1,7 @@
 use super::End;
 use crate::{
-    space::{Assignment, Point},
-    tpe::TrialId,
+    ids::TrialId,
+    space::{Params, Point},
 };
 
 /// What became true of a search. In their order, facts say everything about it.
@@ -10,7 +10,7 @@ pub enum Fact {
     /// An earlier study had this result.
     Learned {
         /// What was tried.
-        params: Assignment,
+        params: Params,
         /// How it ended.
         end: End,
         /// Its last report: statistical epochs and the value of the first objective.
@@ -19,14 +19,14 @@ pub enum Fact {
     /// Parameters were put into the queue.
     Enqueued {
         /// What is to be tried.
-        params: Assignment,
+        params: Params,
     },
     /// A trial began.
     Asked {
         /// Its number.
         id: TrialId,
         /// What it tries.
-        params: Assignment,
+        params: Params,
         /// The same as the suggester saw it, to the last bit; without it, it follows from the parameters.
         point: Option<Point>,
     },

@@ -18,8 +18,9 @@ pub use self::{
 };
 use super::stopping::{self, Reason, Stopper, Verdict};
 use crate::{
-    space::{Assignment, Dims, Direction, Point, Study},
-    tpe::{Outcome, Suggester, TrialId},
+    ids::TrialId,
+    space::{Dims, Direction, Params, Point, Study},
+    tpe::{Outcome, Suggester},
 };
 
 /// Suggests parameters, listens to results, and says when to give up a trial.
@@ -56,7 +57,7 @@ pub struct Search {
     suggester: Box<dyn Suggester>,
     stopper: Box<dyn Stopper>,
     /// Points that were asked for by hand and wait for a trial.
-    queue: VecDeque<Assignment>,
+    queue: VecDeque<Params>,
     trials: BTreeMap<TrialId, Trial>,
     /// How many results of earlier studies are known.
     known: u32,
@@ -124,7 +125,7 @@ impl Search {
         Ok(self.add(id, params, point).clone())
     }
 
-    fn add(&mut self, id: TrialId, params: Assignment, point: Point) -> &Trial {
+    fn add(&mut self, id: TrialId, params: Params, point: Point) -> &Trial {
         if self.queue.front().is_some_and(|waiting| *waiting == params) {
             self.queue.pop_front();
         }
@@ -133,7 +134,7 @@ impl Search {
 
     /// Puts known parameters before what the search would choose. Fixed ones may be left out; constraints hold
     /// for the search, not for those who know better.
-    pub fn enqueue(&mut self, params: &Assignment) -> Result<(), Error> {
+    pub fn enqueue(&mut self, params: &Params) -> Result<(), Error> {
         let complete = self.study.space.complete(params)?;
         self.queue.push_back(complete);
         Ok(())
@@ -141,7 +142,7 @@ impl Search {
 
     /// Tells how a trial of an earlier study with the same objectives ended, with its last report if it was stopped. It
     /// guides the search and counts as no trial; a grid leaves it out.
-    pub fn learn(&mut self, params: &Assignment, end: &End, last: Option<(f64, f64)>) -> Result<(), Error> {
+    pub fn learn(&mut self, params: &Params, end: &End, last: Option<(f64, f64)>) -> Result<(), Error> {
         let point = self.study.space.encode(params)?;
         let outcome = self.outcome(end, last)?;
         // From the top, where no trial of the study will ever be.

@@ -1,8 +1,8 @@
 use std::fmt;
 
 use crate::{
-    space::{Assignment, Point},
-    tpe::TrialId,
+    ids::TrialId,
+    space::{Params, Point},
 };
 
 /// A trial of a search.
@@ -11,7 +11,7 @@ pub struct Trial {
     /// Its number.
     pub id: TrialId,
     /// What it tries.
-    pub params: Assignment,
+    pub params: Params,
     /// The same as the suggester sees it.
     pub point: Point,
     /// Whether it runs, or how it ended.

@@ -1,6 +1,6 @@
 use thiserror::Error;
 
-use crate::tpe::TrialId;
+use crate::ids::TrialId;
 
 /// What can go wrong between a stopper and its caller.
 #[derive(Debug, Clone, PartialEq, Error)]

@@ -3,7 +3,7 @@ use super::{
     ladder::Ladder,
     record::{Rule, Sample},
 };
-use crate::tpe::TrialId;
+use crate::ids::TrialId;
 
 /// Hyperband (Li et al., JMLR 2018) without waiting: brackets of asynchronous successive halving that differ in their first rung,
 /// so that trials that are slow at first have a chance in some of them.

@@ -7,7 +7,7 @@ use super::{
     odds::{doubtful, rank_correlation, rank_share, survival},
     record::{Rule, Sample, reached},
 };
-use crate::tpe::TrialId;
+use crate::ids::TrialId;
 
 /// Rungs of asynchronous successive halving: at each, the best of `reduction` trials goes on (Li et al., "A system for massively
 /// parallel hyperparameter tuning", 2020), in the variant that stops trials instead of pausing them.

@@ -5,7 +5,7 @@ use super::{
     odds::{doubtful, rank_share, survival},
     record::{Rule, Sample, reached},
 };
-use crate::tpe::TrialId;
+use crate::ids::TrialId;
 
 /// With fewer others there is no median to speak of.
 const OTHERS_MIN: usize = 5;

@@ -1,7 +1,7 @@
 use std::collections::BTreeMap;
 
 use super::{End, Error, Reason, Stopper, Verdict};
-use crate::tpe::TrialId;
+use crate::ids::TrialId;
 
 /// Sums of steps end up a little beside the epoch they stand for; by this share it does not matter.
 const ROUNDING: f64 = 1e-6;

@@ -6,7 +6,7 @@ use super::{
     Reason,
     record::{Rule, Sample, reached},
 };
-use crate::tpe::TrialId;
+use crate::ids::TrialId;
 
 /// Stops nothing.
 pub(super) struct Never;

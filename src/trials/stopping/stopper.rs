@@ -1,7 +1,7 @@
 use std::fmt;
 
 use super::Error;
-use crate::tpe::TrialId;
+use crate::ids::TrialId;
 
 /// Whether a trial goes on.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -101,7 +101,7 @@ pub enum End {
 ///
 /// ```
 /// use pollux_tune::space::{Direction, EarlyStopping, StoppingRule};
-/// use pollux_tune::tpe::TrialId;
+/// use pollux_tune::ids::TrialId;
 /// use pollux_tune::trials::stopping::{End, Reason, Verdict, stopper};
 ///
 /// let rule = StoppingRule::Asha;

@@ -233,14 +233,14 @@ fn every_policy_answers() {
         let scene = Scene::two_running(2);
         let mut study = study(&ELASTIC.replace("interval: 60s", &format!("policy: {policy}")));
         study.search.parallel = 2;
-        let mut question = scene.engine.question(10.0);
+        let mut question = scene.engine.snapshot(10.0);
         question.trials[0].fit = Some(refit(1000.0, 4));
         let problem = question.problem(&study).expect("it is a good question");
-        let mut solving = Solving::new(&study).expect("it is a policy");
+        let mut solving = SolveService::new(&study).expect("it is a policy");
         let plan = solving.solve(1, &question).expect("it has an answer");
         plan.check(&problem).expect("it keeps the rules");
         if policy == "static" {
-            let shares: Vec<u32> = plan.assignments.iter().map(|trial| trial.allocation.gpus()).collect();
+            let shares: Vec<u32> = plan.placements.iter().map(|trial| trial.allocation.gpus()).collect();
             assert_eq!(shares, [2, 2]);
         }
     }

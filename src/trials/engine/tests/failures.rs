@@ -175,7 +175,8 @@ fn facts_that_do_not_follow_are_refused() {
     let now_s = scene.engine.state.at_s;
     let mut refused = |at_s: f64, fact: Fact, said: &str| {
         let before = scene.engine.state.clone();
-        let error = scene.engine.apply(&Entry { at_s, fact }).expect_err("it does not follow").to_string();
+        let error =
+            scene.engine.apply(&JournalEntry { at_s, fact }).expect_err("it does not follow").to_string();
         assert!(error.contains(said), "{error}");
         assert_eq!(scene.engine.state, before);
     };
@@ -193,7 +194,7 @@ fn facts_that_do_not_follow_are_refused() {
     refused(now_s, started(3), "generation 3 after 1");
     let created = |trial| Fact::TrialCreated {
         trial: TrialId(trial),
-        params: crate::space::Assignment::default(),
+        params: crate::space::Params::default(),
         point: vec![],
     };
     refused(now_s, created(1), "trial 1 was created, the next one is 2");

@@ -1,4 +1,4 @@
-//! The form of facts in journals, which must not change without [`Entry::VERSION`].
+//! The form of facts in journals, which must not change without [`JournalEntry::VERSION`].
 
 use super::*;
 
@@ -35,9 +35,9 @@ const LINES: &str = r#"
 
 #[test]
 fn facts_are_read_and_written_as_ever() {
-    assert_eq!(Entry::VERSION, 1);
+    assert_eq!(JournalEntry::VERSION, 1);
     for line in LINES.trim().lines() {
-        let entry: Entry = serde_json::from_str(line).expect(line);
+        let entry: JournalEntry = serde_json::from_str(line).expect(line);
         assert_eq!(serde_json::to_string(&entry).expect("facts are JSON"), line);
         assert!(line.contains(&format!("\"{}\":", entry.fact.kind())), "{line}");
         assert_eq!(line.contains("\"trial\":3") && !line.contains("plan"), entry.fact.trial().is_some());

@@ -9,8 +9,8 @@ use std::collections::BTreeMap;
 
 use super::*;
 use crate::{
-    alloc::{self, Allocation, Assignment, NodeId, Plan, Reason},
-    goodput::GpuType,
+    alloc::{Allocation, Plan, Reason, TrialPlacement},
+    ids::{GpuType, NodeId, SlotId},
 };
 
 const ELASTIC: &str = "
@@ -28,8 +28,8 @@ fn study(yaml: &str) -> Study {
 /// An engine with those who answer its questions.
 struct Scene {
     engine: Engine,
-    suggesting: Suggesting,
-    journal: Vec<Entry>,
+    suggesting: SuggestService,
+    journal: Vec<JournalEntry>,
     now_s: f64,
 }
 
@@ -38,7 +38,7 @@ impl Scene {
     fn new(yaml: &str) -> Self {
         let study = study(yaml);
         let engine = Engine::new(&study, TrialKind::of(&study)).expect("it is a good study");
-        let suggesting = Suggesting::new(&study).expect("it can be searched");
+        let suggesting = SuggestService::new(&study).expect("it can be searched");
         let mut scene = Self { engine, suggesting, journal: Vec::new(), now_s: 0.0 };
         scene.hear(Input::Started);
         scene
@@ -62,7 +62,7 @@ impl Scene {
         (step.facts.into_iter().map(|entry| entry.fact).collect(), step.commands)
     }
 
-    /// Answers the question that is open.
+    /// Services the question that is open.
     fn suggest(&mut self) -> (Vec<Fact>, Vec<Command>) {
         let revision = self.engine.pending.ask.expect("it has asked");
         let answer = self.suggesting.ask(self.engine.state.next_trial());
@@ -75,7 +75,7 @@ impl Scene {
         self.hear(Input::FitDone { revision, trial, answer })
     }
 
-    /// Answers with so many GPUs on each node for each trial.
+    /// Services with so many GPUs on each node for each trial.
     fn plan(&mut self, shares: &[(u32, &[(u32, u32)])]) -> (Vec<Fact>, Vec<Command>) {
         let revision = self.engine.pending.solve.expect("it has asked");
         self.hear(Input::PlanSolved { revision, answer: Ok(plan(shares)) })
@@ -101,7 +101,7 @@ impl Scene {
         self.hear(Input::WorkerLost { slot, reason: "killed".to_owned() })
     }
 
-    fn trial(&self, trial: u32) -> &Active {
+    fn trial(&self, trial: u32) -> &ActiveTrial {
         &self.engine.state.active[&TrialId(trial)]
     }
 
@@ -137,13 +137,13 @@ fn slots(places: &[(u32, u32)]) -> Vec<SlotId> {
 }
 
 fn plan(shares: &[(u32, &[(u32, u32)])]) -> Plan {
-    let decision = |(trial, nodes): &(u32, &[(u32, u32)])| Assignment {
-        trial: alloc::TrialId(*trial),
+    let decision = |(trial, nodes): &(u32, &[(u32, u32)])| TrialPlacement {
+        trial: TrialId(*trial),
         allocation: nodes.iter().map(|&(node, gpus)| (NodeId(node), gpus)).collect::<Allocation>(),
         speedup: 1.0,
         reason: Reason::Started,
     };
-    Plan { assignments: shares.iter().map(decision).collect(), fitness: 1.0, fitness_bound: None }
+    Plan { placements: shares.iter().map(decision).collect(), fitness: 1.0, fitness_bound: None }
 }
 
 fn loss(value: f64) -> Metrics {

@@ -37,7 +37,7 @@ pub(super) fn role(form: &Form, slot: u32) -> Role {
 }
 
 /// Where groups meet.
-pub(super) struct Meeting<'a> {
+pub(super) struct StateTransfer<'a> {
     /// The store that this worker hosts.
     pub(super) own: &'a Store,
     pub(super) options: GroupOptions,
@@ -45,7 +45,7 @@ pub(super) struct Meeting<'a> {
     pub(super) is_over: &'a mut dyn FnMut() -> bool,
 }
 
-impl Meeting<'_> {
+impl StateTransfer<'_> {
     pub(super) fn options(device: Device) -> GroupOptions {
         let backend = match device {
             #[cfg(feature = "cuda")]

@@ -2,14 +2,19 @@ use std::{fmt, sync::Arc};
 
 use serde::{Deserialize, Serialize};
 
-use super::Error;
+use thiserror::Error;
+
+/// A GPU type must have a name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[error("the name of a GPU type is empty")]
+pub struct EmptyGpuType;
 
 /// The name of a kind of GPU, such as `a100` or `t4`; any name will do. Cheap to clone.
 ///
 /// ```
-/// use pollux_tune::goodput::GpuType;
+/// use pollux_tune::ids::GpuType;
 /// assert_eq!(GpuType::new("A100")?, GpuType::new("a100")?);
-/// # Ok::<(), pollux_tune::goodput::Error>(())
+/// # Ok::<(), pollux_tune::ids::EmptyGpuType>(())
 /// ```
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
@@ -17,10 +22,10 @@ pub struct GpuType(Arc<str>);
 
 impl GpuType {
     /// A GPU type of this name; upper and lower case are the same.
-    pub fn new(name: &str) -> Result<Self, Error> {
+    pub fn new(name: &str) -> Result<Self, EmptyGpuType> {
         let name = name.trim();
         if name.is_empty() {
-            return Err(Error::Empty("the name of a GPU type"));
+            return Err(EmptyGpuType);
         }
         Ok(Self(name.to_lowercase().into()))
     }
@@ -33,9 +38,9 @@ impl GpuType {
 }
 
 impl TryFrom<String> for GpuType {
-    type Error = Error;
+    type Error = EmptyGpuType;
 
-    fn try_from(name: String) -> Result<Self, Error> {
+    fn try_from(name: String) -> Result<Self, EmptyGpuType> {
         Self::new(&name)
     }
 }

@@ -13,10 +13,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Active, Command, Engine, Fact, Phase, SlotId, Target, TrialKind, Work, question};
+use super::{ActiveTrial, Command, Engine, Fact, Phase, StepBuilder, Target, TrialKind, snapshot};
 use crate::{
-    alloc::{NodeId, Plan},
-    tpe::TrialId,
+    alloc::Plan,
+    ids::{NodeId, SlotId, TrialId},
 };
 
 /// A trial fails for good after so many failures without progress in between.
@@ -33,7 +33,7 @@ enum Move {
 
 impl Engine {
     /// Takes steps until nothing more can be done now.
-    pub(super) fn arrange(&mut self, work: &mut Work) {
+    pub(super) fn reconcile(&mut self, work: &mut StepBuilder) {
         while let Some((trial, next)) = self.next_move() {
             match next {
                 Move::Form(slots) => self.form(work, trial, slots),
@@ -49,18 +49,19 @@ impl Engine {
                 }
                 Move::Fail => {
                     let active = &self.state.active[&trial];
-                    let (failures, trouble) = (active.failures, &active.trouble);
-                    let reason = format!("{failures} failures without progress, the last one: {trouble}");
+                    let (failures, last_failure) = (active.failures, &active.last_failure);
+                    let reason =
+                        format!("{failures} failures without progress, the last one: {last_failure}");
                     self.end(work, Fact::TrialFailed { trial, reason }, trial, true);
                 }
             }
         }
     }
 
-    fn form(&mut self, work: &mut Work, trial: TrialId, slots: Vec<SlotId>) {
+    fn form(&mut self, work: &mut StepBuilder, trial: TrialId, slots: Vec<SlotId>) {
         let active = &self.state.active[&trial];
         let generation = active.generation + 1;
-        let batch = question::batch(active, &slots, self);
+        let batch = snapshot::batch(active, &slots, self);
         let (holders, checkpoint) = (active.holders.clone(), active.checkpoint.clone());
         work.command(if holders.is_empty() {
             let params = active.params.clone();
@@ -80,7 +81,7 @@ impl Engine {
                 return Some((trial, Move::Fail));
             }
             let next = match active.phase {
-                Phase::Broken => Some(self.mend(active)),
+                Phase::Broken => Some(self.recover(active)),
                 _ if self.state.stopping => self.stop(active),
                 Phase::Waiting if self.kind == TrialKind::Rigid => {
                     let free = self.state.slots().find(|slot| !reserved.contains_key(slot));
@@ -88,7 +89,7 @@ impl Engine {
                 }
                 Phase::Waiting | Phase::Running if self.kind == TrialKind::Elastic => {
                     let next = self.towards_target(trial, active, &reserved);
-                    if next.is_none() && active.phase == Phase::Running && gives_up(active) {
+                    if next.is_none() && active.phase == Phase::Running && has_surplus(active) {
                         blocked = blocked.or(Some(trial));
                     }
                     next
@@ -99,7 +100,7 @@ impl Engine {
                 return Some((trial, next));
             }
         }
-        if self.state.stopping || self.state.active.values().any(Active::in_transition) {
+        if self.state.stopping || self.state.active.values().any(ActiveTrial::in_transition) {
             return None;
         }
         let trial = blocked?;
@@ -116,18 +117,18 @@ impl Engine {
 
     /// A trial that has lost workers goes on with those it has. If all that had its state are gone, it begins anew from its
     /// checkpoint.
-    fn mend(&self, active: &Active) -> Move {
+    fn recover(&self, active: &ActiveTrial) -> Move {
         let lost = active.holders.is_empty();
         let slots = if self.is_enough(&active.slots) { &active.slots } else { &active.holders };
         if self.kind == TrialKind::Rigid || !self.is_enough(slots) || (lost && self.state.stopping) {
-            return Move::Interrupt(active.trouble.clone());
+            return Move::Interrupt(active.last_failure.clone());
         }
         Move::Form(slots.clone())
     }
 
     /// What a trial does when the study is to stop. What is in memory is worth to be kept: a generation that gets its state
     /// from holders comes together first.
-    fn stop(&self, active: &Active) -> Option<Move> {
+    fn stop(&self, active: &ActiveTrial) -> Option<Move> {
         let elastic = self.kind == TrialKind::Elastic;
         match active.phase {
             Phase::Running if elastic => Some(Move::Pause),
@@ -140,11 +141,11 @@ impl Engine {
     fn towards_target(
         &self,
         trial: TrialId,
-        active: &Active,
+        active: &ActiveTrial,
         reserved: &BTreeMap<SlotId, TrialId>,
     ) -> Option<Move> {
         let free = |slot: &SlotId| reserved.get(slot).is_none_or(|owner| *owner == trial);
-        if is_there(active) {
+        if at_target(active) {
             return None;
         }
         if !self.is_enough(&active.target) {
@@ -154,7 +155,7 @@ impl Engine {
     }
 
     /// Makes a plan the target, as far as its trials and slots are still here.
-    pub(super) fn adopt(&mut self, work: &mut Work, plan: &Plan) {
+    pub(super) fn adopt(&mut self, work: &mut StepBuilder, plan: &Plan) {
         if self.state.stopping {
             return;
         }
@@ -174,8 +175,8 @@ impl Engine {
         let mut targets = Vec::new();
         let mut missing = Vec::new();
         let mut taken = BTreeSet::new();
-        for decision in &plan.assignments {
-            let trial = TrialId(decision.trial.0);
+        for decision in &plan.placements {
+            let trial = decision.trial;
             let Some(active) = self.state.active.get(&trial) else { continue };
             let mut slots = Vec::new();
             for (node, count) in decision.allocation.iter() {
@@ -206,11 +207,11 @@ impl Engine {
 }
 
 /// Whether a trial has slots that it should not have.
-fn gives_up(active: &Active) -> bool {
+fn has_surplus(active: &ActiveTrial) -> bool {
     active.slots.iter().any(|slot| !active.target.contains(slot))
 }
 
 /// Whether a trial has the slots it should have.
-fn is_there(active: &Active) -> bool {
+fn at_target(active: &ActiveTrial) -> bool {
     active.slots.len() == active.target.len() && active.slots.iter().all(|slot| active.target.contains(slot))
 }

@@ -2,13 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Entry, Error, Fact, Refit, apply::end_of};
+use super::{Error, Fact, JournalEntry, Refit, apply::end_of};
 use crate::{
-    goodput::{
-        Features, GpuType, NoiseScale, Observations, Sharing, StudyKnowledge, ThroughputParams, TypeCatalog,
-    },
+    goodput::{Features, NoiseScale, Observations, Sharing, StudyKnowledge, ThroughputParams, TypeCatalog},
+    ids::{GpuType, TrialId},
     space::{Dim, Point, Study},
-    tpe::TrialId,
 };
 
 /// A choice with more options than this has no features: they would explain anything.
@@ -17,7 +15,7 @@ const OPTIONS_MAX: usize = 8;
 /// How fast the trials of a study are, kept up to date by its facts.
 ///
 /// It may live on another thread, as long as facts and questions come in their order.
-pub struct Fitting {
+pub struct FitService {
     dims: Vec<Dim>,
     knowledge: StudyKnowledge,
     catalog: TypeCatalog,
@@ -38,7 +36,7 @@ struct Seen {
     noise: Option<NoiseScale>,
 }
 
-impl Fitting {
+impl FitService {
     /// Knows nothing yet.
     #[must_use]
     pub fn new(study: &Study) -> Self {
@@ -50,7 +48,7 @@ impl Fitting {
     }
 
     /// Takes note of a fact.
-    pub fn apply(&mut self, entry: &Entry) -> Result<(), Error> {
+    pub fn apply(&mut self, entry: &JournalEntry) -> Result<(), Error> {
         match &entry.fact {
             Fact::NodeJoined { gpu_type, .. } => {
                 self.types.insert(gpu_type.clone());

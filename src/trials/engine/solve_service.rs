@@ -3,7 +3,7 @@
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 
-use super::Question;
+use super::AllocationSnapshot;
 use crate::{
     alloc::{self, Plan, Policy, PolicyKind},
     space::Study,
@@ -12,12 +12,12 @@ use crate::{
 /// The policy of a study, with what it remembers from one question to the next.
 ///
 /// It may live on another thread: a question is complete in itself.
-pub struct Solving {
+pub struct SolveService {
     study: Study,
     policy: Box<dyn Policy>,
 }
 
-impl Solving {
+impl SolveService {
     /// The policy that a study names.
     pub fn new(study: &Study) -> Result<Self, alloc::Error> {
         let kind: PolicyKind = study.scheduler.policy.name().parse()?;
@@ -25,7 +25,7 @@ impl Solving {
     }
 
     /// Who gets which GPUs. Random choices follow from the seed of the study and the number of the question.
-    pub fn solve(&mut self, revision: u64, question: &Question) -> Result<Plan, alloc::Error> {
+    pub fn solve(&mut self, revision: u64, question: &AllocationSnapshot) -> Result<Plan, alloc::Error> {
         let mut rng = ChaCha8Rng::seed_from_u64(self.study.search.seed);
         rng.set_stream(revision);
         self.policy.allocate(&question.problem(&self.study)?, &mut rng)

@@ -2,7 +2,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::alloc::NodeId;
+use super::NodeId;
 
 /// One GPU of a node, or one share of its processors, with the worker process that lives there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]

@@ -16,20 +16,19 @@ use tokio::sync::mpsc::Receiver;
 
 use super::{
     elastic::Elastic,
-    ending::EndingSender,
     error::Error,
-    group::World,
-    message::Happened,
-    node::{FromGateway, Node, NodeSpec, Surroundings},
+    exit::ExitSender,
+    group::ClusterHandles,
+    message::EngineInput,
+    node::{FromGateway, Node, NodeContext, NodeSpec},
     session::Workers,
 };
 use crate::{
-    alloc::NodeId,
-    goodput::GpuType,
+    ids::{GpuType, NodeId},
     space::Study,
     store::Folder,
-    trials::engine::{self, Input},
-    wire::{Address, Gateway, Heard, Secret, WorkerId},
+    trials::engine::Input,
+    wire::{Address, Gateway, GatewayEvent, Secret, WorkerId},
 };
 
 /// Seconds from report to report.
@@ -38,7 +37,7 @@ const REPORT_EVERY_S: f64 = 1.0;
 const REPORT_EVERY_REAL_S: f64 = 0.25;
 
 /// Where trials run.
-pub(super) enum Stage {
+pub(super) enum Runtime {
     /// In this process: what the engine is to be told about it.
     Local(Input),
     /// On worker processes, which last as long as this.
@@ -46,9 +45,9 @@ pub(super) enum Stage {
     Workers { gateway: Gateway, nodes: Vec<Addr<Node>>, rendezvous: Rendezvous },
 }
 
-impl Stage {
+impl Runtime {
     pub(super) fn local(slots: u32) -> Result<Self, Error> {
-        let gpu_type = GpuType::new("cpu").map_err(engine::Error::from)?;
+        let gpu_type = GpuType::new("cpu")?;
         Ok(Self::Local(Input::NodeJoined { node: NodeId(0), gpu_type, group: 0, slots }))
     }
 
@@ -56,8 +55,8 @@ impl Stage {
         study: &Study,
         workers: &Workers,
         folder: &Path,
-        supervisor: &Recipient<Happened>,
-        ending: &EndingSender,
+        supervisor: &Recipient<EngineInput>,
+        ending: &ExitSender,
     ) -> Result<(Elastic, Self), Error> {
         let slots: u32 = workers.nodes.iter().map(NodeSpec::slots).sum();
         let wanted = study.trial.min_gpus;
@@ -68,7 +67,7 @@ impl Stage {
         let rendezvous = Rendezvous::new()?;
         let secret = Secret::random()?;
         let (gateway, heard) = Gateway::open(&rendezvous.address(), &secret)?;
-        let around = Surroundings {
+        let around = NodeContext {
             address: gateway.address().clone(),
             secret,
             logs: Folder::new(&folder).logs(),
@@ -82,14 +81,15 @@ impl Stage {
             .map(|spec| (spec.node, Node::new(spec.clone(), around.clone()).start()))
             .collect();
         let tell = nodes.iter().map(|(node, address)| (*node, address.clone().recipient())).collect();
-        let world = World { nodes: Arc::new(tell), directory: around.directory, ending: ending.clone() };
+        let world =
+            ClusterHandles { nodes: Arc::new(tell), directory: around.directory, ending: ending.clone() };
         let elastic = Elastic {
             study: study.clone(),
             trainable: workers.trainable.clone(),
             folder,
             report_every_s: REPORT_EVERY_S.max(REPORT_EVERY_REAL_S / workers.time_scale),
             world,
-            hall: System::current().arbiter().clone(),
+            arbiter: System::current().arbiter().clone(),
             groups: BTreeMap::new(),
         };
         let addresses = nodes.values().cloned().collect();
@@ -99,17 +99,17 @@ impl Stage {
 }
 
 /// Carries what the gateway hears to the nodes that it is about.
-async fn route(mut heard: Receiver<Heard>, nodes: BTreeMap<NodeId, Addr<Node>>) {
+async fn route(mut heard: Receiver<GatewayEvent>, nodes: BTreeMap<NodeId, Addr<Node>>) {
     let mut homes: BTreeMap<WorkerId, NodeId> = BTreeMap::new();
     while let Some(heard) = heard.recv().await {
         let node = match &heard {
-            Heard::Joined { worker, hello, .. } => {
+            GatewayEvent::Joined { worker, hello, .. } => {
                 homes.insert(*worker, NodeId(hello.node));
                 Some(NodeId(hello.node))
             }
-            Heard::Said { worker, .. } => homes.get(worker).copied(),
-            Heard::Gone { worker } => homes.remove(worker),
-            Heard::Refused { slot, reason } => {
+            GatewayEvent::Event { worker, .. } => homes.get(worker).copied(),
+            GatewayEvent::Lost { worker } => homes.remove(worker),
+            GatewayEvent::Refused { slot, reason } => {
                 tracing::warn!(slot, reason, "a worker was refused");
                 None
             }

@@ -17,17 +17,17 @@ use super::super::Error as SpaceError;
 /// assert!(problems.to_string().contains("did you mean `objective`?"));
 /// ```
 #[derive(Debug, Clone, PartialEq, Error)]
-pub struct Problems {
+pub struct Diagnostics {
     file: String,
-    list: Vec<Problem>,
+    list: Vec<Diagnostic>,
 }
 
 /// One mistake, and where it is.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Problem {
+pub struct Diagnostic {
     place: Place,
     path: String,
-    mistake: Mistake,
+    mistake: DiagnosticKind,
     /// The line of the file.
     excerpt: String,
 }
@@ -44,7 +44,7 @@ pub(super) struct Place {
 /// What can be wrong in a study file.
 #[derive(Debug, Clone, PartialEq, Error)]
 #[non_exhaustive]
-pub enum Mistake {
+pub enum DiagnosticKind {
     /// The file is not YAML.
     #[error("not YAML: {0}")]
     Syntax(String),
@@ -112,8 +112,8 @@ pub enum Mistake {
     Space(#[from] SpaceError),
 }
 
-impl Problem {
-    pub(super) fn new(place: Place, path: String, mistake: Mistake, text: &str) -> Self {
+impl Diagnostic {
+    pub(super) fn new(place: Place, path: String, mistake: DiagnosticKind, text: &str) -> Self {
         let line = text.lines().nth(place.line - 1).unwrap_or_default();
         // Broken files can have lines that nobody reads, and characters that terminals obey.
         let visible = |c: char| if c.is_control() && c != '\t' { ' ' } else { c };
@@ -141,12 +141,12 @@ impl Problem {
 
     /// What is wrong.
     #[must_use]
-    pub const fn mistake(&self) -> &Mistake {
+    pub const fn mistake(&self) -> &DiagnosticKind {
         &self.mistake
     }
 }
 
-impl fmt::Display for Problem {
+impl fmt::Display for Diagnostic {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Place { line, column, .. } = self.place;
         let colon = if self.path.is_empty() { "" } else { ": " };
@@ -154,15 +154,15 @@ impl fmt::Display for Problem {
     }
 }
 
-impl Problems {
-    pub(super) fn new(file: &str, mut list: Vec<Problem>) -> Self {
+impl Diagnostics {
+    pub(super) fn new(file: &str, mut list: Vec<Diagnostic>) -> Self {
         list.sort_by_key(|problem| problem.place);
         Self { file: file.to_owned(), list }
     }
 
     /// The mistakes, at least one.
     #[must_use]
-    pub fn list(&self) -> &[Problem] {
+    pub fn list(&self) -> &[Diagnostic] {
         &self.list
     }
 
@@ -189,7 +189,7 @@ impl Problems {
     }
 }
 
-impl fmt::Display for Problems {
+impl fmt::Display for Diagnostics {
     /// One line for each mistake.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (place, problem) in self.list.iter().enumerate() {

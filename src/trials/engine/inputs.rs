@@ -1,18 +1,17 @@
 //! What each input means.
 
 use super::{
-    Active, Command, Engine, Fact, Input, Metrics, NoSuggestion, Phase, Refit, Report, SlotId, TrialKind,
-    Work, question, state::NodeState,
+    ActiveTrial, Command, Engine, Fact, Input, Metrics, NoSuggestion, Phase, Refit, Report, StepBuilder,
+    TrialKind, snapshot, state::NodeState,
 };
 use crate::{
-    alloc::{Node, NodeId},
-    goodput::GpuType,
-    tpe::TrialId,
+    alloc::Node,
+    ids::{GpuType, NodeId, SlotId, TrialId},
     trials::{Verdict, stopping::Reason},
 };
 
 impl Engine {
-    pub(super) fn hear(&mut self, input: Input, work: &mut Work) {
+    pub(super) fn on_input(&mut self, input: Input, work: &mut StepBuilder) {
         if (self.state.done || self.state.facts == 0) && input != Input::Started {
             return;
         }
@@ -66,12 +65,13 @@ impl Engine {
                     self.emit(work, Fact::StopRequested {});
                 }
             }
-            of_trial => self.hear_of_trial(of_trial, work),
+            of_trial => self.on_group_event(of_trial, work),
         }
     }
 
-    fn start(&mut self, work: &mut Work) {
-        let left = self.state.no_more.is_none() && self.state.created() < self.study.search.trials as usize;
+    fn start(&mut self, work: &mut StepBuilder) {
+        let left =
+            self.state.search_ended.is_none() && self.state.created() < self.study.search.trials as usize;
         if self.state.done && !left {
             return;
         }
@@ -87,7 +87,14 @@ impl Engine {
         self.pending.dirty = true;
     }
 
-    fn node_joined(&mut self, work: &mut Work, node: NodeId, gpu_type: GpuType, group: u32, slots: u32) {
+    fn node_joined(
+        &mut self,
+        work: &mut StepBuilder,
+        node: NodeId,
+        gpu_type: GpuType,
+        group: u32,
+        slots: u32,
+    ) {
         if self.state.nodes.contains_key(&node) {
             // Its loss went unnoticed.
             self.emit(work, Fact::NodeLost { node, reason: "it has joined again".to_owned() });
@@ -97,7 +104,7 @@ impl Engine {
         self.pending.dirty = true;
     }
 
-    fn suggested(&mut self, work: &mut Work, answer: Result<super::Suggestion, NoSuggestion>) {
+    fn suggested(&mut self, work: &mut StepBuilder, answer: Result<super::Suggestion, NoSuggestion>) {
         let (reason, failed) = match answer {
             Ok(_) if !self.wants_trials() => return,
             Ok(suggestion) => {
@@ -113,14 +120,14 @@ impl Engine {
     }
 
     /// Groups speak with their generation: what an older one says does not count.
-    fn current(&self, trial: TrialId, generation: u32) -> Option<&Active> {
-        let alive = |active: &&Active| {
+    fn current(&self, trial: TrialId, generation: u32) -> Option<&ActiveTrial> {
+        let alive = |active: &&ActiveTrial| {
             active.generation == generation && !matches!(active.phase, Phase::Waiting | Phase::Broken)
         };
         self.state.active.get(&trial).filter(alive)
     }
 
-    fn hear_of_trial(&mut self, input: Input, work: &mut Work) {
+    fn on_group_event(&mut self, input: Input, work: &mut StepBuilder) {
         match input {
             Input::WorkersReady { trial, generation } => self.formed(work, trial, generation),
             Input::Reported { trial, generation, report } => self.reported(work, trial, generation, report),
@@ -130,7 +137,7 @@ impl Engine {
                 }
             }
             Input::Paused { trial, generation, checkpoint } => {
-                let asked = |active: &Active| active.phase == Phase::Pausing;
+                let asked = |active: &ActiveTrial| active.phase == Phase::Pausing;
                 if self.current(trial, generation).is_some_and(asked) {
                     self.emit(work, Fact::TrialPaused { trial, checkpoint });
                 }
@@ -155,7 +162,7 @@ impl Engine {
     }
 
     /// A generation has come together.
-    fn formed(&mut self, work: &mut Work, trial: TrialId, generation: u32) {
+    fn formed(&mut self, work: &mut StepBuilder, trial: TrialId, generation: u32) {
         if self.current(trial, generation).is_some_and(|active| active.phase == Phase::Forming) {
             self.emit(work, Fact::GroupFormed { trial, generation });
         }
@@ -167,11 +174,11 @@ impl Engine {
             return Some((active.reported, active.slots.clone()));
         }
         let active = self.state.active.get(&trial)?;
-        let (_, reported) = active.left.filter(|(left, _)| *left == generation)?;
+        let (_, reported) = active.previous_generation.filter(|(left, _)| *left == generation)?;
         (active.phase == Phase::Forming).then(|| (reported, active.holders.clone()))
     }
 
-    fn reported(&mut self, work: &mut Work, trial: TrialId, generation: u32, report: Report) {
+    fn reported(&mut self, work: &mut StepBuilder, trial: TrialId, generation: u32, report: Report) {
         let is_current = self.current(trial, generation).is_some();
         let Some((last, slots)) = self.last_report(trial, generation) else { return };
         let Report { number, epochs, metrics, steps, noise } = report;
@@ -207,7 +214,7 @@ impl Engine {
     }
 
     /// How a trial that has run to its end did.
-    fn result(&self, trial: TrialId, active: &Active, last: &Metrics) -> Fact {
+    fn result(&self, trial: TrialId, active: &ActiveTrial, last: &Metrics) -> Fact {
         let mut values = Vec::new();
         for objective in &self.study.objectives {
             let metric = &objective.metric;
@@ -226,7 +233,7 @@ impl Engine {
     }
 
     /// A trial is over. Its group is told, unless it knows.
-    pub(super) fn end(&mut self, work: &mut Work, fact: Fact, trial: TrialId, tell: bool) {
+    pub(super) fn end(&mut self, work: &mut StepBuilder, fact: Fact, trial: TrialId, tell: bool) {
         if tell {
             self.stop_group(work, trial);
         }
@@ -237,14 +244,14 @@ impl Engine {
     }
 
     /// Ends the group of a trial, if there is one, without keeping its state.
-    pub(super) fn stop_group(&self, work: &mut Work, trial: TrialId) {
+    pub(super) fn stop_group(&self, work: &mut StepBuilder, trial: TrialId) {
         if let Some(active) = self.state.active.get(&trial).filter(|active| active.phase != Phase::Waiting) {
             work.command(Command::Stop { trial, generation: active.generation, keep: false });
         }
     }
 
     /// What is known of the speed of a trial has perhaps changed.
-    fn fitted(&mut self, work: &mut Work, trial: TrialId, answer: Option<Refit>) {
+    fn fitted(&mut self, work: &mut StepBuilder, trial: TrialId, answer: Option<Refit>) {
         let Some(active) = self.state.active.get(&trial) else { return };
         let Some(fit) = answer else { return };
         let grown = active.fit.as_ref().is_none_or(|before| {
@@ -258,21 +265,21 @@ impl Engine {
     }
 
     /// Changes the batch of a running trial, if another one is better.
-    fn retune(&mut self, work: &mut Work, trial: TrialId) {
+    fn retune(&mut self, work: &mut StepBuilder, trial: TrialId) {
         let active = &self.state.active[&trial];
         if active.phase != Phase::Running {
             return;
         }
         let generation = active.generation;
-        let new = question::batch(active, &active.slots, self);
-        if let Some(batch) = new.filter(|new| question::is_better(active, *new, self)) {
+        let new = snapshot::batch(active, &active.slots, self);
+        if let Some(batch) = new.filter(|new| snapshot::is_better(active, *new, self)) {
             self.emit(work, Fact::Retuned { trial, generation, batch });
             work.command(Command::Retune { trial, generation, batch });
         }
     }
 
     /// Asks for the speed of a trial that has new steps, once for each generation and then from time to time.
-    fn refit(&mut self, work: &mut Work, trial: TrialId) {
+    fn refit(&mut self, work: &mut StepBuilder, trial: TrialId) {
         if self.kind == TrialKind::Rigid || self.pending.fits.contains_key(&trial) {
             return;
         }
@@ -286,7 +293,7 @@ impl Engine {
         }
     }
 
-    pub(super) fn ask_fit(&mut self, work: &mut Work, trial: TrialId) {
+    pub(super) fn ask_fit(&mut self, work: &mut StepBuilder, trial: TrialId) {
         let (revision, generation) = (self.revision(), self.state.active[&trial].generation);
         self.pending.fits.insert(trial, revision);
         self.pending.fitted.insert(trial, (work.now_s, generation));

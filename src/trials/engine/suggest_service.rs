@@ -1,9 +1,9 @@
 //! Answers to [`Ask`](super::Command::Ask).
 
-use super::{Entry, Error, Fact, NoSuggestion, Suggestion, apply::end_of};
+use super::{Error, Fact, JournalEntry, NoSuggestion, Suggestion, apply::end_of};
 use crate::{
+    ids::TrialId,
     space::{StoppingRule, Study},
-    tpe::TrialId,
     trials::search::{self, Search},
 };
 
@@ -11,7 +11,7 @@ use crate::{
 ///
 /// It may live on another thread, as long as facts and questions come in their order. After a restart it is built anew from
 /// the journal, and suggests what it would have suggested.
-pub struct Suggesting {
+pub struct SuggestService {
     search: Search,
     metric: String,
     /// A suggestion that no trial was made of yet. A second question for the same trial gets the same answer.
@@ -19,7 +19,7 @@ pub struct Suggesting {
     told: usize,
 }
 
-impl Suggesting {
+impl SuggestService {
     /// A suggester that knows of no trial.
     pub fn new(study: &Study) -> Result<Self, Error> {
         let mut study = study.clone();
@@ -43,7 +43,7 @@ impl Suggesting {
     }
 
     /// Takes note of a fact.
-    pub fn apply(&mut self, entry: &Entry) -> Result<(), Error> {
+    pub fn apply(&mut self, entry: &JournalEntry) -> Result<(), Error> {
         let fact = match &entry.fact {
             Fact::TrialCreated { trial, params, point } => {
                 match self.offered.take() {

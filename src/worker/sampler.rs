@@ -13,16 +13,16 @@ const AUGMENTATION: u64 = 1 << 63;
 /// positions without a gap, no example is lost or seen twice.
 ///
 /// ```
-/// use pollux_tune::worker::{Order, share};
+/// use pollux_tune::worker::{ElasticSampler, shard};
 ///
-/// let mut order = Order::new(7, 1000).expect("there are examples");
+/// let mut order = ElasticSampler::new(7, 1000).expect("there are examples");
 /// // One worker with a batch of 4, or two with 2 each: the same examples.
 /// let whole = order.examples(0..4);
-/// let parts: Vec<u32> = (0..2).flat_map(|rank| order.examples(share(&(0..4), rank, 2))).collect();
+/// let parts: Vec<u32> = (0..2).flat_map(|rank| order.examples(shard(&(0..4), rank, 2))).collect();
 /// assert_eq!(whole, parts);
 /// ```
 #[derive(Debug, Clone)]
-pub struct Order {
+pub struct ElasticSampler {
     seed: u64,
     count: u32,
     /// The epoch that the permutation is for.
@@ -30,7 +30,7 @@ pub struct Order {
     permutation: Vec<u32>,
 }
 
-impl Order {
+impl ElasticSampler {
     /// An order of so many examples; none if there are none.
     #[must_use]
     pub fn new(seed: u64, count: u32) -> Option<Self> {
@@ -85,10 +85,10 @@ impl Order {
 /// ```
 /// use pollux_tune::worker::share;
 ///
-/// assert_eq!([share(&(10..15), 0, 2), share(&(10..15), 1, 2)], [10..13, 13..15]);
+/// assert_eq!([shard(&(10..15), 0, 2), shard(&(10..15), 1, 2)], [10..13, 13..15]);
 /// ```
 #[must_use]
-pub fn share(positions: &Range<u64>, rank: u32, ranks: u32) -> Range<u64> {
+pub fn shard(positions: &Range<u64>, rank: u32, ranks: u32) -> Range<u64> {
     let (total, ranks, rank) =
         (positions.end.saturating_sub(positions.start), u64::from(ranks), u64::from(rank));
     let start = |rank: u64| positions.start + rank * (total / ranks) + rank.min(total % ranks);
@@ -103,7 +103,7 @@ mod tests {
 
     #[test]
     fn every_epoch_has_every_example_once_in_another_order() {
-        let mut order = Order::new(3, 100).expect("there are examples");
+        let mut order = ElasticSampler::new(3, 100).expect("there are examples");
         let epochs = [0, 1].map(|epoch| order.examples(100 * epoch..100 * (epoch + 1)));
         for epoch in &epochs {
             let mut sorted = epoch.clone();
@@ -111,12 +111,12 @@ mod tests {
             assert_eq!(sorted, (0..100).collect::<Vec<u32>>());
         }
         assert_ne!(epochs[0], epochs[1]);
-        assert_ne!(Order::new(4, 100).expect("there are examples").examples(0..100), epochs[0]);
+        assert_ne!(ElasticSampler::new(4, 100).expect("there are examples").examples(0..100), epochs[0]);
     }
 
     #[test]
     fn augmentation_depends_on_the_position_alone() {
-        let order = Order::new(3, 100).expect("there are examples");
+        let order = ElasticSampler::new(3, 100).expect("there are examples");
         let draw = |position| order.augmentation(position).random::<u64>();
         assert_eq!(draw(17), draw(17));
         assert_ne!(draw(17), draw(117), "the same example in the next epoch");
@@ -124,7 +124,7 @@ mod tests {
 
     #[test]
     fn no_examples_have_no_order() {
-        assert!(Order::new(0, 0).is_none());
+        assert!(ElasticSampler::new(0, 0).is_none());
     }
 
     proptest! {
@@ -137,12 +137,12 @@ mod tests {
             let mut seen = Vec::new();
             for (batch, ranks) in steps {
                 for rank in 0..ranks {
-                    let mut order = Order::new(seed, count).expect("there are examples");
-                    seen.extend(order.examples(share(&(position..position + batch), rank, ranks)));
+                    let mut order = ElasticSampler::new(seed, count).expect("there are examples");
+                    seen.extend(order.examples(shard(&(position..position + batch), rank, ranks)));
                 }
                 position += batch;
             }
-            let undisturbed = Order::new(seed, count).expect("there are examples").examples(0..position);
+            let undisturbed = ElasticSampler::new(seed, count).expect("there are examples").examples(0..position);
             prop_assert_eq!(&seen, &undisturbed);
             for epoch in seen.chunks_exact(count as usize) {
                 let mut sorted = epoch.to_vec();
@@ -154,7 +154,7 @@ mod tests {
         #[test]
         fn shares_differ_by_one_at_most(start in 0_u64..1000, total in 0_u64..1000, ranks in 1_u32..20) {
             let sizes: Vec<u64> = (0..ranks).map(|rank| {
-                let part = share(&(start..start + total), rank, ranks);
+                let part = shard(&(start..start + total), rank, ranks);
                 part.end - part.start
             }).collect();
             prop_assert_eq!(sizes.iter().sum::<u64>(), total);

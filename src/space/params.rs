@@ -5,9 +5,9 @@ use super::{Error, Value, error::similar};
 /// A value for every active parameter, in the order of the space.
 ///
 /// ```
-/// use pollux_tune::space::Assignment;
+/// use pollux_tune::space::Params;
 /// let values = [("lr", 0.1.into()), ("layers", 3.into()), ("act", "relu".into())];
-/// let assignment = Assignment::from_iter(values);
+/// let assignment = Params::from_iter(values);
 /// assert_eq!(assignment.float("lr")?, 0.1);
 /// assert_eq!(assignment.int("layers")?, 3);
 /// assert_eq!(assignment.text("act")?, "relu");
@@ -18,11 +18,11 @@ use super::{Error, Value, error::similar};
 /// # Ok::<(), pollux_tune::space::Error>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct Assignment {
+pub struct Params {
     values: Vec<(String, Value)>,
 }
 
-impl Assignment {
+impl Params {
     /// The value of a parameter; none if it is inactive or not in the space.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&Value> {
@@ -81,7 +81,7 @@ impl Assignment {
     }
 }
 
-impl<S: Into<String>> FromIterator<(S, Value)> for Assignment {
+impl<S: Into<String>> FromIterator<(S, Value)> for Params {
     /// A later value of the same name replaces an earlier one.
     fn from_iter<I: IntoIterator<Item = (S, Value)>>(values: I) -> Self {
         let mut all: Vec<(String, Value)> = Vec::new();
@@ -96,7 +96,7 @@ impl<S: Into<String>> FromIterator<(S, Value)> for Assignment {
     }
 }
 
-impl fmt::Display for Assignment {
+impl fmt::Display for Params {
     /// `name=value` with spaces between; numbers with six digits, for people.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (place, (name, value)) in self.iter().enumerate() {
@@ -128,7 +128,7 @@ mod tests {
 
     #[test]
     fn later_values_replace_earlier_ones() {
-        let assignment = Assignment::from_iter([("a", 1.into()), ("b", 2.into()), ("a", 3.into())]);
+        let assignment = Params::from_iter([("a", 1.into()), ("b", 2.into()), ("a", 3.into())]);
         assert_eq!(assignment.to_string(), "a=3 b=2");
         assert_eq!((assignment.len(), assignment.is_empty()), (2, false));
         assert_eq!(assignment.bool("a").unwrap_err().to_string(), "`a` is 3, which is not true or false");

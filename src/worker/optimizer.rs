@@ -5,7 +5,7 @@ use tch::{Kind, Tensor, no_grad};
 use super::{
     Optimizer,
     error::Error,
-    flat::{Flat, runs},
+    flat::{FlatParameters, runs},
 };
 use crate::goodput;
 
@@ -13,7 +13,7 @@ use crate::goodput;
 ///
 /// libtorch's own keep their state to themselves, where it could not be handed to another worker.
 #[derive(Debug)]
-pub(super) struct Descent {
+pub(super) struct OptimizerState {
     rule: Optimizer,
     /// Momentum, or the first and the second moments: as long as the weights each.
     pub(super) moments: Vec<Tensor>,
@@ -23,8 +23,8 @@ pub(super) struct Descent {
     weighting: Option<Tensor>,
 }
 
-impl Descent {
-    pub(super) fn new(rule: Optimizer, flat: &Flat) -> Result<Self, Error> {
+impl OptimizerState {
+    pub(super) fn new(rule: Optimizer, flat: &FlatParameters) -> Result<Self, Error> {
         check(rule)?;
         let count = match rule {
             Optimizer::Sgd { momentum, .. } => usize::from(momentum > 0.0),
@@ -50,7 +50,7 @@ impl Descent {
     }
 
     /// Takes a step along the gradients, piece by piece: each is read from memory once for all operations.
-    pub(super) fn step(&mut self, flat: &mut Flat, learning_rate: f64) -> Result<(), Error> {
+    pub(super) fn step(&mut self, flat: &mut FlatParameters, learning_rate: f64) -> Result<(), Error> {
         self.steps += 1;
         no_grad(|| {
             for piece in flat.pieces()? {
@@ -192,8 +192,8 @@ mod tests {
         let mut optimizer = theirs(&reference);
         let store = nn::VarStore::new(Device::Cpu);
         let found = store.root().var_copy("x", &start);
-        let mut flat = Flat::new(&store).expect("a model");
-        let mut descent = Descent::new(ours, &flat).expect("a rule");
+        let mut flat = FlatParameters::new(&store).expect("a model");
+        let mut descent = OptimizerState::new(ours, &flat).expect("a rule");
         for _ in 0..10 {
             optimizer.backward_step(&slope(&expected));
             flat.backward(&slope(&found)).expect("a pass");
@@ -224,8 +224,8 @@ mod tests {
     fn the_weighting_is_the_preconditioner_of_the_engine() {
         let store = nn::VarStore::new(Device::Cpu);
         let x = store.root().var_copy("x", &Tensor::from_slice(&[1.0_f32, -2.0, 3.0]));
-        let mut flat = Flat::new(&store).expect("a model");
-        let mut descent = Descent::new(Optimizer::adamw(), &flat).expect("a rule");
+        let mut flat = FlatParameters::new(&store).expect("a model");
+        let mut descent = OptimizerState::new(Optimizer::adamw(), &flat).expect("a rule");
         let mut changes = Vec::new();
         for _ in 0..8 {
             flat.backward(&(&x * &x).sum(Kind::Float)).expect("a pass");

@@ -2,14 +2,14 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use super::{Active, Engine, Refit, SlotId, state};
+use super::{ActiveTrial, Engine, Refit, state};
 use crate::{
     alloc::{self, Allocation, Cluster, Fairness, Problem, TrialRequest},
     goodput::{
         BatchLimits, BatchMode, BatchPlan, Curve, Error, GoodputModel, GoodputTable, NoiseScale, Shape,
     },
+    ids::{SlotId, TrialId},
     space::{Policy, Study, TrialSettings},
-    tpe::TrialId,
     trials::weigh,
 };
 
@@ -17,16 +17,16 @@ use crate::{
 ///
 /// [`problem`](Self::problem) turns it into what policies work on. That takes a while, so it is left to whoever solves it.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Question {
+pub struct AllocationSnapshot {
     /// The machines, without the slots that have no worker.
     pub cluster: Cluster,
     /// All trials that run or wait, oldest first.
-    pub trials: Vec<Candidate>,
+    pub trials: Vec<TrialSnapshot>,
 }
 
-/// One trial of a [`Question`].
+/// One trial of a [`AllocationSnapshot`].
 #[derive(Debug, Clone, PartialEq)]
-pub struct Candidate {
+pub struct TrialSnapshot {
     /// Its number.
     pub id: TrialId,
     /// What is known of its speed; none if that is nothing.
@@ -57,14 +57,14 @@ const DELAY_S: f64 = 5.0;
 
 impl Engine {
     /// The question that the study has now.
-    pub(super) fn question(&self, now_s: f64) -> Question {
+    pub(super) fn snapshot(&self, now_s: f64) -> AllocationSnapshot {
         let (count, seconds) = self.state.reshapes;
         let delay_s = if count == 0 { DELAY_S } else { seconds / f64::from(count) };
-        let candidate = |(&id, active): (&TrialId, &Active)| {
+        let candidate = |(&id, active): (&TrialId, &ActiveTrial)| {
             // What is under way counts as done.
             let slots = if active.phase == super::Phase::Pausing { &[][..] } else { &active.slots };
-            let passed_s = (now_s - active.counted_s).max(0.0) * active.slots.len() as f64;
-            Candidate {
+            let passed_s = (now_s - active.accounted_until_s).max(0.0) * active.slots.len() as f64;
+            TrialSnapshot {
                 id,
                 fit: active.fit.clone().map(|fit| Refit { noise: active.noise.or(fit.noise), ..fit }),
                 current: state::allocation(slots),
@@ -77,23 +77,26 @@ impl Engine {
                 remaining_epochs: (self.study.trial.epochs - active.epochs).max(0.0),
             }
         };
-        Question { cluster: self.state.cluster(), trials: self.state.active.iter().map(candidate).collect() }
+        AllocationSnapshot {
+            cluster: self.state.cluster(),
+            trials: self.state.active.iter().map(candidate).collect(),
+        }
     }
 
     /// In how many seconds a change of a trial's GPUs has to pay off: a part of the interval, but twice as long as it takes, so
     /// that trials get beyond their first GPU however dear it is; or until the trial ends, as far as its pace so far tells.
-    fn horizon_s(&self, active: &Active, delay_s: f64, now_s: f64) -> f64 {
+    fn horizon_s(&self, active: &ActiveTrial, delay_s: f64, now_s: f64) -> f64 {
         let decision_s = (HORIZON * self.study.scheduler.interval.as_secs_f64()).max(2.0 * delay_s);
         if active.epochs <= 0.0 {
             return decision_s;
         }
-        let since_s = if active.slots.is_empty() { 0.0 } else { (now_s - active.counted_s).max(0.0) };
+        let since_s = if active.slots.is_empty() { 0.0 } else { (now_s - active.accounted_until_s).max(0.0) };
         let left = (self.study.trial.epochs - active.epochs).max(0.0);
         decision_s.min((active.ran_s + since_s) * left / active.epochs)
     }
 }
 
-impl Question {
+impl AllocationSnapshot {
     /// The problem that a policy of this study is to solve.
     pub fn problem(&self, study: &Study) -> Result<Problem, alloc::Error> {
         let limits = batch_limits(&study.trial)?;
@@ -104,7 +107,7 @@ impl Question {
             requests.push(candidate.request(study, &self.cluster, limits, share)?);
         }
         let promises: BTreeMap<_, _> =
-            self.trials.iter().map(|candidate| (alloc::TrialId(candidate.id.0), candidate.promise)).collect();
+            self.trials.iter().map(|candidate| (candidate.id, candidate.promise)).collect();
         weigh(&mut requests, study.scheduler.promise_weighting, |id| {
             promises.get(&id).copied().unwrap_or(1.0)
         });
@@ -117,7 +120,7 @@ impl Question {
     }
 }
 
-impl Candidate {
+impl TrialSnapshot {
     fn request(
         &self,
         study: &Study,
@@ -138,7 +141,7 @@ impl Candidate {
             Some(fit) if !asked_for && !fit.models.is_empty() => fit.table(cluster, limits, cap)?,
             _ => linear(cluster, cap),
         };
-        let id = alloc::TrialId(self.id.0);
+        let id = self.id;
         Ok(TrialRequest {
             min_gpus,
             max_gpus: cap,
@@ -185,7 +188,7 @@ pub(super) fn batch_limits(trial: &TrialSettings) -> Result<BatchLimits, Error> 
 }
 
 /// The batch of a trial on some slots: the best one that is known, else the initial or the fixed one in equal shares.
-pub(super) fn batch(active: &Active, slots: &[SlotId], engine: &Engine) -> Option<BatchPlan> {
+pub(super) fn batch(active: &ActiveTrial, slots: &[SlotId], engine: &Engine) -> Option<BatchPlan> {
     let (limits, shape) = (engine.limits?, state::shape(slots)?);
     let known = active.fit.as_ref().zip(engine.state.gpu_type(slots)).and_then(|(fit, gpu_type)| {
         let noise = active.noise.or(fit.noise);
@@ -204,7 +207,7 @@ fn equal_shares(trial: &TrialSettings, shape: Shape) -> BatchPlan {
 }
 
 /// Whether another batch is worth a change, by the goodput that is expected of both.
-pub(super) fn is_better(active: &Active, new: BatchPlan, engine: &Engine) -> bool {
+pub(super) fn is_better(active: &ActiveTrial, new: BatchPlan, engine: &Engine) -> bool {
     let Some((fit, gpu_type)) = active.fit.as_ref().zip(engine.state.gpu_type(&active.slots)) else {
         return false;
     };

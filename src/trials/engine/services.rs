@@ -1,11 +1,11 @@
-use super::{Command, Entry, Error, Fitting, Input, Solving, Suggesting};
+use super::{Command, Error, FitService, Input, JournalEntry, SolveService, SuggestService};
 use crate::space::Study;
 
 /// Those who answer the questions of an engine, all in one place: for simulations, and wherever one thread is enough.
 ///
 /// ```
 /// use pollux_tune::space::Study;
-/// use pollux_tune::trials::engine::{Answers, Command, Engine, Input, Metrics, Outcome, TrialKind};
+/// use pollux_tune::trials::engine::{Services, Command, Engine, Input, Metrics, Outcome, TrialKind};
 ///
 /// let study = Study::from_yaml("study.yaml", "
 /// space: {x: {float: [0, 1]}}
@@ -13,9 +13,9 @@ use crate::space::Study;
 /// search: {trials: 30}
 /// ")?;
 /// let mut engine = Engine::new(&study, TrialKind::Rigid)?;
-/// let mut answers = Answers::new(&study)?;
+/// let mut answers = Services::new(&study)?;
 /// let gpu_type = "cpu".to_owned().try_into()?;
-/// let node = Input::NodeJoined { node: pollux_tune::alloc::NodeId(0), gpu_type, group: 0, slots: 2 };
+/// let node = Input::NodeJoined { node: pollux_tune::ids::NodeId(0), gpu_type, group: 0, slots: 2 };
 /// let mut inputs = vec![node, Input::Started];
 /// while let Some(input) = inputs.pop() {
 ///     let step = engine.handle(input, 0.0);
@@ -35,24 +35,24 @@ use crate::space::Study;
 /// assert_eq!(engine.state().ended.len(), 30);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub struct Answers {
+pub struct Services {
     /// Knows what to try.
-    pub suggesting: Suggesting,
+    pub suggesting: SuggestService,
     /// Knows how fast trials are.
-    pub fitting: Fitting,
+    pub fitting: FitService,
     /// Knows who should get which GPUs.
-    pub solving: Solving,
+    pub solving: SolveService,
 }
 
-impl Answers {
+impl Services {
     /// Those of a study, who know nothing yet.
     pub fn new(study: &Study) -> Result<Self, Error> {
-        let (suggesting, fitting) = (Suggesting::new(study)?, Fitting::new(study));
-        Ok(Self { suggesting, fitting, solving: Solving::new(study)? })
+        let (suggesting, fitting) = (SuggestService::new(study)?, FitService::new(study));
+        Ok(Self { suggesting, fitting, solving: SolveService::new(study)? })
     }
 
     /// Takes note of a fact, a new one or one of the journal.
-    pub fn apply(&mut self, entry: &Entry) -> Result<(), Error> {
+    pub fn apply(&mut self, entry: &JournalEntry) -> Result<(), Error> {
         self.suggesting.apply(entry)?;
         self.fitting.apply(entry)
     }

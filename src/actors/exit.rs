@@ -10,7 +10,7 @@ use crate::trials::engine::Outcome;
 
 /// Why a session of actors is over.
 #[derive(Debug)]
-pub(super) enum Ending {
+pub(super) enum SessionExit {
     /// The engine has nothing more to do.
     Finished(Outcome),
     /// Nothing can be done about it.
@@ -21,17 +21,17 @@ pub(super) enum Ending {
 
 /// Tells that a session is over, to whoever waits for that.
 #[derive(Debug, Clone)]
-pub(super) struct EndingSender {
-    tell: UnboundedSender<Ending>,
+pub(super) struct ExitSender {
+    tell: UnboundedSender<SessionExit>,
     is_over: Arc<AtomicBool>,
 }
 
-impl EndingSender {
-    pub(super) fn new(tell: UnboundedSender<Ending>) -> Self {
+impl ExitSender {
+    pub(super) fn new(tell: UnboundedSender<SessionExit>) -> Self {
         Self { tell, is_over: Arc::default() }
     }
 
-    pub(super) fn tell(&self, ending: Ending) {
+    pub(super) fn tell(&self, ending: SessionExit) {
         // Who does not listen any more knows already.
         let _ = self.tell.send(ending);
     }
@@ -42,30 +42,30 @@ impl EndingSender {
     }
 
     /// To be held by an actor of this name: its loss is noticed.
-    pub(super) fn guard(&self, name: &'static str) -> Guard {
-        Guard { ending: self.clone(), name, is_released: false }
+    pub(super) fn guard(&self, name: &'static str) -> ActorGuard {
+        ActorGuard { ending: self.clone(), name, is_released: false }
     }
 }
 
 /// Tells of the death of the actor that holds it. A panic in a handler ends an actor silently.
 #[derive(Debug)]
-pub(super) struct Guard {
-    ending: EndingSender,
+pub(super) struct ActorGuard {
+    ending: ExitSender,
     name: &'static str,
     is_released: bool,
 }
 
-impl Guard {
+impl ActorGuard {
     /// The actor has done its work.
     pub(super) fn release(&mut self) {
         self.is_released = true;
     }
 }
 
-impl Drop for Guard {
+impl Drop for ActorGuard {
     fn drop(&mut self) {
         if !self.is_released && !self.ending.is_over.load(Ordering::Acquire) {
-            self.ending.tell(Ending::Died(self.name));
+            self.ending.tell(SessionExit::Died(self.name));
         }
     }
 }
