@@ -231,7 +231,10 @@ impl World {
                 self.form(trial, generation, slots, leaving, epochs);
             }
             GroupCommand::Retune { .. } => {
-                let generation = self.engine.state().active.get(&trial).map(|active| active.generation);
+                let generation = self.journal.iter().rev().find_map(|entry| match entry.fact {
+                    Fact::Retuned { trial: of, generation, .. } if of == trial => Some(generation),
+                    _ => None,
+                });
                 let of_group = |group: &Group| Some(group.generation) >= generation;
                 assert!(self.groups.get(&trial).is_none_or(of_group), "for a group that is not there yet");
             }
