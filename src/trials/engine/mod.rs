@@ -43,7 +43,7 @@ pub use self::{
     services::{AllocateService, Services},
     snapshot::{AllocationSnapshot, TrialSnapshot},
     solve_service::SolveService,
-    state::{ActiveTrial, EndedTrial, NodeState, Phase, State},
+    state::{ActiveTrial, EndedTrial, Failures, NodeState, Phase, State, Usage, WorkerGroup},
     suggest_service::SuggestService,
 };
 use crate::{

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use super::{ActiveTrial, Engine, Refit, state};
+use super::{ActiveTrial, Engine, Phase, Refit, state};
 use crate::{
     alloc::{self, Allocation, Cluster, Fairness, Problem, TrialRequest},
     goodput::{
@@ -62,8 +62,7 @@ impl Engine {
         let delay_s = if count == 0 { DELAY_S } else { seconds / f64::from(count) };
         let candidate = |(&id, active): (&TrialId, &ActiveTrial)| {
             // What is under way counts as done.
-            let slots = if active.phase == super::Phase::Pausing { &[][..] } else { &active.slots };
-            let passed_s = (now_s - active.accounted_until_s).max(0.0) * active.slots.len() as f64;
+            let slots = if matches!(active.phase, Phase::Pausing(_)) { &[] } else { active.slots() };
             TrialSnapshot {
                 id,
                 fit: active.fit.clone().map(|fit| Refit { noise: active.noise.or(fit.noise), ..fit }),
@@ -72,7 +71,7 @@ impl Engine {
                 reallocations: active.reallocations,
                 delay_s,
                 horizon_s: self.horizon_s(active, delay_s, now_s),
-                attained_gpu_s: active.slot_s + passed_s,
+                attained_gpu_s: active.usage.at(now_s, active.slots().len()).slot_s,
                 promise: self.stopper.promise(id),
                 remaining_epochs: (self.study.trial.epochs - active.epochs).max(0.0),
             }
@@ -90,9 +89,8 @@ impl Engine {
         if active.epochs <= 0.0 {
             return decision_s;
         }
-        let since_s = if active.slots.is_empty() { 0.0 } else { (now_s - active.accounted_until_s).max(0.0) };
         let left = (self.study.trial.epochs - active.epochs).max(0.0);
-        decision_s.min((active.ran_s + since_s) * left / active.epochs)
+        decision_s.min(active.usage.at(now_s, active.slots().len()).ran_s * left / active.epochs)
     }
 }
 
@@ -216,12 +214,15 @@ fn equal_shares(trial: &TrialSettings, shape: Shape) -> BatchPlan {
 
 /// Whether another batch is worth a change, by the goodput that is expected of both.
 pub(super) fn is_better(active: &ActiveTrial, new: BatchPlan, engine: &Engine) -> bool {
-    let Some((fit, gpu_type)) = active.fit.as_ref().zip(engine.state.gpu_type(&active.slots)) else {
+    let Some((fit, gpu_type)) = active.fit.as_ref().zip(engine.state.gpu_type(active.slots())) else {
         return false;
     };
-    let (Some(old), Some(shape), Some(params), Some(limits)) =
-        (active.batch, state::shape(&active.slots), fit.models.get(gpu_type), engine.limits)
-    else {
+    let (Some(old), Some(shape), Some(params), Some(limits)) = (
+        active.phase.group().and_then(|group| group.batch),
+        state::shape(active.slots()),
+        fit.models.get(gpu_type),
+        engine.limits,
+    ) else {
         return false;
     };
     let noise = active.noise.or(fit.noise).unwrap_or(NoiseScale::ZERO);
