@@ -54,7 +54,7 @@ impl Problem {
 mod tests {
     use crate::alloc::{
         TrialRequest,
-        placement::tests::{problem, trial},
+        policy::placement::tests::{problem, trial},
     };
 
     #[test]

@@ -37,7 +37,7 @@ pub(crate) struct NodeSlot {
     pub(crate) gpus: u32,
 }
 
-/// Nodes that one trial may span: one GPU type, one group.
+/// Nodes that one trial may span: one GPU type, one island.
 pub(crate) struct Pool {
     pub(crate) gpu_type: GpuType,
     pub(crate) nodes: Vec<usize>,
@@ -105,7 +105,7 @@ impl Instance {
         let mut pool_of = BTreeMap::new();
         let mut nodes = Vec::with_capacity(problem.cluster.len());
         for (id, node) in problem.cluster.iter() {
-            let pool = *pool_of.entry((node.gpu_type.clone(), node.group)).or_insert_with(|| {
+            let pool = *pool_of.entry((node.gpu_type.clone(), node.island)).or_insert_with(|| {
                 pools.push(Pool { gpu_type: node.gpu_type.clone(), nodes: Vec::new(), gpus: 0, largest: 0 });
                 pools.len() - 1
             });
@@ -277,7 +277,7 @@ fn goodput_beyond(curve: &Curve, gpus: u32, node_gpus: u32) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::alloc::placement::tests::{problem, running, trial};
+    use crate::alloc::policy::placement::tests::{problem, running, trial};
 
     #[test]
     fn a_move_costs_its_part_of_the_horizon() {

@@ -30,9 +30,8 @@ pub use self::{
     domain::Domain,
     error::Error,
     file::{
-        Algorithm, ClusterSpec, Diagnostic, DiagnosticKind, Diagnostics, Direction, EarlyStopping, NodeGroup,
-        Objective, Policy, Program, ScalingRule, SchedulerSettings, SearchSettings, StoppingRule, Study,
-        TrialSettings, duration, schema,
+        Algorithm, Diagnostic, DiagnosticKind, Diagnostics, Direction, EarlyStopping, Objective, Program,
+        SchedulerSettings, SearchSettings, StoppingRule, Study, TrialSettings, duration, schema,
     },
     params::Params,
     point::{Dim, Point},

@@ -148,8 +148,8 @@ impl Run<'_> {
     fn go(&mut self) -> Result<(), Error> {
         self.inputs.push_back(Input::Started);
         for (node, state) in self.world.cluster.iter() {
-            let (gpu_type, group, slots) = (state.gpu_type.clone(), state.group, state.gpus);
-            self.inputs.push_back(Input::NodeJoined { node, gpu_type, group, slots });
+            let (gpu_type, island, slots) = (state.gpu_type.clone(), state.island, state.gpus);
+            self.inputs.push_back(Input::NodeJoined { node, gpu_type, island, slots });
         }
         let mut idle = 0;
         loop {

@@ -5,11 +5,12 @@ use super::{
     read::{Reader, Values},
     scalar::bad,
     settings::{
-        Algorithm, ClusterSpec, Direction, EarlyStopping, NodeGroup, Objective, Policy, Program, ScalingRule,
-        SchedulerSettings, SearchSettings, StoppingRule, TrialSettings,
+        Algorithm, Direction, EarlyStopping, Objective, Program, SchedulerSettings, SearchSettings,
+        StoppingRule, TrialSettings,
     },
     table::{OBJECTIVE, STUDY},
 };
+use crate::alloc::ClusterSpec;
 
 /// All of a study file.
 ///
@@ -80,8 +81,8 @@ impl ClusterSpec {
     /// Reads `cluster` of a cluster file, which may be a study file. Of the rest only keys and types are checked.
     ///
     /// ```
-    /// use pollux_tune::space::ClusterSpec;
-    /// assert_eq!(ClusterSpec::from_yaml("dgx.yaml", "cluster: 2x8xa100")?.groups[0].nodes, 2);
+    /// use pollux_tune::alloc::ClusterSpec;
+    /// assert_eq!(ClusterSpec::from_yaml("dgx.yaml", "cluster: 2x8xa100")?.node_sets[0].nodes, 2);
     /// assert!(ClusterSpec::from_yaml("dgx.yaml", "space: {}").is_err());
     /// # Ok::<(), pollux_tune::space::Diagnostics>(())
     /// ```
@@ -94,7 +95,7 @@ impl ClusterSpec {
                 let allowed = "a line such as `cluster: 2x8xa100,4x4xt4`".to_owned();
                 reader.wrong(values.place, "cluster", DiagnosticKind::Missing { allowed });
             }
-            reader.groups(&values, text?)
+            reader.cluster_spec(&values, text?)
         });
         match cluster {
             Some(cluster) if reader.is_clean() => Ok(cluster),
@@ -243,7 +244,7 @@ impl Reader<'_> {
             max_batch,
             max_batch_per_gpu: size("max_batch_per_gpu"),
             batch_per_gpu: size("batch_per_gpu"),
-            scaling: ScalingRule::from_name(values.text("scaling")?)?,
+            scaling: values.text("scaling")?.parse().ok()?,
             checkpoint_interval: values.duration("checkpoint_interval")?,
             min_gpus,
             max_gpus,
@@ -298,7 +299,7 @@ impl Reader<'_> {
     ) -> Option<ClusterSpec> {
         let text = values.text("cluster")?;
         if !ClusterSpec::names_file(text) {
-            return self.groups(values, text);
+            return self.cluster_spec(values, text);
         }
         let read = |yaml: String| {
             let first = |problems: Diagnostics| {
@@ -316,21 +317,21 @@ impl Reader<'_> {
         }
     }
 
-    fn groups(&mut self, values: &Values<'_>, text: &str) -> Option<ClusterSpec> {
-        let groups = text.split(',').map(NodeGroup::parse).collect::<Option<Vec<_>>>();
-        if groups.is_none() {
+    fn cluster_spec(&mut self, values: &Values<'_>, text: &str) -> Option<ClusterSpec> {
+        let spec = ClusterSpec::parse(text).ok();
+        if spec.is_none() {
             let found = Scalar { text: text.to_owned(), plain: true }.shown();
             let allowed =
                 "NODESxGPUSxTYPE with commas between, such as 4x4xt4,1x8xa100, or a .yaml file that says so";
             self.wrong(values.place("cluster"), "cluster", bad(found, allowed));
         }
-        groups.map(|groups| ClusterSpec { groups })
+        spec
     }
 }
 
 fn scheduler(values: &Values<'_>) -> Option<SchedulerSettings> {
     Some(SchedulerSettings {
-        policy: Policy::from_name(values.text("policy")?)?,
+        policy: values.text("policy")?.parse().ok()?,
         interval: values.duration("interval")?,
         immediate: values.flag("immediate")?,
         p: values.number("p")?,

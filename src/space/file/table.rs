@@ -1,6 +1,7 @@
 //! The keys of study files: what the reader accepts, and what the schema describes.
 
-use super::settings::{Algorithm, Direction, Policy, ScalingRule, StoppingRule};
+use super::settings::{Algorithm, Direction, StoppingRule};
+use crate::{alloc::PolicyKind, goodput::LrRule};
 
 /// A key of a mapping.
 #[derive(Debug)]
@@ -100,12 +101,7 @@ pub(super) const TRIAL: &[Field] = &[
         None,
         "A fixed batch for each GPU; by default it is adapted to the training",
     ),
-    field(
-        "scaling",
-        Kind::OneOf(ScalingRule::NAMES),
-        Some("adascale"),
-        "How the learning rate follows the batch",
-    ),
+    field("scaling", Kind::OneOf(LrRule::NAMES), Some("adascale"), "How the learning rate follows the batch"),
     field("checkpoint_interval", Kind::Duration, Some("5m"), "The time between two checkpoints"),
     field("min_gpus", COUNT, Some("1"), "The fewest GPUs of a running trial"),
     field("max_gpus", COUNT, None, "The most GPUs of a trial; no limit by default"),
@@ -140,7 +136,7 @@ pub(super) const EARLY_STOPPING: &[Field] = &[
 ];
 
 pub(super) const SCHEDULER: &[Field] = &[
-    field("policy", Kind::OneOf(Policy::NAMES), Some("goodput"), "How GPUs are divided"),
+    field("policy", Kind::OneOf(PolicyKind::NAMES), Some("goodput"), "How GPUs are divided"),
     field(
         "interval",
         Kind::Duration,

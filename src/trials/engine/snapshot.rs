@@ -4,12 +4,12 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use super::{ActiveTrial, Engine, Refit, state};
 use crate::{
-    alloc::{self, Allocation, Cluster, Fairness, Problem, TrialRequest},
+    alloc::{self, Allocation, Cluster, Fairness, PolicyKind, Problem, TrialRequest},
     goodput::{
         BatchLimits, BatchMode, BatchPlan, Curve, Error, GoodputModel, GoodputTable, NoiseScale, Shape,
     },
     ids::{SlotId, TrialId},
-    space::{Policy, Study, TrialSettings},
+    space::{Study, TrialSettings},
     trials::weigh,
 };
 
@@ -131,7 +131,7 @@ impl TrialSnapshot {
         let TrialSettings { min_gpus, max_gpus, .. } = study.trial;
         let most = max_gpus.unwrap_or(u32::MAX).min(limits.max_gpus()).max(min_gpus);
         // What a user asks for does not wait until it was explored.
-        let asked_for = matches!(study.scheduler.policy, Policy::Static | Policy::Tiresias);
+        let asked_for = matches!(study.scheduler.policy, PolicyKind::Static | PolicyKind::Tiresias);
         let cap = match &self.fit {
             _ if asked_for => most,
             Some(fit) => fit.cap.clamp(min_gpus, most),
@@ -150,7 +150,7 @@ impl TrialSnapshot {
             reallocations: self.reallocations,
             realloc_delay_s: self.delay_s,
             // Pollux goes by the past of a trial.
-            horizon_s: (study.scheduler.policy != Policy::Pollux).then_some(self.horizon_s),
+            horizon_s: (study.scheduler.policy != PolicyKind::Pollux).then_some(self.horizon_s),
             attained_gpu_s: self.attained_gpu_s,
             requested_gpus: share.min(most),
             remaining_examples: self.remaining_epochs,
