@@ -9,7 +9,13 @@ use super::{
     message::{EngineInput, GroupCommand, Launch},
     supervisor::TrialRunners,
 };
-use crate::{ids::TrialId, space::Study, store::Folder, wire::Task};
+use crate::{
+    ids::TrialId,
+    space::Study,
+    store::Folder,
+    trials::{Execution, trial_seed},
+    wire::Task,
+};
 
 /// Makes groups, and hands orders to them.
 pub(super) struct Elastic {
@@ -36,7 +42,7 @@ impl Elastic {
             trial: launch.trial.0,
             trainable: self.trainable.clone(),
             params,
-            seed: self.study.search.seed.wrapping_add(u64::from(launch.trial.0)),
+            seed: trial_seed(self.study.search.seed, launch.trial, Execution::Live),
             epochs: trial.epochs,
             initial_batch: trial.initial_batch,
             lr_rule: trial.scaling.name().to_owned(),

@@ -59,7 +59,8 @@ pub(crate) struct TrialData {
     pub(crate) fair_goodput: f64,
     pub(crate) attained_gpu_s: f64,
     pub(crate) requested_gpus: u32,
-    pub(crate) remaining_examples: f64,
+    /// In the unit of the problem; 0 if unknown.
+    pub(crate) remaining: f64,
     /// Speedup without the re-allocation factor by pool, tier and GPUs - 1; 0 where the trial cannot run.
     speedups: Vec<[Vec<f64>; Tier::COUNT]>,
 }
@@ -218,7 +219,7 @@ fn compile(
         fair_goodput: fair,
         attained_gpu_s: trial.attained_gpu_s,
         requested_gpus: trial.requested_gpus,
-        remaining_examples: trial.remaining_examples,
+        remaining: trial.remaining.amount(),
         speedups,
     }
 }

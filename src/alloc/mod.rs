@@ -33,5 +33,5 @@ pub use self::{
         GoodputOptions, GoodputPolicy, OptimusPolicy, Policy, PolicyKind, PolluxOptions, PolluxPolicy,
         StaticPolicy, TiresiasPolicy,
     },
-    problem::{Problem, TrialRequest},
+    problem::{Problem, RemainingWork, TrialRequest},
 };

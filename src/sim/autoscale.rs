@@ -36,7 +36,7 @@ impl Default for Thresholds {
 /// The use of GPUs is what all of them bring, relative to as many single ones: `max GOODPUT(a) / (SUM(a) max GOODPUT(1))`.
 ///
 /// ```
-/// use pollux_tune::{goodput::*, sim::{Thresholds, wanted_nodes}};
+/// use pollux_tune::{goodput::*, ids::*, sim::{Thresholds, wanted_nodes}};
 /// let sync = [SyncCost { alpha_s: 0.01, beta_s: 0.0 }, SyncCost { alpha_s: 0.1, beta_s: 0.0 }];
 /// let params = ThroughputParams::new(ComputeCost { alpha_s: 0.01, beta_s: 0.001 }, sync, 1.0)?;
 /// let limits = BatchLimits::new(64, BatchMode::Adaptive { max: 4096 }, 1, 128)?;

@@ -2,7 +2,7 @@
 
 use super::{Application, Error, JobSpec, Rules, Settings, StepTime, agent::Agent, run::adapts};
 use crate::{
-    alloc::{Allocation, Cluster},
+    alloc::{Allocation, Cluster, RemainingWork},
     goodput::{BatchPlan, NoiseScale, Shape},
     ids::GpuType,
 };
@@ -128,11 +128,11 @@ impl<'a> Job<'a> {
         self.choose_batch()
     }
 
-    /// Examples, at the efficiency of the initial batch, until all epochs are done.
-    pub(super) fn remaining_examples(&self) -> f64 {
+    /// What is left until all epochs are done.
+    pub(super) fn remaining(&self) -> RemainingWork {
         let application = self.application();
         let left = application.progress_after(application.epochs()) - self.progress;
-        left * f64::from(application.initial_batch())
+        RemainingWork::Examples(left * f64::from(application.initial_batch()))
     }
 
     /// How much of its training is done, from 0 to 1; none at its beginning.

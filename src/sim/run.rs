@@ -16,7 +16,7 @@ use super::{
 use crate::{
     alloc::{
         Allocation, Cluster, Fairness, Policy, PolicyKind, PolluxOptions, PolluxPolicy, Problem,
-        SpeedupRules, TrialRequest,
+        RemainingWork, SpeedupRules, TrialRequest,
     },
     goodput::{BatchPlan, Curve, GoodputTable, Shape},
     ids::{GpuType, NodeId, TrialId},
@@ -357,7 +357,7 @@ impl<'a> Run<'a> {
             PolicyKind::Goodput | PolicyKind::Pollux => {
                 let mut request = job.agent.request(id, cluster, fair_gpus)?;
                 if job.agent.is_profiled() {
-                    request.remaining_examples = job.remaining_examples();
+                    request.remaining = job.remaining();
                 }
                 Ok(if alone { TrialRequest { max_gpus: 1, ..request } } else { request })
             }
@@ -366,11 +366,8 @@ impl<'a> Run<'a> {
                 let table = table.get_or_insert_with(|| Arc::new(true_table(spec, cluster, rules)));
                 let max_gpus = if alone { 1 } else { u32::MAX };
                 let left = spec.application.iterations_after(job.epoch, spec.requested_batch).max(1.0);
-                Ok(TrialRequest {
-                    max_gpus,
-                    remaining_examples: left,
-                    ..TrialRequest::new(id, table.clone())
-                })
+                let remaining = RemainingWork::Iterations(left);
+                Ok(TrialRequest { max_gpus, remaining, ..TrialRequest::new(id, table.clone()) })
             }
             PolicyKind::Static | PolicyKind::Tiresias => {
                 let table = &mut self.tables[index];

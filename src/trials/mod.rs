@@ -13,9 +13,11 @@ pub mod engine;
 mod group;
 mod promise;
 mod search;
+mod seed;
 pub mod stopping;
 
 pub use group::{Group, GroupAction};
 pub use promise::{promise_weight, weigh};
 pub use search::{End, Error, Fact, Search, State, Trial};
+pub use seed::{Execution, trial_seed};
 pub use stopping::Verdict;

@@ -1,7 +1,7 @@
 //! Random allocation problems, for the tests of all policies.
 
 use pollux_tune::{
-    alloc::{Allocation, Cluster, Fairness, Node, Problem, TrialRequest},
+    alloc::{Allocation, Cluster, Fairness, Node, Problem, RemainingWork, TrialRequest},
     goodput::{Curve, GoodputTable, Shape},
     ids::{GpuType, NodeId, TrialId},
 };
@@ -132,7 +132,7 @@ fn build(nodes: &[(u32, u32, u32)], drafts: &[Draft], avoid_interference: bool) 
             realloc_delay_s: draft.realloc_delay_s,
             attained_gpu_s: draft.attained_gpu_s,
             requested_gpus: draft.requested_gpus,
-            remaining_examples: draft.remaining_examples,
+            remaining: RemainingWork::Examples(draft.remaining_examples),
             ..TrialRequest::new(TrialId(7 * index as u32), table(draft))
         }
     });

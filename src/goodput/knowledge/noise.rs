@@ -2,7 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use crate::goodput::{Error, NoiseScale};
+use crate::{
+    goodput::{Error, NoiseScale},
+    ids::TrialId,
+};
 
 /// Progress on an axis on which the noise scale is smooth: fine at the start, logarithmic later.
 fn position(progress_epochs: f64) -> f64 {
@@ -74,7 +77,7 @@ pub(super) struct NoiseCurve {
 impl NoiseCurve {
     /// The curve of a study: `ln phi = curve(progress) + offset(trial)`. Offsets keep the curve smooth where
     /// some trials end, since those that go on are not a random choice.
-    pub(super) fn fit(tracks: &BTreeMap<u32, Track>) -> Self {
+    pub(super) fn fit(tracks: &BTreeMap<TrialId, Track>) -> Self {
         let mut curve = Self::default();
         for round in 0..ROUNDS {
             let mut sums: BTreeMap<u32, (f64, f64)> = BTreeMap::new();

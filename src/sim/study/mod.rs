@@ -22,7 +22,11 @@ use crate::{
     goodput::BatchPlan,
     ids::{SlotId, TrialId},
     space::{Direction, Program, Study},
-    trials::engine::{Checkpoint, Command, Engine, Input, Metrics, Outcome, Report, Services, TrialKind},
+    trials::{
+        Execution,
+        engine::{Checkpoint, Command, Engine, Input, Metrics, Outcome, Report, Services, TrialKind},
+        trial_seed,
+    },
 };
 
 /// Where a study is simulated.
@@ -215,7 +219,7 @@ impl Run<'_> {
         match command {
             Command::Launch { trial, generation, slots, params, batch, checkpoint } => {
                 let params = serde_json::to_value(&params).unwrap_or_default();
-                let seed = self.study.search.seed.wrapping_mul(1_000_003).wrapping_add(u64::from(trial.0));
+                let seed = trial_seed(self.study.search.seed, trial, Execution::Simulated);
                 let params = params.as_object().cloned().unwrap_or_default();
                 let modelled = Modelled::new(self.trainable, &params, seed, self.study.trial.epochs)?;
                 let epochs = checkpoint.map_or(0.0, |checkpoint| checkpoint.epochs);

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use super::{ActiveTrial, Engine, Refit, state};
 use crate::{
-    alloc::{self, Allocation, Cluster, Fairness, PolicyKind, Problem, TrialRequest},
+    alloc::{self, Allocation, Cluster, Fairness, PolicyKind, Problem, RemainingWork, TrialRequest},
     goodput::{
         BatchLimits, BatchMode, BatchPlan, Curve, Error, GoodputModel, GoodputTable, NoiseScale, Shape,
     },
@@ -106,11 +106,11 @@ impl AllocationSnapshot {
         for candidate in &self.trials {
             requests.push(candidate.request(study, &self.cluster, limits, share)?);
         }
-        let promises: BTreeMap<_, _> =
-            self.trials.iter().map(|candidate| (candidate.id, candidate.promise)).collect();
-        weigh(&mut requests, study.scheduler.promise_weighting, |id| {
-            promises.get(&id).copied().unwrap_or(1.0)
-        });
+        if study.scheduler.promise_weighting {
+            let promises: BTreeMap<_, _> =
+                self.trials.iter().map(|candidate| (candidate.id, candidate.promise)).collect();
+            weigh(&mut requests, |id| promises.get(&id).copied().unwrap_or(1.0));
+        }
         Ok(Problem {
             cluster: self.cluster.clone(),
             trials: requests,
@@ -153,7 +153,7 @@ impl TrialSnapshot {
             horizon_s: (study.scheduler.policy != PolicyKind::Pollux).then_some(self.horizon_s),
             attained_gpu_s: self.attained_gpu_s,
             requested_gpus: share.min(most),
-            remaining_examples: self.remaining_epochs,
+            remaining: RemainingWork::Epochs(self.remaining_epochs),
             ..TrialRequest::new(id, Arc::new(table))
         })
     }
