@@ -294,6 +294,8 @@ fn names_are_those_of_the_modules_they_choose_from() {
         let study = read(&format!("{MINIMAL}trial: {{scaling: {name}}}")).unwrap();
         assert_eq!(study.trial.scaling.name(), *name);
     }
+    let old = read(&format!("{MINIMAL}search: {{algorithm: quasi}}")).unwrap();
+    assert_eq!(old.search.algorithm, Algorithm::Halton, "its earlier name");
     let cluster = read(&format!("{MINIMAL}cluster: 2x8xA100, 4x4xt4")).unwrap().cluster.unwrap();
     assert_eq!(Cluster::parse(&cluster.to_string()).unwrap().total_gpus(), 32);
     assert_eq!(cluster.to_string(), "2x8xa100,4x4xt4");

@@ -164,16 +164,16 @@ impl Cluster {
         self.nodes.values().map(|node| node.gpus).fold(0, u32::saturating_add)
     }
 
-    /// For each GPU type, the GPUs of its largest node, and how many of its GPUs a trial could have that may have `most`:
+    /// For each GPU type, the GPUs of its largest node, and how many of its GPUs a trial could have that may have `max_gpus`:
     /// what [`GoodputModel::table`](crate::goodput::GoodputModel::table) takes.
-    pub fn room(&self, most: u32) -> impl Iterator<Item = (GpuType, u32, u32)> + use<> {
+    pub fn room(&self, max_gpus: u32) -> impl Iterator<Item = (GpuType, u32, u32)> + use<> {
         let mut by_type: BTreeMap<GpuType, (u32, u32)> = BTreeMap::new();
         for node in self.nodes.values() {
             let (largest, total) = by_type.entry(node.gpu_type.clone()).or_default();
             *largest = node.gpus.max(*largest);
             *total = total.saturating_add(node.gpus);
         }
-        by_type.into_iter().map(move |(gpu_type, (largest, total))| (gpu_type, largest, total.min(most)))
+        by_type.into_iter().map(move |(gpu_type, (largest, total))| (gpu_type, largest, total.min(max_gpus)))
     }
 }
 

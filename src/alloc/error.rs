@@ -37,7 +37,7 @@ pub enum Error {
     BadLimits {
         /// The trial.
         trial: TrialId,
-        /// Its least number of GPUs.
+        /// Its smallest number of GPUs.
         min: u32,
         /// Its largest number of GPUs.
         max: u32,

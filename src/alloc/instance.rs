@@ -81,7 +81,7 @@ impl TrialData {
     }
 
     /// The largest number of GPUs it could use in a pool.
-    pub(crate) fn most(&self, pool: usize) -> u32 {
+    pub(crate) fn largest_in(&self, pool: usize) -> u32 {
         Tier::ALL.map(|tier| self.largest(pool, tier)).into_iter().max().unwrap_or(0)
     }
 }

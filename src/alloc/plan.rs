@@ -31,7 +31,7 @@ pub enum Reason {
     Preempted,
     /// No GPUs are left for it.
     Waiting,
-    /// Its least number of GPUs is more than any pool of one GPU type has.
+    /// Its minimum number of GPUs is more than any pool of one GPU type has.
     TooLarge,
     /// It cannot run on any GPU type of the cluster.
     CannotRun,

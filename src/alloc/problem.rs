@@ -125,7 +125,7 @@ impl TrialRequest {
         number("the horizon in seconds", self.horizon_s.unwrap_or(0.0), false)?;
         number("the attained GPU time in seconds", self.attained_gpu_s, false)?;
         number("the remaining work", self.remaining.amount(), false)?;
-        number("the least number of GPUs", f64::from(self.min_gpus), true)?;
+        number("the minimum number of GPUs", f64::from(self.min_gpus), true)?;
         if self.min_gpus > self.max_gpus {
             return Err(Error::BadLimits { trial: self.id, min: self.min_gpus, max: self.max_gpus });
         }

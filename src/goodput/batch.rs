@@ -41,7 +41,7 @@ impl BatchLimits {
     /// the memory of this GPU type.
     pub fn new(initial: u32, mode: BatchMode, per_gpu_min: u32, per_gpu_max: u32) -> Result<Self, Error> {
         Error::check_positive("the initial batch size", f64::from(initial))?;
-        Error::check_positive("the least per-GPU batch size", f64::from(per_gpu_min))?;
+        Error::check_positive("the smallest per-GPU batch size", f64::from(per_gpu_min))?;
         let ordered = |lower, lower_value: u32, upper, upper_value: u32| {
             if lower_value <= upper_value {
                 return Ok(());
@@ -49,7 +49,12 @@ impl BatchLimits {
             let (lower_value, upper_value) = (lower_value.into(), upper_value.into());
             Err(Error::BadLimits { lower, lower_value, upper, upper_value })
         };
-        ordered("the least per-GPU batch size", per_gpu_min, "the largest per-GPU batch size", per_gpu_max)?;
+        ordered(
+            "the smallest per-GPU batch size",
+            per_gpu_min,
+            "the largest per-GPU batch size",
+            per_gpu_max,
+        )?;
         match mode {
             BatchMode::Adaptive { max } => {
                 ordered("the initial batch size", initial, "the maximum batch size", max)?;
@@ -87,7 +92,7 @@ impl BatchLimits {
         Self { sampled: true, ..self }
     }
 
-    /// The most GPUs that can share the largest batch.
+    /// The largest number of GPUs that can share the largest batch.
     #[must_use]
     pub const fn max_gpus(&self) -> u32 {
         match self.mode {
@@ -343,15 +348,15 @@ impl<'a> Search<'a> {
         }
         // The bound is over all real batches that the limits allow, beyond the whole ones.
         let unit = unit as f64;
-        let least = (f64::from(self.limits.initial) / unit).max(f64::from(self.limits.per_gpu_min));
-        let most = (f64::from(self.max) / unit).min(f64::from(self.limits.per_gpu_max));
-        if self.slope(least, accumulation) <= 0.0 {
-            return Some((self.at(low, accumulation), self.goodput(least, accumulation)));
+        let smallest = (f64::from(self.limits.initial) / unit).max(f64::from(self.limits.per_gpu_min));
+        let largest = (f64::from(self.max) / unit).min(f64::from(self.limits.per_gpu_max));
+        if self.slope(smallest, accumulation) <= 0.0 {
+            return Some((self.at(low, accumulation), self.goodput(smallest, accumulation)));
         }
-        if self.slope(most, accumulation) >= 0.0 {
-            return Some((self.at(high, accumulation), self.goodput(most, accumulation)));
+        if self.slope(largest, accumulation) >= 0.0 {
+            return Some((self.at(high, accumulation), self.goodput(largest, accumulation)));
         }
-        let root = self.root(least, most, accumulation);
+        let root = self.root(smallest, largest, accumulation);
         let below = self.at((root as u32).clamp(low, high), accumulation);
         let above = self.at((root as u32 + 1).clamp(low, high), accumulation);
         let found = if above.goodput > below.goodput { above } else { below };

@@ -38,7 +38,7 @@ pub(super) struct Agent {
 struct Known {
     seen: Seen,
     params: ThroughputParams,
-    /// The most GPUs it had there.
+    /// The largest number of GPUs it had there.
     largest_gpus: u32,
 }
 
@@ -112,8 +112,8 @@ impl Agent {
             }
         };
         // Rounding up must not exceed the largest batch.
-        let most = self.application.max_batch() / (shape.gpus() * (plan.accumulation + 1));
-        Some(BatchPlan { per_gpu: plan.per_gpu.min(most), ..plan }).filter(|plan| plan.per_gpu > 0)
+        let max = self.application.max_batch() / (shape.gpus() * (plan.accumulation + 1));
+        Some(BatchPlan { per_gpu: plan.per_gpu.min(max), ..plan }).filter(|plan| plan.per_gpu > 0)
     }
 
     /// Takes note of a step, and learns from it what is new.
@@ -193,9 +193,11 @@ impl Agent {
         let cap = largest.saturating_mul(2).max(1).min(cluster.total_gpus());
         if self.rules == Rules::Osdi21 {
             // Their fair share is on one node, however large, and does not end at the cap.
-            let most = cap.max(fair_gpus);
-            let room =
-                self.application.room(cluster, most).map(|(gpu_type, _, total)| (gpu_type, most, total));
+            let max_gpus = cap.max(fair_gpus);
+            let room = self
+                .application
+                .room(cluster, max_gpus)
+                .map(|(gpu_type, _, total)| (gpu_type, max_gpus, total));
             return Ok(TrialRequest { max_gpus: cap, ..TrialRequest::new(id, model.table(room)?) });
         }
         let table = model.table(self.application.room(cluster, cap))?;

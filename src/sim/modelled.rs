@@ -82,9 +82,9 @@ impl Modelled {
     /// batches have come elsewhere by then.
     #[must_use]
     pub fn noise_at(&self, epochs: f64, batch: u32) -> NoiseScale {
-        let most = self.application.epochs();
-        let epoch = (self.progress(epochs) * most as f64) as usize;
-        self.application.noise(epoch.min(most - 1), batch)
+        let last = self.application.epochs();
+        let epoch = (self.progress(epochs) * last as f64) as usize;
+        self.application.noise(epoch.min(last - 1), batch)
     }
 
     /// `accuracy` and `loss` after some statistical epochs.
@@ -123,9 +123,9 @@ impl Modelled {
     #[must_use]
     pub fn batch_limits(&self, gpu_type: &GpuType) -> Option<BatchLimits> {
         let measured = self.application.batch_limits(gpu_type)?;
-        let most = (f64::from(measured.per_gpu_max()) / self.width).floor().max(1.0) as u32;
+        let max = (f64::from(measured.per_gpu_max()) / self.width).floor().max(1.0) as u32;
         let mode = BatchMode::Adaptive { max: self.application.max_batch() };
-        BatchLimits::new(measured.initial(), mode, measured.per_gpu_min().min(most), most).ok()
+        BatchLimits::new(measured.initial(), mode, measured.per_gpu_min().min(max), max).ok()
     }
 
     /// What it trains.
@@ -198,8 +198,8 @@ mod tests {
         assert!(
             time(narrow, 8.0) > 0.9 * time(same, 8.0) && time(narrow, 2048.0) < 0.35 * time(same, 2048.0)
         );
-        let most = trials.map(|trial| trial.batch_limits(&a100()).unwrap().per_gpu_max());
-        assert_eq!(most, [8192, 4096, 2048]);
+        let max = trials.map(|trial| trial.batch_limits(&a100()).unwrap().per_gpu_max());
+        assert_eq!(max, [8192, 4096, 2048]);
     }
 
     #[test]

@@ -121,10 +121,10 @@ impl Settings {
         let known: BTreeMap<GpuType, u32> =
             workload.jobs().iter().flat_map(|job| measured(job.application)).collect();
         for (gpu_type, node_gpus, _) in self.cluster.room(u32::MAX) {
-            if known.get(&gpu_type).is_none_or(|&most| node_gpus > most) {
+            if known.get(&gpu_type).is_none_or(|&max| node_gpus > max) {
                 let allowed: Vec<String> = known
                     .iter()
-                    .map(|(gpu_type, most)| format!("{gpu_type} with up to {most} GPUs in a node"))
+                    .map(|(gpu_type, max)| format!("{gpu_type} with up to {max} GPUs in a node"))
                     .collect();
                 let nodes = format!("nodes with {node_gpus} GPUs of type {gpu_type}");
                 return Err(Error::BadCluster { nodes, allowed: allowed.join(", ") });
@@ -464,19 +464,19 @@ fn true_table(spec: &JobSpec, cluster: &Cluster, rules: Rules) -> GoodputTable {
     let mut table = GoodputTable::new();
     for (gpu_type, largest, total) in spec.application.room(cluster, u32::MAX) {
         let Some(limits) = spec.application.batch_limits(&gpu_type) else { continue };
-        let most = total.min(spec.requested_batch / limits.per_gpu_min());
+        let max_gpus = total.min(spec.requested_batch / limits.per_gpu_min());
         let rate = |shape: Shape| {
             let gpus = shape.gpus();
             // A quirk of the authors' oracle: on one GPU it counts with one accumulation pass at least.
             let passes = if rules == Rules::Osdi21 && gpus == 1 { 2 } else { 1 };
             let plan = BatchPlan::split(spec.requested_batch, gpus, limits.per_gpu_max(), passes);
-            let most = spec.application.max_batch() / (gpus * (plan.accumulation + 1));
+            let max = spec.application.max_batch() / (gpus * (plan.accumulation + 1));
             let mut placement = vec![largest; (gpus / largest) as usize];
             placement.extend(Some(gpus % largest).filter(|rest| *rest > 0));
-            let time = spec.application.step_time(&gpu_type, &placement, plan.per_gpu.min(most));
+            let time = spec.application.step_time(&gpu_type, &placement, plan.per_gpu.min(max));
             time.map_or(0.0, |time| 1.0 / time.with_accumulation_s(plan.accumulation))
         };
-        if let Ok(curve) = Curve::build(most, largest, rate) {
+        if let Ok(curve) = Curve::build(max_gpus, largest, rate) {
             table.insert(gpu_type, curve);
         }
     }

@@ -100,13 +100,13 @@ impl StepTimes {
         self.per_gpu
     }
 
-    /// The most GPUs that were measured together.
+    /// The largest number of GPUs that were measured together.
     #[must_use]
     pub const fn gpus_max(&self) -> u32 {
         self.gpus_max
     }
 
-    /// The most GPUs of one node that were measured.
+    /// The largest number of GPUs of one node that were measured.
     #[must_use]
     pub fn node_gpus_max(&self) -> u32 {
         self.placements.keys().flatten().copied().max().unwrap_or(0)

@@ -9,9 +9,9 @@ use crate::{
 /// So many trials are chosen by a model of the results.
 const MODELLED: usize = 600;
 /// With more parameters than that, there is no such model.
-const MOST_PARAMETERS: usize = 30;
+const MAX_PARAMETERS: usize = 30;
 /// Nor with more trials at a time.
-const MOST_PARALLEL: u32 = 64;
+const MAX_PARALLEL: u32 = 64;
 
 /// The suggester that does best in most studies: [`Gp`] for the first 600 trials, [`Tpe`] after them, and [`Tpe`]
 /// alone where there are more than 30 parameters or more than 64 trials at a time. `docs/search.md` says why.
@@ -42,7 +42,7 @@ impl Auto {
     /// A search of a space with so many trials at a time.
     #[must_use]
     pub fn new(dims: Dims, parallel: u32) -> Self {
-        let modelled = dims.len() <= MOST_PARAMETERS && parallel <= MOST_PARALLEL;
+        let modelled = dims.len() <= MAX_PARAMETERS && parallel <= MAX_PARALLEL;
         let first = modelled.then(|| Gp::new(dims.clone()));
         Self { first, then: Tpe::new(dims), left: MODELLED }
     }

@@ -10,7 +10,7 @@ use crate::space::Dim;
 /// Up to so many ordered cells have their probabilities in a table; more are as good as a continuum.
 const TABLE: u64 = 64;
 /// Kernels are at least so wide compared to a cell: then its neighbours have a chance.
-const LEAST_CELLS: f64 = 0.25;
+const MIN_CELLS: f64 = 0.25;
 /// More trials than that do not make the narrowest kernel any narrower ("magic clipping").
 const NARROWEST: f64 = 100.0;
 
@@ -110,8 +110,8 @@ impl Smooth {
     fn new(dim: Dim, values: &[f64], dims: usize, widths: &Widths) -> Self {
         let count = dim.cells().map(|count| count as f64);
         let centre = |value: f64| count.map_or(value, |count| (value + 0.5) / count);
-        let least = count.map_or(0.0, |count| LEAST_CELLS / count);
-        let sd = bandwidth(values.iter().map(|&value| centre(value)), dims, widths).max(least);
+        let min = count.map_or(0.0, |count| MIN_CELLS / count);
+        let sd = bandwidth(values.iter().map(|&value| centre(value)), dims, widths).max(min);
         let log_prior = count.map_or(0.0, |count| -log(count));
         let peak = log_peak(sd) + log_prior;
         let steepness = 0.5 / (sd * sd);
@@ -154,7 +154,7 @@ impl Cells {
     fn ordered(dim: Dim, count: u32, values: &[f64], dims: usize, widths: &Widths) -> Self {
         let width = f64::from(count).recip();
         let sd = bandwidth(values.iter().map(|value| (value + 0.5) * width), dims, widths);
-        let sd = sd.max(LEAST_CELLS * width);
+        let sd = sd.max(MIN_CELLS * width);
         let reach = |cells: u32| {
             let distance = f64::from(cells) * width;
             log(mass((distance - 0.5 * width) / sd, (distance + 0.5 * width) / sd).max(f64::MIN_POSITIVE))

@@ -81,7 +81,7 @@ pub(super) struct History {
     /// With several objectives, the rows that ran to their end.
     fronts: Fronts,
     /// Rows with a result, in the order of the results.
-    told: Vec<u32>,
+    with_result: Vec<u32>,
     failed: usize,
     /// Rows that say nothing, in the order of their ends.
     cancelled: Vec<usize>,
@@ -113,7 +113,7 @@ impl History {
             merits: Vec::new(),
             ranked: Vec::new(),
             fronts: Fronts::new(objectives),
-            told: Vec::new(),
+            with_result: Vec::new(),
             failed: 0,
             cancelled: Vec::new(),
             tried: finite.then(BTreeSet::new),
@@ -159,8 +159,8 @@ impl History {
     }
 
     /// Rows with a result, in the order of the results.
-    pub(super) fn told(&self) -> &[u32] {
-        &self.told
+    pub(super) fn results(&self) -> &[u32] {
+        &self.with_result
     }
 
     /// Whether a trial is better than another; both have results.
@@ -219,7 +219,7 @@ impl History {
     pub(super) fn tell(&mut self, id: TrialId, outcome: &Outcome) -> Result<(), Error> {
         let row = *self.rows.get(&id).ok_or(Error::UnknownTrial(id))?;
         if self.merits[row].is_some() {
-            return Err(Error::AlreadyTold(id));
+            return Err(Error::DuplicateResult(id));
         }
         let merit = Merit::of(id, outcome, self.objectives())?;
         self.failed += usize::from(merit == Merit::Failed);
@@ -228,7 +228,7 @@ impl History {
             self.cancelled.push(row);
             return Ok(());
         }
-        self.told.push(row as u32);
+        self.with_result.push(row as u32);
         if let (Merit::Several, Outcome::Done(values)) = (merit, outcome) {
             self.fronts.insert(row as u32, values);
             return Ok(());
@@ -307,6 +307,6 @@ mod tests {
         let two = Outcome::Done(vec![1.0, 2.0]);
         assert_eq!(history.tell(id, &two), Err(Error::Objectives { trial: id, given: 2, expected: 1 }));
         assert_eq!(history.tell(id, &Outcome::Failed), Ok(()));
-        assert_eq!(history.tell(id, &Outcome::Failed), Err(Error::AlreadyTold(id)));
+        assert_eq!(history.tell(id, &Outcome::Failed), Err(Error::DuplicateResult(id)));
     }
 }

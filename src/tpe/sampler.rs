@@ -1,17 +1,15 @@
 use rand_chacha::ChaCha8Rng;
 
 use super::{
-    Error, Outcome, Suggester,
+    Error,
     distribution::Widths,
     draw::{feasible, uniform},
     history::History,
     parzen::Parzen,
     split::{Set, better, worse},
+    suggester::FromHistory,
 };
-use crate::{
-    ids::TrialId,
-    space::{Dims, Point},
-};
+use crate::space::{Dims, Point};
 
 /// Kernels of good trials.
 const BETTER: Widths = Widths { scale: 0.7, floor: 0.2, other: 0.5 };
@@ -40,14 +38,14 @@ pub struct TpeOptions {
     /// The share of trials that count as good; above 0, up to 1.
     pub good_share: f64,
     /// At most so many trials count as good; 1 or more.
-    pub most_good: usize,
+    pub max_good: usize,
     /// How many values each result has; 1 or more.
     pub objectives: usize,
 }
 
 impl Default for TpeOptions {
     fn default() -> Self {
-        Self { startup: 10, candidates: 24, good_share: 0.15, most_good: 50, objectives: 1 }
+        Self { startup: 10, candidates: 24, good_share: 0.15, max_good: 50, objectives: 1 }
     }
 }
 
@@ -56,7 +54,7 @@ impl TpeOptions {
         let counts = [
             ("the number of random trials", self.startup),
             ("the number of candidates", self.candidates),
-            ("the most good trials", self.most_good),
+            ("the largest number of good trials", self.max_good),
         ];
         if let Some(&(what, count)) = counts.iter().find(|(_, count)| *count == 0) {
             return Err(Error::OutOfRange { what, value: count as f64, allowed: "1 or more" });
@@ -138,23 +136,9 @@ impl Tpe {
         Self::with_options(dims, TpeOptions { objectives, ..TpeOptions::default() })
     }
 
-    fn choose(&self, rng: &mut ChaCha8Rng) -> Result<Point, Error> {
-        let dims = self.history.dims();
-        let found = if self.history.informative() < self.options.startup {
-            let tries = REPLACEMENTS * self.options.candidates;
-            (0..tries).map(|_| uniform(dims, rng)).find(|point| self.history.is_worth_it(point))
-        } else {
-            self.most_promising(rng)
-        };
-        match found {
-            Some(point) => Ok(point),
-            None => feasible(dims, uniform(dims, rng), rng),
-        }
-    }
-
     /// The candidate with the largest l / g.
-    fn most_promising(&self, rng: &mut ChaCha8Rng) -> Option<Point> {
-        let good = better(&self.history, self.options.good_share, self.options.most_good);
+    fn best_candidate(&self, rng: &mut ChaCha8Rng) -> Option<Point> {
+        let good = better(&self.history, self.options.good_share, self.options.max_good);
         let g = self.model(&worse(&self.history, &good), &WORSE);
         let l = self.model(&good, &BETTER);
         let dims = self.history.dims();
@@ -166,7 +150,7 @@ impl Tpe {
                 continue;
             }
             let promise = l.log_density(&point, &mut scratch) - g.log_density(&point, &mut scratch);
-            if best.as_ref().is_none_or(|(least, _)| promise > *least) {
+            if best.as_ref().is_none_or(|(max, _)| promise > *max) {
                 best = Some((promise, point));
             }
             judged += 1;
@@ -183,23 +167,24 @@ impl Tpe {
     }
 }
 
-impl Suggester for Tpe {
-    fn name(&self) -> &'static str {
-        "tpe"
+impl FromHistory for Tpe {
+    const NAME: &'static str = "tpe";
+
+    fn history(&mut self) -> &mut History {
+        &mut self.history
     }
 
-    fn ask(&mut self, id: TrialId, rng: &mut ChaCha8Rng) -> Result<Point, Error> {
-        self.history.check_new(id)?;
-        let point = self.choose(rng)?;
-        self.history.insert(id, &point)?;
-        Ok(point)
-    }
-
-    fn insert(&mut self, id: TrialId, point: Point) -> Result<(), Error> {
-        self.history.insert(id, &point)
-    }
-
-    fn tell(&mut self, id: TrialId, outcome: Outcome) -> Result<(), Error> {
-        self.history.tell(id, &outcome)
+    fn choose(&mut self, rng: &mut ChaCha8Rng) -> Result<Point, Error> {
+        let dims = self.history.dims();
+        let found = if self.history.informative() < self.options.startup {
+            let tries = REPLACEMENTS * self.options.candidates;
+            (0..tries).map(|_| uniform(dims, rng)).find(|point| self.history.is_worth_it(point))
+        } else {
+            self.best_candidate(rng)
+        };
+        match found {
+            Some(point) => Ok(point),
+            None => feasible(dims, uniform(dims, rng), rng),
+        }
     }
 }

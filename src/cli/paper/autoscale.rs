@@ -22,7 +22,7 @@ const PAPER: [f64; 2] = [0.75, 1.06];
 pub(super) fn run() -> Result<Experiment, Error> {
     let imagenet = Application::get("imagenet").expect("its measurements come along");
     let gpu_type = GpuType::new("t4").expect("it is a name");
-    let cloud = Cloud { gpu_type, node_gpus: 4, most_nodes: 16, restart_s: 30.0 };
+    let cloud = Cloud { gpu_type, node_gpus: 4, max_nodes: 16, restart_s: 30.0 };
     let run = |by| autoscale(imagenet, &cloud, by, Thresholds::default()).map_err(Error::Simulation);
     let reports = [("goodput", run(ScaleBy::Goodput)?), ("throughput", run(ScaleBy::Throughput)?)];
     Ok(Experiment { csv: csv(&reports), figure: figure(&reports), page: markdown(&reports) })

@@ -87,8 +87,8 @@ impl ThroughputPrior {
             squares += weight(observation.steps) * error * error;
             total += weight(observation.steps);
         }
-        let most = (squares / total).recip();
-        Self { mean: self.mean, precision: self.precision.map(|precision| precision.min(most)) }
+        let max = (squares / total).recip();
+        Self { mean: self.mean, precision: self.precision.map(|precision| precision.min(max)) }
     }
 
     /// Whether all costs of a configuration are known.

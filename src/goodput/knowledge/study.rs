@@ -231,7 +231,7 @@ impl StudyKnowledge {
         NoiseScale::new(log_phi.exp()).ok()
     }
 
-    /// The most GPUs to give to a trial: twice what any trial of the study has used of this type (of any
+    /// The largest number of GPUs to give to a trial: twice what any trial of the study has used of this type (of any
     /// type, if none is given), so that each size is explored once per study, not once per trial (Pollux
     /// OSDI'21 section 4.1).
     #[must_use]

@@ -57,9 +57,9 @@ impl World {
         };
         range("the restart delay in seconds", self.realloc_s, 0.0, "0 to 86400")?;
         range("the time between two reports in seconds", self.report_s, 0.1, "0.1 to 86400")?;
-        let (asked, most) = (study.trial.min_gpus, self.cluster.total_gpus());
-        if asked > most {
-            let reason = format!("`trial.min_gpus` is {asked}, the cluster has {most} GPUs");
+        let (asked, total) = (study.trial.min_gpus, self.cluster.total_gpus());
+        if asked > total {
+            let reason = format!("`trial.min_gpus` is {asked}, the cluster has {total} GPUs");
             return Err(Error::CannotRun { job: "every trial".to_owned(), reason });
         }
         Ok(())

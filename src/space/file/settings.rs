@@ -55,8 +55,8 @@ named! {
         Gp = "gp",
         /// At random.
         Random = "random",
-        /// A quasi-random sequence.
-        Quasi = "quasi",
+        /// The quasi-random sequence of Halton.
+        Halton = "halton",
         /// Every combination.
         Grid = "grid",
     }
@@ -117,9 +117,9 @@ pub struct TrialSettings {
     pub scaling: LrRule,
     /// The time between two checkpoints.
     pub checkpoint_interval: Duration,
-    /// The fewest GPUs of a running trial.
+    /// The smallest number of GPUs of a running trial.
     pub min_gpus: u32,
-    /// The most GPUs.
+    /// The largest number of GPUs.
     pub max_gpus: Option<u32>,
     /// The longest a trial may take.
     pub timeout: Option<Duration>,

@@ -68,12 +68,7 @@ impl Study {
         text: &str,
         open: impl FnOnce(&str) -> Result<String, String>,
     ) -> Result<Self, Diagnostics> {
-        let mut reader = Reader::new(text);
-        let study = reader.study(text, open);
-        match study {
-            Some(study) if reader.is_clean() => Ok(study),
-            _ => Err(reader.finish(file)),
-        }
+        read(file, text, |reader| reader.study(text, open))
     }
 }
 
@@ -87,8 +82,8 @@ impl ClusterSpec {
     /// # Ok::<(), pollux_tune::space::Diagnostics>(())
     /// ```
     pub fn from_yaml(file: &str, text: &str) -> Result<Self, Diagnostics> {
-        let mut reader = Reader::new(text);
-        let cluster = reader.document(text).and_then(|node| {
+        read(file, text, |reader| {
+            let node = reader.document(text)?;
             let values = reader.section(&node, STUDY, "");
             let text = values.text("cluster");
             if text.is_none() {
@@ -96,11 +91,7 @@ impl ClusterSpec {
                 reader.wrong(values.place, "cluster", DiagnosticKind::Missing { allowed });
             }
             reader.cluster_spec(&values, text?)
-        });
-        match cluster {
-            Some(cluster) if reader.is_clean() => Ok(cluster),
-            _ => Err(reader.finish(file)),
-        }
+        })
     }
 }
 
@@ -114,15 +105,24 @@ impl Space {
     /// # Ok::<(), pollux_tune::space::Diagnostics>(())
     /// ```
     pub fn from_yaml(file: &str, text: &str) -> Result<Self, Diagnostics> {
-        let mut reader = Reader::new(text);
-        let space = reader.document(text).map(|node| {
+        read(file, text, |reader| {
+            let node = reader.document(text)?;
             let values = reader.section(&node, STUDY, "");
-            reader.space(&values)
-        });
-        match space {
-            Some(space) if reader.is_clean() => Ok(space),
-            _ => Err(reader.finish(file)),
-        }
+            Some(reader.space(&values))
+        })
+    }
+}
+
+/// What is found in the text of a file, if nothing is wrong with it.
+fn read<'t, T>(
+    file: &str,
+    text: &'t str,
+    find: impl FnOnce(&mut Reader<'t>) -> Option<T>,
+) -> Result<T, Diagnostics> {
+    let mut reader = Reader::new(text);
+    match find(&mut reader) {
+        Some(found) if reader.is_clean() => Ok(found),
+        _ => Err(reader.finish(file)),
     }
 }
 

@@ -21,12 +21,12 @@ pub(super) enum Kind {
     /// A program and its arguments.
     Words,
     Whole {
-        least: u64,
-        most: u64,
+        min: u64,
+        max: u64,
     },
     Number {
-        least: f64,
-        most: f64,
+        min: f64,
+        max: f64,
     },
     /// Above 0 and finite.
     Positive,
@@ -44,7 +44,7 @@ const fn field(key: &'static str, kind: Kind, default: Option<&'static str>, abo
     Field { key, about, kind, default }
 }
 
-const COUNT: Kind = Kind::Whole { least: 1, most: u32::MAX as u64 };
+const COUNT: Kind = Kind::Whole { min: 1, max: u32::MAX as u64 };
 
 pub(super) const STUDY: &[Field] = &[
     field(
@@ -104,7 +104,7 @@ pub(super) const TRIAL: &[Field] = &[
     field("scaling", Kind::OneOf(LrRule::NAMES), Some("adascale"), "How the learning rate follows the batch"),
     field("checkpoint_interval", Kind::Duration, Some("5m"), "The time between two checkpoints"),
     field("min_gpus", COUNT, Some("1"), "The fewest GPUs of a running trial"),
-    field("max_gpus", COUNT, None, "The most GPUs of a trial; no limit by default"),
+    field("max_gpus", COUNT, None, "The largest number of GPUs of a trial; no limit by default"),
     field("timeout", Kind::Duration, None, "The longest a trial may take; no limit by default"),
 ];
 
@@ -114,7 +114,7 @@ pub(super) const SEARCH: &[Field] = &[
     field("parallel", COUNT, Some("4"), "How many of them are active at a time"),
     field(
         "seed",
-        Kind::Whole { least: 0, most: (1 << 53) - 1 },
+        Kind::Whole { min: 0, max: (1 << 53) - 1 },
         Some("0"),
         "What all random choices follow from",
     ),
@@ -127,7 +127,7 @@ pub(super) const EARLY_STOPPING: &[Field] = &[
     field("grace", Kind::Positive, Some("1"), "Statistical epochs before the first decision"),
     field(
         "reduction",
-        Kind::Whole { least: 2, most: 1000 },
+        Kind::Whole { min: 2, max: 1000 },
         Some("3"),
         "For asha and hyperband: one in this many goes on at each rung",
     ),
@@ -149,7 +149,7 @@ pub(super) const SCHEDULER: &[Field] = &[
         Some("true"),
         "GPUs are divided as soon as something changes, not only at each interval",
     ),
-    field("p", Kind::Number { least: -20.0, most: 20.0 }, Some("-1"), "The fairness exponent of Pollux"),
+    field("p", Kind::Number { min: -20.0, max: 20.0 }, Some("-1"), "The fairness exponent of Pollux"),
     field("avoid_interference", Kind::Flag, Some("true"), "No two trials on several nodes share a node"),
     field(
         "knowledge_sharing",

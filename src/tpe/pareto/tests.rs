@@ -88,8 +88,8 @@ proptest! {
                 let set: Vec<&[f64]> = chosen[..count].iter().chain([&next]).map(|&at| front[at]).collect();
                 hypervolume(&set, &reference)
             };
-            let most = (0..front.len()).map(with).fold(0.0, f64::max);
-            prop_assert!(with(chosen[count]) >= most - 1e-9, "choice {count} of {chosen:?} from {front:?}");
+            let max = (0..front.len()).map(with).fold(0.0, f64::max);
+            prop_assert!(with(chosen[count]) >= max - 1e-9, "choice {count} of {chosen:?} from {front:?}");
         }
         let scaled: Vec<Vec<f64>> =
             front.iter().map(|result| result.iter().map(|value| 1024.0 * value - 512.0).collect()).collect();

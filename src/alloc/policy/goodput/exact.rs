@@ -98,7 +98,7 @@ impl<'a, 'b> Exact<'a, 'b> {
 
     /// Every row that fits and whose utility minus price is above `least`, up to exchanging like nodes, with utility
     /// minus price and utility; best first. Every row that is looked at counts.
-    fn rows(&mut self, trial: usize, least: f64) -> Vec<(f64, f64, Row)> {
+    fn rows(&mut self, trial: usize, min: f64) -> Vec<(f64, f64, Row)> {
         let instance = self.state.instance;
         let mut rows = Vec::new();
         let Some(menu) = &self.state.menus[trial] else { return rows };
@@ -120,7 +120,7 @@ impl<'a, 'b> Exact<'a, 'b> {
                 let utility = choices.utility(tier, gpus);
                 let reduced = price.mul_add(-f64::from(gpus), utility);
                 looked_at += 1;
-                if reduced > least && row != current && self.state.fits(row) {
+                if reduced > min && row != current && self.state.fits(row) {
                     rows.push((reduced, utility, row.clone()));
                 }
             });

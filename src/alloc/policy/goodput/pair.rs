@@ -218,7 +218,7 @@ impl Wish<'_> {
             pool: rest.first().map(|&(node, _)| state.instance.nodes[node].pool),
         };
         let avoid = state.instance.avoid_interference;
-        let least = self.dual.gains[trial] - self.slack;
+        let min = self.dual.gains[trial] - self.slack;
         for a in 0..=self.room[0] {
             for b in 0..=self.room[1] {
                 let gpus = [a, b];
@@ -237,7 +237,7 @@ impl Wish<'_> {
                     outside.pool.unwrap_or(0)
                 };
                 let price = self.dual.prices[pool] * f64::from(outside.gpus + a + b);
-                if utility > UNREACHED && (utility - price >= least || gpus == has) {
+                if utility > UNREACHED && (utility - price >= min || gpus == has) {
                     let distributed = outside.nodes + u32::from(a > 0) + u32::from(b > 0) > 1;
                     let spread =
                         if avoid && distributed { usize::from(a > 0) | usize::from(b > 0) << 1 } else { 0 };

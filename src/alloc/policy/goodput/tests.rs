@@ -163,8 +163,9 @@ fn ask(problem: &Problem) -> Plan {
     GoodputPolicy::default().allocate(problem, &mut ChaCha8Rng::seed_from_u64(0)).unwrap()
 }
 
-fn t4_trial(id: u32, most: u32, goodput: impl FnMut(crate::goodput::Shape) -> f64) -> TrialRequest {
-    let table = GoodputTable::from([(GpuType::new("t4").unwrap(), Curve::build(most, 4, goodput).unwrap())]);
+fn t4_trial(id: u32, max_gpus: u32, goodput: impl FnMut(crate::goodput::Shape) -> f64) -> TrialRequest {
+    let table =
+        GoodputTable::from([(GpuType::new("t4").unwrap(), Curve::build(max_gpus, 4, goodput).unwrap())]);
     TrialRequest::new(TrialId(id), table)
 }
 

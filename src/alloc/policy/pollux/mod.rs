@@ -52,7 +52,7 @@ impl Default for PolluxOptions {
 ///   the re-allocation factor is at least 0.01.
 /// - Repair is one walk over the trials, the least served first, and a generation that brings nothing new for five rounds
 ///   of breeding ends the search.
-/// - Trials have a least number of GPUs, may be pinned, and keep to one GPU type and island: of a mixed row
+/// - Trials have a minimum number of GPUs, may be pinned, and keep to one GPU type and island: of a mixed row
 ///   the pool with most of its GPUs stays.
 ///
 /// With [`SpeedupRules::Osdi21`] it follows their code in all of this but the last two points, for comparisons with it.

@@ -146,8 +146,8 @@ impl Repair {
         for &node in &self.used {
             self.pool_gpus[space.pool_of[node]] += u32::from(row[node]);
         }
-        let most = self.pool_gpus.iter().copied().max();
-        let pool = self.pool_gpus.iter().position(|&gpus| Some(gpus) == most).unwrap_or(pool);
+        let max = self.pool_gpus.iter().copied().max();
+        let pool = self.pool_gpus.iter().position(|&gpus| Some(gpus) == max).unwrap_or(pool);
         self.used.retain(|&node| {
             let stays = space.pool_of[node] == pool;
             if !stays {

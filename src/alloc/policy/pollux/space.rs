@@ -18,7 +18,7 @@ pub(super) struct Worth {
 /// What the rows of one trial may be, and what they are worth.
 pub(super) struct RowRules {
     pub(super) min: u32,
-    /// The most GPUs it can use, by pool.
+    /// The largest number of GPUs it can use, by pool.
     pub(super) cap: Vec<u32>,
     /// By pool and tier, of GPUs - 1.
     moved: Vec<[Vec<Worth>; Tier::COUNT]>,
@@ -41,7 +41,7 @@ impl RowRules {
         let running = !data.current.is_empty();
         Self {
             min: data.min,
-            cap: pools.clone().map(|pool| data.most(pool)).collect(),
+            cap: pools.clone().map(|pool| data.largest_in(pool)).collect(),
             moved: pools.map(|pool| Tier::ALL.map(|tier| moved(pool, tier))).collect(),
             idle: worth(0.0, 1.0),
             current: running.then(|| worth(instance.steady_speedup(trial, &data.current), 1.0)),
