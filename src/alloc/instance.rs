@@ -132,7 +132,7 @@ impl Instance {
     /// Speedup of a trial with these GPUs once it runs there, without the re-allocation factor.
     pub(crate) fn steady_speedup(&self, trial: usize, row: &[(usize, u32)]) -> f64 {
         let Some(&(first, _)) = row.first() else { return 0.0 };
-        let tier = if row.len() > 1 { Tier::Node } else { Tier::Local };
+        let tier = Tier::spanning(row.len());
         self.trials[trial].speedup(self.nodes[first].pool, tier, gpus_of(row))
     }
 

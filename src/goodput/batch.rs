@@ -104,11 +104,14 @@ impl BatchLimits {
 }
 
 /// What every replica does in one optimizer step: `accumulation` + 1 passes of `per_gpu` examples.
+///
+/// Wherever the crate speaks of an accumulation, it counts the passes *before* the one that synchronizes, as the paper does: 0
+/// is a single pass, which PyTorch would call 1 accumulation step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BatchPlan {
     /// Examples in one pass on one GPU, m in the paper.
     pub per_gpu: u32,
-    /// Passes before the one that synchronizes, s in the paper.
+    /// Passes before the one that synchronizes, s in the paper; 0 for a single pass.
     pub accumulation: u32,
 }
 

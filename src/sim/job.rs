@@ -177,14 +177,15 @@ impl<'a> Job<'a> {
         Ok(self.pace(interference)?.map(|pace| self.delay_s + left / pace.rate))
     }
 
-    /// Trains for some seconds from `now_s` on. Epochs end after a whole number of seconds where `whole` says so.
+    /// Trains for some seconds from `now_s` on. By the rules of other simulators epochs end after a whole number of seconds.
     pub(super) fn advance(
         &mut self,
         mut now_s: f64,
         mut seconds: f64,
         interference: f64,
-        whole: bool,
+        rules: Rules,
     ) -> Result<(), Error> {
+        let whole = rules != Rules::Own;
         let gpus = f64::from(self.allocation.gpus());
         let pause = self.delay_s.min(seconds);
         if gpus > 0.0 {

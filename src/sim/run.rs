@@ -246,10 +246,9 @@ impl<'a> Run<'a> {
     /// Lets all jobs train for some seconds.
     fn advance(&mut self, seconds: f64) -> Result<(), Error> {
         let crowded = self.crowded_nodes();
-        let whole = self.settings.rules != Rules::Own;
         for job in self.jobs.iter_mut().filter(|job| job.completed_s.is_none()) {
             let slowed = slowdown(&job.allocation, &crowded, self.settings.interference);
-            job.advance(self.now_s, seconds, slowed, whole)?;
+            job.advance(self.now_s, seconds, slowed, self.settings.rules)?;
             self.completed += usize::from(job.completed_s.is_some());
         }
         self.now_s += seconds;

@@ -115,7 +115,7 @@ impl<'a, 'b> Exact<'a, 'b> {
         for (pool, choices) in menu.pools.iter().enumerate() {
             let price = self.dual.prices[pool];
             self.each_row(&instance.pools[pool].nodes, &mut Row::new(), &mut |row| {
-                let tier = if row.len() > 1 { Tier::Node } else { Tier::Local };
+                let tier = Tier::spanning(row.len());
                 let gpus = gpus_of(row);
                 let utility = choices.utility(tier, gpus);
                 let reduced = price.mul_add(-f64::from(gpus), utility);

@@ -272,7 +272,7 @@ impl Outside {
                 return UNREACHED;
             }
         }
-        let tier = if used > 1 { Tier::Node } else { Tier::Local };
+        let tier = Tier::spanning(used as usize);
         pool.map_or(UNREACHED, |pool| PoolMenu::utility(&menu.pools[pool], tier, total))
     }
 }

@@ -7,6 +7,7 @@ use super::{
     super::SpeedupRules,
     space::{Space, Worth},
 };
+use crate::goodput::Tier;
 
 /// What the search knows of a matrix.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
@@ -73,16 +74,16 @@ impl Repair {
                 self.cap_row(row, rules.cap[pool], rng);
             }
             let gpus = self.cap_nodes(row, rules.min);
-            let distributed = self.used.len() > 1;
+            let tier = Tier::spanning(self.used.len());
             for &node in &self.used {
                 self.free[node] -= row[node];
-                self.network_taken[node] |= distributed && space.avoid_interference;
+                self.network_taken[node] |= tier == Tier::Node && space.avoid_interference;
                 hash = hash.wrapping_add(mix((index * space.width + node) as u64, row[node]));
             }
             let current = &space.current[index * space.width..][..space.width];
             let worth = match gpus {
                 0 => rules.idle(),
-                _ => rules.kept(row, current).unwrap_or_else(|| rules.moved(pool, distributed, gpus)),
+                _ => rules.kept(row, current).unwrap_or_else(|| rules.moved(pool, tier, gpus)),
             };
             total.utility += worth.utility;
             total.speedup += worth.speedup;

@@ -57,8 +57,7 @@ impl RowRules {
         self.current.filter(|_| row == current)
     }
 
-    pub(super) fn moved(&self, pool: usize, distributed: bool, gpus: u32) -> Worth {
-        let tier = if distributed { Tier::Node } else { Tier::Local };
+    pub(super) fn moved(&self, pool: usize, tier: Tier, gpus: u32) -> Worth {
         self.moved[pool][tier.index()].get(gpus as usize - 1).copied().unwrap_or(self.idle)
     }
 }
@@ -70,9 +69,9 @@ pub(super) struct Space {
     /// served first, then by age, as the authors have it.
     pub(super) trials: Vec<usize>,
     pub(super) rules: Vec<RowRules>,
-    /// How many nodes there are.
     /// Whose rules repair follows.
     pub(super) rules_of: SpeedupRules,
+    /// How many nodes there are.
     pub(super) width: usize,
     pub(super) pools: usize,
     pub(super) pool_of: Vec<usize>,
@@ -184,7 +183,8 @@ mod tests {
                 let rules = &space.rules[trial];
                 let kept = rules.kept(&cells, &space.current[trial * 3..][..3]);
                 let gpus = gpus_of(&row);
-                let worth = kept.unwrap_or_else(|| rules.moved(space.pool_of[row[0].0], row.len() > 1, gpus));
+                let worth = kept
+                    .unwrap_or_else(|| rules.moved(space.pool_of[row[0].0], Tier::spanning(row.len()), gpus));
                 let expected = instance.utility(trial, instance.speedup(trial, &row));
                 assert!((worth.utility - expected).abs() < 1e-12, "trial {trial}, {row:?}");
             }
