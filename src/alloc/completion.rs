@@ -7,7 +7,7 @@ impl Problem {
     /// The same question, with weights and p such that policies that maximise FITNESS aim at a low mean completion time
     /// instead of equal speedups.
     ///
-    /// Whoever is done first should have most: among trials whose speed grows as `k^a`, the mean completion time is least
+    /// The trial that is done first should have most: among trials whose speed grows as `k^a`, the mean completion time is minimal
     /// if the i-th longest of m trials gets the share `(i/m)^b - ((i-1)/m)^b` of the GPUs, with `b = 1 / (1 - a)` (heSRPT,
     /// Berg, Vesilo and Harchol-Balter 2020). That is what maximises the sum of `w_i k_i^a` with weights `w_i` equal to the
     /// share to the power of `1 - a`; real trials bring their own speedups instead of `k_i^a`. Weights that trials

@@ -197,7 +197,7 @@ fn compile(
     let one_pool = |row: &Row| row.windows(2).all(|pair| nodes[pair[0].0].pool == nodes[pair[1].0].pool);
     let current = current.filter(one_pool).unwrap_or_default();
     let factor = match trial.horizon_s.filter(|_| rules == SpeedupRules::Own) {
-        // It stands still for a part of the horizon.
+        // It does not train for a part of the horizon.
         Some(horizon_s) if trial.realloc_delay_s > 0.0 => horizon_s / (horizon_s + trial.realloc_delay_s),
         Some(_) => 1.0,
         None => realloc_factor(trial.age_s, trial.reallocations, trial.realloc_delay_s),
@@ -255,14 +255,14 @@ fn fair_goodput(trial: &TrialRequest, pools: &[Pool], fair_gpus: u32, rules: Spe
     if share > 0.0 { sum / share } else { 0.0 }
 }
 
-/// The curve at `gpus` packed onto as few nodes as hold them; beyond its end it goes on in proportion,
+/// The curve at `gpus` packed onto as few nodes as hold them; beyond its end it continues in proportion,
 /// because what was not explored is believed to scale.
 fn goodput_beyond(curve: &Curve, gpus: u32, node_gpus: u32) -> f64 {
     let tier = if gpus <= node_gpus { Tier::Local } else { Tier::Node };
     let largest_with = |tier| {
         (1..=gpus.min(curve.max_gpus(tier))).rev().map(|k| (k, curve.at(tier, k))).find(|&(_, g)| g > 0.0)
     };
-    // A trial may need more memory than its fair share has: then the least it can run on stands for it, in proportion.
+    // A trial may need more memory than its fair share has: then the smallest number it can run on is scaled down in proportion.
     let smallest_with = |tier| {
         (gpus..=curve.max_gpus(tier)).map(|k| (k, curve.at(tier, k))).find(|&(_, goodput)| goodput > 0.0)
     };

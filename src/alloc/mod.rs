@@ -1,6 +1,6 @@
 //! Which trial gets which GPUs.
 //!
-//! A [`Problem`] (cluster, trials, fairness) goes into a [`Policy`], a [`Plan`] with reasons comes out.
+//! A [`Problem`] (cluster, trials, fairness) is the input of a [`Policy`], a [`Plan`] with reasons its output.
 //! `goodput` is the policy that studies use; `pollux` is the search of the paper, for comparison;
 //! `static`, `optimus` and `tiresias` are baselines.
 //!

@@ -74,7 +74,7 @@ pub struct Plan {
     pub placements: Vec<TrialPlacement>,
     /// FITNESS of the plan.
     pub fitness: f64,
-    /// No plan whatever has a FITNESS above this; none where the policy does not know.
+    /// No plan has a FITNESS above this; none where the policy does not know.
     pub fitness_bound: Option<f64>,
 }
 

@@ -69,12 +69,12 @@ pub struct TrialRequest {
     pub attained_gpu_s: f64,
     /// The GPUs its user asks for: what `static` and `tiresias` give.
     pub requested_gpus: u32,
-    /// What is left of its training: what `optimus` and [`Problem::aim_at_completion`] go by.
+    /// What is left of its training: what `optimus` and [`Problem::aim_at_completion`] use.
     pub remaining: RemainingWork,
 }
 
 impl TrialRequest {
-    /// The smallest weight; beyond these limits sums over trials drown in rounding.
+    /// The smallest weight; beyond these limits sums over trials are lost to rounding.
     pub const WEIGHT_MIN: f64 = 1e-6;
     /// The largest weight.
     pub const WEIGHT_MAX: f64 = 1e6;

@@ -114,7 +114,7 @@ fn ablations(study: &Study, world: &World) -> Vec<Variant> {
         ours().named("no moves", |variant| variant.study.scheduler.policy = PolicyKind::Static),
         ours().named("nothing shared", |variant| variant.study.scheduler.knowledge_sharing = false),
         ours().named("only at intervals", |variant| variant.study.scheduler.immediate = false),
-        ours().named("dear moves", |variant| variant.world.realloc_s = PAPER_REALLOC_S),
+        ours().named("expensive moves", |variant| variant.world.realloc_s = PAPER_REALLOC_S),
     ]
 }
 

@@ -5,12 +5,12 @@ use super::{Error, NoiseScale, Shape, ThroughputParams};
 /// How the global batch of a trial may vary.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BatchMode {
-    /// From the initial batch `M0` up to a maximum that the user's learning-rate rule still bears.
+    /// From the initial batch `M0` up to a maximum that the user's learning-rate rule still supports.
     Adaptive {
         /// The largest total batch.
         max: u32,
     },
-    /// Always the initial batch, split over the GPUs and passes as evenly as it goes; efficiency is 1. The least
+    /// Always the initial batch, split over the GPUs and passes as evenly as possible; efficiency is 1. The smallest
     /// per-GPU batch then only limits how many GPUs share it.
     Fixed,
     /// Always this batch on each GPU, in as few passes as its memory allows: the total grows with the GPUs.
@@ -116,7 +116,7 @@ pub struct BatchPlan {
 }
 
 impl BatchPlan {
-    /// Divides a total batch as evenly as it goes over `gpus` GPUs (at least one), in as few passes as the memory for
+    /// Divides a total batch as evenly as possible over `gpus` GPUs (at least one), in as few passes as the memory for
     /// `per_gpu_max` examples allows, but `passes` at least. Rounding up may make the total larger.
     #[must_use]
     pub fn split(total: u32, gpus: u32, per_gpu_max: u32, passes: u32) -> Self {
@@ -142,7 +142,7 @@ pub struct BestBatch {
 }
 
 /// The batch plan of highest goodput on an allocation, `argmax GOODPUT(a, m, s)` (Pollux OSDI'21 eq. 13); none if
-/// no allowed batch can be split over that many GPUs.
+/// no allowed batch can be split over these GPUs.
 ///
 /// The paper samples candidates. Here the maximum is exact, at a cost that hardly depends on the limits:
 /// - For one total batch, fewer accumulation passes are never slower: with `W` seconds of compute in all,
@@ -448,8 +448,8 @@ mod tests {
     fn accumulates_only_when_memory_is_short_and_synchronization_dear() {
         let limits = BatchLimits::new(12, BatchMode::Adaptive { max: 384 }, 1, 12).unwrap();
         let noise = NoiseScale::new(1000.0).unwrap();
-        let dear = best_batch(&params(0.25, 0.05, 1.4, 2.0), Shape::new(8, 2).unwrap(), noise, &limits);
-        assert_eq!(dear.unwrap().plan, BatchPlan { per_gpu: 12, accumulation: 3 });
+        let expensive = best_batch(&params(0.25, 0.05, 1.4, 2.0), Shape::new(8, 2).unwrap(), noise, &limits);
+        assert_eq!(expensive.unwrap().plan, BatchPlan { per_gpu: 12, accumulation: 3 });
         let free = best_batch(&params(0.25, 0.05, 0.0, 2.0), Shape::new(8, 2).unwrap(), noise, &limits);
         assert_eq!(free.unwrap().plan.accumulation, 0);
     }

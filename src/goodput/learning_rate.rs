@@ -81,8 +81,8 @@ pub enum LrRule {
     SquareRoot,
     /// `sqrt(M / M0)` after a linear warm-up whose epochs grow with `M / M0` (You et al. 2019).
     ///
-    /// Progress is in statistical epochs, so that a change of batch goes on from the progress made so far. It
-    /// starts at [`LrRule::WARMUP_FLOOR`] and not at 0, where training would stand still.
+    /// Progress is in statistical epochs, so that after a change of batch it continues from the progress made so far. It
+    /// starts at [`LrRule::WARMUP_FLOOR`] and not at 0, where training would make no progress.
     Legw {
         /// The warm-up at the initial batch, in epochs; none if not above 0.
         warmup_epochs: f64,

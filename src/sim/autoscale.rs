@@ -20,7 +20,7 @@ pub enum ScaleBy {
 pub struct Thresholds {
     /// More, once the use of the GPUs is above this.
     pub above: f64,
-    /// So many that it is about this.
+    /// Enough nodes that it is about this.
     pub aim: f64,
 }
 
@@ -82,14 +82,14 @@ pub struct Stretch {
     pub efficiency: f64,
 }
 
-/// What became of a training that scales by itself.
+/// The result of a training that scales by itself.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ScaleReport {
     /// Seconds from the beginning to the end.
     pub time_s: f64,
     /// Hours of nodes, which is what it costs.
     pub node_hours: f64,
-    /// How it went.
+    /// What it did.
     pub stretches: Vec<Stretch>,
 }
 
@@ -100,9 +100,9 @@ pub struct Cloud {
     pub gpu_type: GpuType,
     /// GPUs of a node.
     pub node_gpus: u32,
-    /// As many nodes as there can be.
+    /// The largest number of nodes.
     pub max_nodes: u32,
-    /// Seconds that the training stands still when there are more nodes.
+    /// Seconds that the training pauses when there are more nodes.
     pub restart_s: f64,
 }
 
@@ -110,7 +110,7 @@ pub struct Cloud {
 const INTERVAL_S: f64 = 60.0;
 
 /// Trains an application from one node on, which then asks for more. Step times are known from the beginning, in the form of the
-/// fitted model, the noise is that of the present epoch; the training goes as fast as was measured.
+/// fitted model, the noise is that of the present epoch; the training is as fast as was measured.
 ///
 /// ```
 /// use pollux_tune::{ids::GpuType, sim::*};

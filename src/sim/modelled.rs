@@ -51,8 +51,8 @@ impl Modelled {
     }
 
     /// Seconds of one optimizer step on a placement, the GPUs of each node in order: `accumulation` passes, and one that
-    /// synchronizes, of `per_gpu` examples each on every GPU. Beyond the measured batches times go on as they did at the
-    /// last ones, and more nodes or GPUs of a node than were measured count as the most that were. None if nothing was
+    /// synchronizes, of `per_gpu` examples each on every GPU. Beyond the measured batches times continue as they did at the
+    /// last ones, and more nodes or GPUs of a node than were measured count as the largest number that was. None if nothing was
     /// measured on this type of GPU, or if the placement or the batch is empty.
     #[must_use]
     pub fn step_time_s(
@@ -214,7 +214,7 @@ mod tests {
         assert!((1.8..2.0).contains(&(two / one)), "{one} {two}");
         assert!(time(&[], 64.0).is_none() && time(&[1], 0.0).is_none() && time(&[1], f64::NAN).is_none());
         assert!(trial.step_time_s(&GpuType::new("h100").unwrap(), &[1], 64.0, 0).is_none());
-        // On so many nodes only averages were measured.
+        // On this number of nodes only averages were measured.
         let t4 = GpuType::new("t4").unwrap();
         let spread = trial.step_time_s(&t4, &[4; 8], 100.0, 0).unwrap();
         assert!(spread < trial.step_time_s(&t4, &[4; 8], 2000.0, 1).unwrap());

@@ -22,14 +22,14 @@ use crate::{
     ids::{GpuType, NodeId, TrialId},
 };
 
-/// By which rules a simulation goes.
+/// The rules of a simulation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Rules {
     /// Ours: the policy is asked when a job comes or goes, and at least once in every interval; jobs fit their
     /// models and choose their batches as live ones do.
     #[default]
     Own,
-    /// Those of the authors' simulator (Pollux OSDI'21), with their quirks: rounds of one interval, epochs that end at
+    /// Those of the authors' simulator (Pollux OSDI'21), with their peculiarities: rounds of one interval, epochs that end at
     /// whole seconds, the authors' fit, 50 sampled batches, and NCF on one GPU.
     Osdi21,
     /// The world of Sia's simulator (SOSP'23), with our jobs: rounds and whole seconds as above, restarts and speeds by model,
@@ -42,7 +42,7 @@ pub enum Rules {
 pub enum Aim {
     /// Speedups by the exponent p.
     Speedup(Fairness),
-    /// A low mean completion time, see [`Problem::aim_at_completion`]. It takes jobs by their word on how many epochs they
+    /// A low mean completion time, see [`Problem::aim_at_completion`]. It trusts jobs on how many epochs they
     /// will train.
     Completion,
 }
@@ -52,7 +52,7 @@ pub enum Aim {
 pub struct Settings {
     /// The machines.
     pub cluster: Cluster,
-    /// Who shares them out.
+    /// Who allocates them.
     pub policy: PolicyKind,
     /// By which rules.
     pub rules: Rules,
@@ -166,7 +166,7 @@ pub struct Moment {
     pub jobs: usize,
 }
 
-/// Runs a workload to its end. `watch` is told whenever the policy was asked.
+/// Runs a workload to its end. `watch` is called whenever the policy was asked.
 ///
 /// ```
 /// use pollux_tune::{alloc::*, sim::*};
@@ -201,7 +201,7 @@ pub fn simulate(
     Ok(run.report())
 }
 
-/// Jobs that wait for longer while nobody has any GPU will wait for ever.
+/// Jobs that wait for longer while no job has any GPU will wait forever.
 const PATIENCE_S: f64 = 86_400.0;
 
 struct Run<'a> {
@@ -214,7 +214,7 @@ struct Run<'a> {
     now_s: f64,
     completed: usize,
     last_question_s: f64,
-    /// When somebody had GPUs last.
+    /// When some job had GPUs last.
     last_progress_s: f64,
 }
 
@@ -288,7 +288,7 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// Fails if jobs wait for ever: nobody has had GPUs for a day, and nobody new will come.
+    /// Fails if jobs wait forever: no job has had GPUs for a day, and no new one will come.
     fn check_progress(&mut self) -> Result<(), Error> {
         let moving = self.jobs.iter().any(|job| {
             job.completed_s.is_none() && (!job.allocation.is_empty() || job.spec.submitted_s > self.now_s)
@@ -315,7 +315,7 @@ impl<'a> Run<'a> {
             trials.push(TrialRequest {
                 current: job.allocation.clone(),
                 age_s: self.now_s - job.spec.submitted_s,
-                // What is on its way stays: to turn back half-way is a waste.
+                // What is on its way stays: to turn back then is a waste.
                 pinned: self.settings.rules != Rules::Osdi21 && job.is_restarting(),
                 reallocations: job.restarts.unwrap_or(0),
                 realloc_delay_s: job.restart_s,
@@ -376,7 +376,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// By our rules: lets jobs train until something happens that the policy should hear of.
+    /// By our rules: lets jobs train until something happens that the policy should know of.
     fn advance_to_news(&mut self) -> Result<(), Error> {
         loop {
             let before = self.completed;
@@ -466,7 +466,7 @@ fn true_table(spec: &JobSpec, cluster: &Cluster, rules: Rules) -> GoodputTable {
         let max_gpus = total.min(spec.requested_batch / limits.per_gpu_min());
         let rate = |shape: Shape| {
             let gpus = shape.gpus();
-            // A quirk of the authors' oracle: on one GPU it counts with one accumulation pass at least.
+            // A peculiarity of the authors' oracle: on one GPU it counts with one accumulation pass at least.
             let passes = if rules == Rules::Osdi21 && gpus == 1 { 2 } else { 1 };
             let plan = BatchPlan::split(spec.requested_batch, gpus, limits.per_gpu_max(), passes);
             let max = spec.application.max_batch() / (gpus * (plan.accumulation + 1));

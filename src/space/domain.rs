@@ -30,7 +30,7 @@ enum Kind {
 }
 
 impl Domain {
-    /// The most cells of a float domain with a step.
+    /// The largest number of cells of a float domain with a step.
     pub const STEPS_MAX: u64 = 1_000_000_000;
 
     /// Numbers from `low` to `high`, all equally likely.

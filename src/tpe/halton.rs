@@ -4,7 +4,7 @@ use rand_chacha::ChaCha8Rng;
 use super::{Error, draw::feasible, history::History, suggester::FromHistory};
 use crate::space::{Dims, Point};
 
-/// So many primes are enough; dimensions beyond are random.
+/// Bases are primes below this; dimensions beyond them are random.
 const LARGEST_BASE: u32 = 1000;
 
 /// Points that fill the space more evenly than random ones: the Halton sequence, with the digits of each base
@@ -40,7 +40,7 @@ impl Halton {
         Self { history: History::new(dims), sequence }
     }
 
-    /// The sequence for results with so many values, 1 or more.
+    /// The sequence for results with `objectives` values, 1 or more.
     pub fn with_objectives(dims: Dims, seed: u64, objectives: usize) -> Result<Self, Error> {
         let sequence = Sequence::new(dims.len(), seed);
         Ok(Self { history: History::with_objectives(dims, objectives)?, sequence })

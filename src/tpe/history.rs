@@ -20,7 +20,7 @@ pub(super) enum Merit {
     Done(f64),
     /// It ended with several values, which fronts compare.
     Several,
-    /// It came so far.
+    /// It came this far.
     Stopped { step: u64, value: f64 },
     /// It did not give a number.
     Failed,
@@ -95,7 +95,7 @@ impl History {
         Self::of(dims, 1)
     }
 
-    /// A study with so many objectives, at least one.
+    /// A study with some objectives, at least one.
     pub(super) fn with_objectives(dims: Dims, objectives: usize) -> Result<Self, Error> {
         if objectives == 0 {
             let what = "the number of objectives";
@@ -139,7 +139,7 @@ impl History {
         self.fronts.len() + self.ranked.len() - self.failed
     }
 
-    /// The rows of so many trials with a result, the best first; fewer if there are fewer.
+    /// The rows of `count` trials with a result, the best first; fewer if there are fewer.
     ///
     /// With several objectives, those that ran to their end come front by front, and within a front those first
     /// that together dominate most.

@@ -1,4 +1,4 @@
-//! The normal distribution, cut off at the ends of an interval.
+//! The normal distribution, truncated at the ends of an interval.
 //!
 //! Everything is computed with basic arithmetic and the portable functions of `libm`, so that the same numbers
 //! come out on every machine.
@@ -7,7 +7,7 @@ use libm::{erfc, log, sqrt};
 
 /// ln(sqrt(2 pi)).
 pub(super) const LN_SQRT_2PI: f64 = 0.918_938_533_204_672_8;
-/// Beyond so many standard deviations there is nothing that matters.
+/// Beyond this number of standard deviations nothing matters.
 const FAR: f64 = 7.0;
 
 /// The probability of less than `z`.
@@ -27,7 +27,7 @@ pub(super) fn mass_of_unit(mean: f64, sd: f64) -> f64 {
     if low < -FAR && high > FAR { 1.0 } else { mass(low, high) }
 }
 
-/// Draws from a normal distribution cut off at 0 and 1; `uniform` is a draw from [0, 1).
+/// Draws from a normal distribution truncated at 0 and 1; `uniform` is a draw from [0, 1).
 pub(super) fn draw_in_unit(mean: f64, sd: f64, uniform: f64) -> f64 {
     let (low, high) = (cdf(-mean / sd), cdf((1.0 - mean) / sd));
     let share = (low + uniform * (high - low)).clamp(1e-300, 1.0 - 1e-16);

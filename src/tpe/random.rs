@@ -33,7 +33,7 @@ impl Random {
         Self { history: History::new(dims) }
     }
 
-    /// A suggester for results with so many values, 1 or more.
+    /// A suggester for results with `objectives` values, 1 or more.
     pub fn with_objectives(dims: Dims, objectives: usize) -> Result<Self, Error> {
         Ok(Self { history: History::with_objectives(dims, objectives)? })
     }

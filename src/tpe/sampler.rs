@@ -15,9 +15,9 @@ use crate::space::{Dims, Point};
 const BETTER: Widths = Widths { scale: 0.7, floor: 0.2, other: 0.5 };
 /// Kernels of the others: narrower, so that they do not push away from a good region they surround.
 const WORSE: Widths = Widths { scale: 0.5, floor: 0.2, other: 1.0 };
-/// Candidates that are infeasible or were tried before may be replaced so many times as there are candidates.
+/// Candidates that are infeasible or were tried before may be replaced, this number of times for each candidate.
 const REPLACEMENTS: usize = 40;
-/// That many rounds of candidates come from the good trials, before others come from anywhere.
+/// The number of rounds of candidates that come from the good trials, before others come from anywhere.
 const GOOD_ROUNDS: usize = 4;
 
 /// How a [`Tpe`] searches. The defaults did best on the functions of `docs/search.md` and seven others, with other
@@ -31,13 +31,13 @@ const GOOD_ROUNDS: usize = 4;
 /// ```
 #[derive(Debug, Clone, PartialEq)]
 pub struct TpeOptions {
-    /// The first trials are random until so many have ended without failure; 1 or more.
+    /// The first trials are random until this number has ended without failure; 1 or more.
     pub startup: usize,
     /// How many points are drawn near good trials, to take the most promising one; 1 or more.
     pub candidates: usize,
     /// The share of trials that count as good; above 0, up to 1.
     pub good_share: f64,
-    /// At most so many trials count as good; 1 or more.
+    /// The largest number of trials that count as good; 1 or more.
     pub max_good: usize,
     /// How many values each result has; 1 or more.
     pub objectives: usize,
@@ -78,7 +78,7 @@ impl TpeOptions {
 /// With several objectives (Ozaki et al. 2022, "Multiobjective Tree-Structured Parzen Estimator"), good trials are
 /// those of the first fronts, and of the front that is cut those that together dominate most.
 ///
-/// A suggestion costs the same after 1 000 trials as after 100 000: g is thinned out.
+/// A suggestion costs the same after 1 000 trials as after 100 000: g is sampled.
 ///
 /// [`Suggester`] shows it at work.
 #[derive(Debug)]
@@ -110,7 +110,7 @@ impl Tpe {
         Ok(Self { history: History::with_objectives(dims, options.objectives)?, options })
     }
 
-    /// A search for the Pareto front of so many objectives, 1 or more.
+    /// A search for the Pareto front of some objectives, 1 or more.
     ///
     /// ```
     /// use pollux_tune::space::{Dim, Dims};

@@ -4,7 +4,7 @@ use libm::log;
 
 use super::history::History;
 
-/// More worse trials than that are thinned out: the newest half of them stays, and of the others each stands
+/// More worse trials than this are sampled: the newest half of them stays, and of the others each stands
 /// for several. It bounds the cost of a suggestion.
 const MAX_WORSE: usize = 256;
 

@@ -51,13 +51,13 @@ pub trait Suggester: Send {
     /// The name users choose it by.
     fn name(&self) -> &'static str;
 
-    /// Chooses a point for a new trial. The trial counts as running until its result is told.
+    /// Chooses a point for a new trial. The trial counts as running until [`tell`](Self::tell).
     fn ask(&mut self, id: TrialId, rng: &mut ChaCha8Rng) -> Result<Point, Error>;
 
-    /// Takes note of a trial that was asked for elsewhere: before a restart, by hand, in an earlier study.
+    /// Records a trial that was asked for elsewhere: before a restart, by hand, in an earlier study.
     fn insert(&mut self, id: TrialId, point: Point) -> Result<(), Error>;
 
-    /// Takes note of a result.
+    /// Records a result.
     fn tell(&mut self, id: TrialId, outcome: Outcome) -> Result<(), Error>;
 }
 

@@ -1,6 +1,6 @@
 use crate::{alloc::TrialRequest, ids::TrialId};
 
-/// Trials that are more likely to be stopped than to go on are not scaled out.
+/// Trials that are more likely to be stopped than to continue are not scaled out.
 const LIKELY: f64 = 0.5;
 /// Even a trial that will surely be stopped gets there sooner with GPUs.
 const WEIGHT_MIN: f64 = 0.1;

@@ -52,7 +52,7 @@ pub(super) struct JointModel {
     between: f64,
 }
 
-/// What is estimated beside the coefficients.
+/// What is estimated besides the coefficients.
 struct Spread {
     between: f64,
     slope_variance: Vec<f64>,

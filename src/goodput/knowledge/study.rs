@@ -140,7 +140,7 @@ impl StudyKnowledge {
                 Ok(model) => {
                     self.models.insert(gpu, model);
                 }
-                // The last model stands, and the type is tried again next time; others are not held up.
+                // The last model stays, and the type is tried again next time; other types do not wait for it.
                 Err(error) => {
                     self.stale.insert(gpu);
                     first_error.get_or_insert(error);

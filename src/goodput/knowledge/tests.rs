@@ -197,7 +197,7 @@ fn what_no_trial_has_used_is_still_believed_to_scale() {
     let local = params.sync(Tier::Local);
     assert!(local.alpha_s > 0.0);
     assert_eq!(local.beta_s.to_bits(), 0.0_f64.to_bits());
-    // Other nodes are only assumed to be a tenth dearer than the own one.
+    // Other nodes are only assumed to be a tenth more expensive than the own one.
     assert_eq!(params.sync(Tier::Node), SyncCost { alpha_s: 1.1 * local.alpha_s, beta_s: 0.0 });
     assert_eq!(knowledge.exploration_cap(TrialId(9), Some(&t4())), 4);
     assert_eq!(knowledge.exploration_cap(TrialId(9), None), 4);

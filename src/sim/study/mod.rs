@@ -1,7 +1,7 @@
 //! A whole study in virtual time: the engine that runs live studies, with modelled trials around it.
 //!
 //! *Architecture invariant:* what to try, who gets which GPUs and which batch is decided by
-//! [`engine`](crate::trials::engine) and those who answer its questions. Here time passes.
+//! [`engine`](crate::trials::engine) and its services. Only time passes here.
 
 mod report;
 mod team;
@@ -66,7 +66,7 @@ impl World {
     }
 }
 
-/// Runs a study to its end, with trials that go as measurements say ([`Modelled`]). All chance follows from the seed of the
+/// Runs a study to its end, with trials that train as measurements say ([`Modelled`]). All random choices follow from the seed of the
 /// study.
 ///
 /// ```
@@ -101,7 +101,7 @@ pub fn simulate_study(study: &Study, world: &World) -> Result<StudyReport, Error
         wake_s: None,
         outcome: None,
     };
-    run.go()?;
+    run.run()?;
     Ok(run.tally.report(run.now_s))
 }
 
@@ -109,7 +109,7 @@ pub fn simulate_study(study: &Study, world: &World) -> Result<StudyReport, Error
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
     Tick,
-    /// A generation is together.
+    /// A generation has formed.
     Ready(TrialId, u32),
     /// A trial reports or ends, if its group is still the one that was asked.
     Trains(TrialId, u32),
@@ -145,11 +145,11 @@ struct Run<'a> {
     outcome: Option<Outcome>,
 }
 
-/// After so many ticks without a trial that trains, there will never be one.
+/// After this number of ticks without a trial that trains, there will never be one.
 const IDLE_TICKS: u32 = 100;
 
 impl Run<'_> {
-    fn go(&mut self) -> Result<(), Error> {
+    fn run(&mut self) -> Result<(), Error> {
         self.inputs.push_back(Input::Started);
         for (node, state) in self.world.cluster.iter() {
             let (gpu_type, island, slots) = (state.gpu_type.clone(), state.island, state.gpus);
@@ -158,7 +158,7 @@ impl Run<'_> {
         let mut idle = 0;
         loop {
             while let Some(input) = self.inputs.pop_front() {
-                self.hear(input)?;
+                self.handle(input)?;
             }
             match &self.outcome {
                 None => {}
@@ -172,11 +172,11 @@ impl Run<'_> {
                 return Err(Error::StudyFailed { reason });
             };
             self.now_s = self.now_s.max(at.seconds());
-            self.happen(event, at)?;
+            self.on_event(event, at)?;
         }
     }
 
-    fn happen(&mut self, event: Event, at: At) -> Result<(), Error> {
+    fn on_event(&mut self, event: Event, at: At) -> Result<(), Error> {
         match event {
             Event::Tick => {
                 if self.wake_s.map(At::new) == Some(at) {
@@ -188,7 +188,7 @@ impl Run<'_> {
                 if let Some(team) = self.teams.get_mut(&trial).filter(|team| team.generation == generation) {
                     team.begin(self.now_s);
                     self.inputs.push_back(Input::WorkersReady { trial, generation });
-                    self.expect(trial)?;
+                    self.schedule_report(trial)?;
                 }
             }
             Event::Trains(trial, version) => {
@@ -200,7 +200,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    fn hear(&mut self, input: Input) -> Result<(), Error> {
+    fn handle(&mut self, input: Input) -> Result<(), Error> {
         let step = self.engine.handle(input, self.now_s);
         for entry in &step.facts {
             self.answers.apply(entry)?;
@@ -234,7 +234,7 @@ impl Run<'_> {
                 if let Some(team) = self.teams.get_mut(&trial).filter(|team| team.generation == generation) {
                     team.advance(now_s)?;
                     team.batch = batch;
-                    self.expect(trial)?;
+                    self.schedule_report(trial)?;
                 }
             }
             Command::Stop { trial, generation, keep } => {
@@ -256,7 +256,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// The workers of a generation begin to come together.
+    /// The workers of a generation begin to form.
     fn form(&mut self, trial: TrialId, generation: u32, slots: &[SlotId], batch: Option<BatchPlan>) {
         let Some(team) = self.teams.get_mut(&trial) else { return };
         let gpu_type =
@@ -268,8 +268,8 @@ impl Run<'_> {
         }
     }
 
-    /// Foresees when a trial reports next or ends.
-    fn expect(&mut self, trial: TrialId) -> Result<(), Error> {
+    /// Schedules the next report of a trial, or its end.
+    fn schedule_report(&mut self, trial: TrialId) -> Result<(), Error> {
         let Some(team) = self.teams.get_mut(&trial) else { return Ok(()) };
         team.version += 1;
         let seconds = team.until_done_s()?.min(self.world.report_s);
@@ -297,7 +297,7 @@ impl Run<'_> {
             noise: Some(team.noise()),
         };
         self.inputs.push_back(Input::Reported { trial, generation, report });
-        self.expect(trial)
+        self.schedule_report(trial)
     }
 }
 

@@ -63,7 +63,7 @@ named! {
 }
 
 named! {
-    /// When trials are given up.
+    /// When trials are stopped early.
     StoppingRule {
         /// Never.
         Never = "none",
@@ -103,7 +103,7 @@ pub enum Program {
 pub struct TrialSettings {
     /// What it runs; none if the file leaves that to the program that reads it.
     pub program: Option<Program>,
-    /// Statistical epochs of a full trial.
+    /// Statistical epochs of a full trial: passes over the data at the efficiency of the initial batch.
     pub epochs: f64,
     /// The total batch that learning rates are meant for.
     pub initial_batch: u32,
@@ -138,18 +138,18 @@ pub struct SearchSettings {
     pub seed: u64,
     /// The longest the study may take.
     pub timeout: Option<Duration>,
-    /// When trials are given up.
+    /// When trials are stopped early.
     pub early_stopping: EarlyStopping,
 }
 
-/// When trials are given up.
+/// When trials are stopped early.
 #[derive(Debug, Clone, PartialEq)]
 pub struct EarlyStopping {
     /// By which rule.
     pub rule: StoppingRule,
     /// Statistical epochs before the first decision.
     pub grace: f64,
-    /// One in this many goes on at each rung.
+    /// One in this number of trials continues at each rung.
     pub reduction: u32,
     /// Statistical epochs without improvement.
     pub patience: f64,

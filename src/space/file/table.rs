@@ -91,7 +91,12 @@ pub(super) const OBJECTIVE: &[Field] = &[
 pub(super) const TRIAL: &[Field] = &[
     field("trainable", Kind::Text, None, "The name of a trainable that is built in"),
     field("command", Kind::Words, None, "A program and its arguments, instead of a trainable"),
-    field("epochs", Kind::Positive, Some("10"), "Statistical epochs of a full trial"),
+    field(
+        "epochs",
+        Kind::Positive,
+        Some("10"),
+        "Statistical epochs of a full trial: passes over the data at the efficiency of the initial batch",
+    ),
     field("initial_batch", Kind::Size, Some("128"), "The total batch that learning rates are meant for"),
     field("max_batch", Kind::Size, None, "The largest total batch; 32 times the initial one by default"),
     field("max_batch_per_gpu", Kind::Size, None, "The largest batch that fits on a GPU; no limit by default"),
@@ -103,7 +108,7 @@ pub(super) const TRIAL: &[Field] = &[
     ),
     field("scaling", Kind::OneOf(LrRule::NAMES), Some("adascale"), "How the learning rate follows the batch"),
     field("checkpoint_interval", Kind::Duration, Some("5m"), "The time between two checkpoints"),
-    field("min_gpus", COUNT, Some("1"), "The fewest GPUs of a running trial"),
+    field("min_gpus", COUNT, Some("1"), "The smallest number of GPUs of a running trial"),
     field("max_gpus", COUNT, None, "The largest number of GPUs of a trial; no limit by default"),
     field("timeout", Kind::Duration, None, "The longest a trial may take; no limit by default"),
 ];
@@ -119,20 +124,20 @@ pub(super) const SEARCH: &[Field] = &[
         "What all random choices follow from",
     ),
     field("timeout", Kind::Duration, None, "The longest the study may take; no limit by default"),
-    field("early_stopping", Kind::Section(EARLY_STOPPING), None, "When trials are given up"),
+    field("early_stopping", Kind::Section(EARLY_STOPPING), None, "When trials are stopped early"),
 ];
 
 pub(super) const EARLY_STOPPING: &[Field] = &[
-    field("rule", Kind::OneOf(StoppingRule::NAMES), Some("none"), "By which rule trials are given up"),
+    field("rule", Kind::OneOf(StoppingRule::NAMES), Some("none"), "By which rule trials are stopped early"),
     field("grace", Kind::Positive, Some("1"), "Statistical epochs before the first decision"),
     field(
         "reduction",
         Kind::Whole { min: 2, max: 1000 },
         Some("3"),
-        "For asha and hyperband: one in this many goes on at each rung",
+        "For asha and hyperband: one in this number of trials continues at each rung",
     ),
     field("patience", Kind::Positive, Some("5"), "For patience: statistical epochs without improvement"),
-    field("threshold", Kind::Finite, None, "For threshold: a trial that is worse is given up"),
+    field("threshold", Kind::Finite, None, "For threshold: a trial that is worse is stopped"),
 ];
 
 pub(super) const SCHEDULER: &[Field] = &[
@@ -185,7 +190,7 @@ pub(super) const DOMAIN: &[Field] = &[
         "step",
         Kind::Raw(r#"{"type": "number", "exclusiveMinimum": 0}"#),
         None,
-        "With float or int, only every so many",
+        "With float or int, the distance between two values",
     ),
     field(
         "choice",

@@ -27,19 +27,19 @@ use super::{
 };
 use crate::space::{Dims, Point};
 
-/// The first trials are random until so many have ended without failure, and one more for each parameter,
+/// The first trials are random until this number has ended without failure, and one more for each parameter,
 const STARTUP: usize = 10;
-/// but no more than that. With fewer, more searches stay at the second best minimum.
+/// but not more than this. With fewer, more searches stay at the second best minimum.
 const MAX_STARTUP: usize = 20;
-/// So many random points may be drawn for one that is feasible and new.
+/// The number of random points that may be drawn for one that is feasible and new.
 const DRAWS: usize = 1000;
-/// The model looks at no more trials that ended than that: the best and the newest.
+/// The number of ended trials that the model looks at: the best and the newest.
 const MAX_ENDED: usize = 256;
-/// And at no more of the newest that run.
+/// The number of running trials, the newest.
 const MAX_RUNNING: usize = 128;
-/// Length scales and noise are fitted to no more than that.
+/// The number of trials that length scales and noise are fitted to.
 const MAX_FITTED: usize = 128;
-/// They are fitted anew after so many more results, as a share of those there were.
+/// They are fitted again after this share of more results.
 const PATIENCE: f64 = 0.05;
 
 /// A Gaussian process with a Matern 5/2 kernel, which suggests the point with the largest expected improvement
@@ -131,7 +131,7 @@ impl Gp {
         best
     }
 
-    /// At most so many of the trials with the first results: the best half and the newest half.
+    /// At most `max` of the trials with the first results: the best half and the newest half.
     fn sample(&self, results: usize, max: usize) -> Vec<usize> {
         let mut rows: Vec<usize> =
             self.history.results()[..results].iter().map(|&row| row as usize).collect();
@@ -160,7 +160,7 @@ impl Gp {
     }
 }
 
-/// The number of results that the fit is made with when there are so many.
+/// The number of results that the fit is made with when there are `results`.
 fn due(results: usize) -> usize {
     let mut due = 1;
     loop {

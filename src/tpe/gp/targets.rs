@@ -9,7 +9,7 @@ use libm::{log, log1p, pow};
 
 use super::super::history::Merit;
 
-/// No result counts as farther away than so many units.
+/// No result counts as farther away than this number of units.
 const FARTHEST: f64 = 1e150;
 
 /// A way to bend the scale: ((1 + z)^power - 1) / power, or ln(1 + z) where the power is 0. Here z is how much worse

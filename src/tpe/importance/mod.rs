@@ -16,7 +16,7 @@ use crate::space::{Dims, Point};
 /// Fewer finished trials say nothing.
 const MIN_TRIALS: usize = 10;
 const TREES: usize = 64;
-/// A tree sees at most so many trials, which bounds its cost.
+/// The largest number of trials of a tree, which bounds its cost.
 const MAX_TRIALS: usize = 2000;
 
 /// How much of the variance of the results each parameter explains by itself: one share for each, which add up to

@@ -2,14 +2,14 @@ use super::volume::exclusive;
 
 /// Where the reference point is, as a share of the range of a front beyond its worst values.
 const MARGIN: f64 = 0.2;
-/// Of a larger front only so many are looked at, with two objectives.
+/// The number of results of a front that are looked at, with two objectives.
 const MAX_OF_TWO: usize = 1000;
 /// The same with more objectives, where each of them costs more.
 const MAX_OF_MORE: usize = 200;
-/// Up to so many objectives, what a result adds is exact.
+/// Up to this number of objectives, what a result adds is exact.
 const MAX_EXACT: usize = 4;
 
-/// Chooses so many results of one front that dominate as much as possible together: one after the other, always the
+/// Chooses `count` results of one front that dominate as much as possible together: one after the other, always the
 /// one that adds most (Guerreiro et al. 2016, "Greedy Hypervolume Subset Selection in Low Dimensions"). The
 /// order is that of the choice. It does not change if objectives are scaled or shifted.
 ///
@@ -27,7 +27,7 @@ pub(in crate::tpe) fn select(front: &[&[f64]], count: usize) -> Vec<usize> {
     chosen.into_iter().map(|at| places[at]).collect()
 }
 
-/// Places of about so many results of a front: all if they are not more.
+/// Places of about `max` results of a front: all if there are not more.
 fn thinned(front: &[&[f64]], max: usize) -> Vec<usize> {
     let mut places: Vec<usize> = (0..front.len()).collect();
     if front.len() <= max {

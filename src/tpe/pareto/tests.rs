@@ -2,7 +2,7 @@ use proptest::prelude::*;
 
 use super::{subset::select, *};
 
-/// Up to nine results of so many objectives with few different values, so that ties are common.
+/// Up to nine results of a number of objectives with few different values, so that ties are common.
 fn results(objectives: usize) -> impl Strategy<Value = Vec<Vec<f64>>> {
     let value = (0_u8..6).prop_map(f64::from);
     prop::collection::vec(prop::collection::vec(value, objectives), 0..10)

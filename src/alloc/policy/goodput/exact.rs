@@ -96,7 +96,7 @@ impl<'a, 'b> Exact<'a, 'b> {
         self.best_total + 1e-12 * (1.0 + self.best_total.abs())
     }
 
-    /// Every row that fits and whose utility minus price is above `least`, up to exchanging like nodes, with utility
+    /// Every row that fits and whose utility minus price is above `min`, up to exchanging like nodes, with utility
     /// minus price and utility; best first. Every row that is looked at counts.
     fn rows(&mut self, trial: usize, min: f64) -> Vec<(f64, f64, Row)> {
         let instance = self.state.instance;
@@ -147,7 +147,7 @@ impl<'a, 'b> Exact<'a, 'b> {
         }
     }
 
-    /// Among like nodes the earlier ones are used first, and most.
+    /// Among like nodes the earlier ones are used first, and get the larger numbers.
     fn is_canonical(&self, row: &Row, node: usize, gpus: u32) -> bool {
         let alike = |other: usize| {
             !self.special[other]

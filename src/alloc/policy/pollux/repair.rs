@@ -31,7 +31,7 @@ const PART: usize = 8;
 pub(super) struct Repair {
     free: Vec<u16>,
     network_taken: Vec<bool>,
-    /// Nodes of the row at hand.
+    /// Nodes of the current row.
     used: Vec<usize>,
     pool_gpus: Vec<u32>,
     /// Distributed trials on each node, in the authors' order of repair.
@@ -50,8 +50,7 @@ impl Repair {
     }
 
     /// Each row in turn loses GPUs of all pools but one, GPUs on nodes where another distributed trial is,
-    /// GPUs above the trial's limit, GPUs that rows before it have, and what is left below the trial's least
-    /// number.
+    /// GPUs above the trial's limit, GPUs that rows before it have, and what is left below the trial's minimum.
     ///
     /// The authors take each step for all rows before the next step. In one walk a row that a later step
     /// shrinks to one node no longer keeps other distributed trials from the nodes it left.
