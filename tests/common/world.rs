@@ -110,7 +110,12 @@ impl World {
 
     fn join(&mut self, node: NodeId) {
         let (gpu_type, slots, up) = &self.alive[&node];
-        self.nodes.push_back(Input::NodeJoined { node, gpu_type: gpu_type.clone(), group: 0, slots: *slots });
+        self.nodes.push_back(Input::NodeJoined {
+            node,
+            gpu_type: gpu_type.clone(),
+            island: 0,
+            slots: *slots,
+        });
         for index in (0..*slots).filter(|index| !up.contains(index)) {
             let slot = SlotId { node, index };
             self.nodes.push_back(Input::WorkerLost { slot, reason: "was not there".to_owned() });

@@ -107,13 +107,13 @@ impl State {
                     active.target.clear();
                 }
             }
-            Fact::NodeJoined { node, gpu_type, group, slots } => {
+            Fact::NodeJoined { node, gpu_type, island, slots } => {
                 if self.nodes.contains_key(node) {
                     let problem = format!("node {node} is here already");
                     return Err(Error::OutOfPlace { kind: fact.kind(), problem });
                 }
                 let (gpu_type, up) = (gpu_type.clone(), (0..*slots).collect());
-                self.nodes.insert(*node, NodeState { gpu_type, group: *group, slots: *slots, up });
+                self.nodes.insert(*node, NodeState { gpu_type, island: *island, slots: *slots, up });
             }
             Fact::NodeLost { node, reason } => {
                 self.nodes.remove(node);

@@ -18,8 +18,8 @@ impl Engine {
         match input {
             Input::Started => self.start(work),
             Input::Tick => self.pending.wake_s = self.pending.wake_s.filter(|wake_s| *wake_s > work.now_s),
-            Input::NodeJoined { node, gpu_type, group, slots } => {
-                self.node_joined(work, node, gpu_type, group, slots);
+            Input::NodeJoined { node, gpu_type, island, slots } => {
+                self.node_joined(work, node, gpu_type, island, slots);
             }
             Input::NodeLost { node, reason } => {
                 if self.state.nodes.contains_key(&node) {
@@ -92,7 +92,7 @@ impl Engine {
         work: &mut StepBuilder,
         node: NodeId,
         gpu_type: GpuType,
-        group: u32,
+        island: u32,
         slots: u32,
     ) {
         if self.state.nodes.contains_key(&node) {
@@ -100,7 +100,7 @@ impl Engine {
             self.emit(work, Fact::NodeLost { node, reason: "it has joined again".to_owned() });
         }
         let slots = slots.min(Node::GPUS_MAX);
-        self.emit(work, Fact::NodeJoined { node, gpu_type, group, slots });
+        self.emit(work, Fact::NodeJoined { node, gpu_type, island, slots });
         self.pending.dirty = true;
     }
 

@@ -4,12 +4,12 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use super::{ActiveTrial, Engine, Phase, Refit, state};
 use crate::{
-    alloc::{self, Allocation, Cluster, Fairness, Problem, TrialRequest},
+    alloc::{self, Allocation, Cluster, Fairness, PolicyKind, Problem, RemainingWork, TrialRequest},
     goodput::{
         BatchLimits, BatchMode, BatchPlan, Curve, Error, GoodputModel, GoodputTable, NoiseScale, Shape,
     },
     ids::{SlotId, TrialId},
-    space::{Policy, Study, TrialSettings},
+    space::{Study, TrialSettings},
     trials::{group::Batch, weigh},
 };
 
@@ -104,11 +104,11 @@ impl AllocationSnapshot {
         for candidate in &self.trials {
             requests.push(candidate.request(study, &self.cluster, limits, share)?);
         }
-        let promises: BTreeMap<_, _> =
-            self.trials.iter().map(|candidate| (candidate.id, candidate.promise)).collect();
-        weigh(&mut requests, study.scheduler.promise_weighting, |id| {
-            promises.get(&id).copied().unwrap_or(1.0)
-        });
+        if study.scheduler.promise_weighting {
+            let promises: BTreeMap<_, _> =
+                self.trials.iter().map(|candidate| (candidate.id, candidate.promise)).collect();
+            weigh(&mut requests, |id| promises.get(&id).copied().unwrap_or(1.0));
+        }
         Ok(Problem {
             cluster: self.cluster.clone(),
             trials: requests,
@@ -129,7 +129,7 @@ impl TrialSnapshot {
         let TrialSettings { min_gpus, max_gpus, .. } = study.trial;
         let most = max_gpus.unwrap_or(u32::MAX).min(limits.max_gpus()).max(min_gpus);
         // What a user asks for does not wait until it was explored.
-        let asked_for = matches!(study.scheduler.policy, Policy::Static | Policy::Tiresias);
+        let asked_for = matches!(study.scheduler.policy, PolicyKind::Static | PolicyKind::Tiresias);
         let cap = match &self.fit {
             _ if asked_for => most,
             Some(fit) => fit.cap.clamp(min_gpus, most),
@@ -148,10 +148,10 @@ impl TrialSnapshot {
             reallocations: self.reallocations,
             realloc_delay_s: self.delay_s,
             // Pollux goes by the past of a trial.
-            horizon_s: (study.scheduler.policy != Policy::Pollux).then_some(self.horizon_s),
+            horizon_s: (study.scheduler.policy != PolicyKind::Pollux).then_some(self.horizon_s),
             attained_gpu_s: self.attained_gpu_s,
             requested_gpus: share.min(most),
-            remaining_examples: self.remaining_epochs,
+            remaining: RemainingWork::Epochs(self.remaining_epochs),
             ..TrialRequest::new(id, Arc::new(table))
         })
     }

@@ -46,7 +46,7 @@ pub struct NodeState {
     /// The type of its GPUs.
     pub gpu_type: GpuType,
     /// Its network island.
-    pub group: u32,
+    pub island: u32,
     /// How many slots it has.
     pub slots: u32,
     /// Those with a worker.
@@ -344,7 +344,7 @@ impl State {
         let mut cluster = Cluster::new();
         for (&id, node) in &self.nodes {
             let gpus = node.up.len() as u32;
-            let node = Node { gpu_type: node.gpu_type.clone(), gpus, group: node.group };
+            let node = Node { gpu_type: node.gpu_type.clone(), gpus, island: node.island };
             // Numbers are unique here, and no node joins with too many slots.
             let _ = cluster.add(id, node);
         }
