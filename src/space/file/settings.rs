@@ -1,5 +1,7 @@
 use std::{fmt, path::Path, time::Duration};
 
+use crate::ids::GpuType;
+
 /// Names that users choose from.
 macro_rules! named {
     ($(#[$about:meta])* $type:ident { $($(#[$doc:meta])* $variant:ident = $name:literal),+ $(,)? }) => {
@@ -214,7 +216,7 @@ pub struct NodeGroup {
     pub nodes: u32,
     /// GPUs on each.
     pub gpus: u32,
-    /// The type of the GPUs, in lower case.
+    /// The name of their [`GpuType`].
     pub gpu_type: String,
 }
 
@@ -238,8 +240,8 @@ impl NodeGroup {
             (1..=most).contains(&number).then_some(number)
         };
         let (nodes, gpus) = (count(Self::NODES_MAX)?, count(Self::GPUS_MAX)?);
-        let gpu_type = parts.next()?.trim().to_lowercase();
-        (!gpu_type.is_empty()).then_some(Self { nodes, gpus, gpu_type })
+        let gpu_type = GpuType::new(parts.next()?).ok()?.name().to_owned();
+        Some(Self { nodes, gpus, gpu_type })
     }
 }
 
