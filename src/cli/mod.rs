@@ -45,14 +45,13 @@ type Trainables<'a> = &'a crate::worker::Registry;
 #[cfg(not(feature = "torch"))]
 type Trainables<'a> = std::marker::PhantomData<&'a ()>;
 
-/// The `pollux-tune` program without any trainables. Started again as an emulated node, it emulates.
+/// The `pollux-tune` program with the trainables it comes with. Started again as a worker or as an emulated node, it is one.
 #[must_use]
 pub fn main() -> ExitCode {
     #[cfg(feature = "torch")]
-    let trainables = &crate::worker::Registry::default();
+    return main_with(&crate::worker::Registry::builtin());
     #[cfg(not(feature = "torch"))]
-    let trainables = std::marker::PhantomData;
-    run_program(trainables)
+    run_program(std::marker::PhantomData)
 }
 
 /// The `pollux-tune` program with trainables of your own: all there is to the `main` of a program that trains.
