@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::goodput::{Shape, ThroughputParams, Tier};
 
 use super::{
-    fit::{counted, place},
+    fit::place,
+    output::pluralize,
     plot::{Figure, Panel, Point, Scale, Series},
     profile::Row,
 };
@@ -26,7 +27,7 @@ pub(crate) fn of_fit(title: &str, rows: &[Row], params: &ThroughputParams, mean_
         title: format!("{title}: mean error {:.1} %", 100.0 * mean_error),
         caption: format!(
             "Points are medians of measured steps, bars their range, lines the fitted model ({rows}{passes})",
-            rows = counted(drawn.len(), "row")
+            rows = pluralize(drawn.len(), "row")
         ),
         panels: [step_times(&drawn, params, accumulation), throughputs(&drawn, params, accumulation)],
     }
@@ -93,9 +94,9 @@ fn best_measured_batch(rows: &[&Row]) -> u32 {
     for row in rows {
         places.entry(row.per_gpu).or_default().insert((row.shape.gpus(), tier_of(row.shape)));
     }
-    let most = places.values().map(BTreeSet::len).max().unwrap_or(0);
+    let max = places.values().map(BTreeSet::len).max().unwrap_or(0);
     let best: Vec<u32> =
-        places.iter().filter(|(_, set)| set.len() == most).map(|(&per_gpu, _)| per_gpu).collect();
+        places.iter().filter(|(_, set)| set.len() == max).map(|(&per_gpu, _)| per_gpu).collect();
     best.get(best.len().saturating_sub(1) / 2).copied().unwrap_or(1)
 }
 

@@ -19,7 +19,7 @@ use super::{
 };
 use crate::{
     ids::GpuType,
-    wire::{Command, Event, Form, Member, Pause, Secret, Task},
+    wire::{Command, Event, Form, Member, Pause, Secret, Task, with_causes},
 };
 
 /// Making a model and opening its data, in emulated seconds.
@@ -123,7 +123,7 @@ impl Worker<'_> {
 
     fn fail(&mut self, trial: u32, error: &Error) -> Result<(), Gone> {
         self.session = None;
-        self.say(Event::Failed { trial, reason: error.to_string() })
+        self.say(Event::Failed { trial, reason: with_causes(error) })
     }
 
     fn emulated_s(&self, from: Instant, to: Instant) -> f64 {

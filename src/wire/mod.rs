@@ -26,6 +26,7 @@ use std::time::Duration;
 pub use address::Address;
 pub use attach::{CommandReceiver, EventSender, attach, attach_blocking};
 pub use error::Error;
+pub(crate) use error::with_causes;
 pub use gateway::{Gateway, GatewayEvent, WorkerHandle, WorkerId};
 pub use message::{
     Batch, Command, Event, Form, Hello, Member, Metric, Noise, Pause, Report, StepTime, Task, VERSION,

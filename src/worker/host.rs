@@ -25,7 +25,7 @@ use super::{
 };
 use crate::wire::{
     self, Batch, Command, CommandReceiver, Event, EventSender, Form, Hello, Metric, Noise, Report, StepTime,
-    VERSION,
+    VERSION, with_causes,
 };
 
 /// The group that can be aborted from outside: with its generation.
@@ -37,8 +37,10 @@ type Abortable = Arc<Mutex<Option<(u64, AbortHandle)>>>;
 pub fn serve_if_worker(registry: &Registry) {
     let served = match Place::of_this_process() {
         Ok(None) => return,
-        Ok(Some(place)) => serve(&place, registry).map_err(|error| format!("worker {}: {error}", place.slot)),
-        Err(error) => Err(error.to_string()),
+        Ok(Some(place)) => {
+            serve(&place, registry).map_err(|error| format!("worker {}: {}", place.slot, with_causes(&error)))
+        }
+        Err(error) => Err(with_causes(&error)),
     };
     let code = match served {
         Ok(()) => 0,
@@ -220,7 +222,7 @@ impl Host<'_> {
 
     fn fail(&mut self, trial: u32, error: &Error) {
         self.forget();
-        self.say(&Event::Failed { trial, reason: error.to_string() });
+        self.say(&Event::Failed { trial, reason: with_causes(error) });
     }
 
     fn forget(&mut self) {
@@ -269,7 +271,7 @@ impl Host<'_> {
             Err(error) if error.is_of_the_group() => {
                 let steps = session.is_current.then(|| session.steps());
                 self.session = Some(session);
-                self.say(&Event::Broken { trial, generation, steps, reason: error.to_string() });
+                self.say(&Event::Broken { trial, generation, steps, reason: with_causes(&error) });
             }
             Err(error) => {
                 drop(session);

@@ -45,7 +45,7 @@ fn csv(reports: &[(&str, ScaleReport); 2]) -> String {
 fn markdown(reports: &[(&str, ScaleReport); 2]) -> String {
     let mut text = "## ImageNet in the cloud: nodes of 4 T4, up to 16 of them\n\n".to_owned();
     text.push_str(
-        "More nodes once each GPU brings more than 2/3 of what one alone would, so many that it is about 1/2: by goodput \
+        "More nodes once each GPU brings more than 2/3 of what one alone would, as many as make it about 1/2: by goodput \
          (Pollux), and by throughput (Or et al.).\n\n",
     );
     text.push_str(
