@@ -11,14 +11,14 @@ use super::{
     profile::Row,
 };
 
-/// The most lines of the panel on throughput.
+/// The maximum number of lines of the panel on throughput.
 const SHAPES: usize = 4;
-/// The most points of a fitted line.
+/// The maximum number of points of a fitted line.
 const SAMPLES: u32 = 48;
 
 /// Measured and fitted step times and throughputs.
 pub(crate) fn of_fit(title: &str, rows: &[Row], params: &ThroughputParams, mean_error: f64) -> Figure {
-    // One drawing is for one accumulation: the least, which is none in most measurements.
+    // One drawing is for one accumulation: the smallest, which is none in most measurements.
     let accumulation = rows.iter().map(|row| row.accumulation).min().unwrap_or(0);
     let drawn: Vec<&Row> = rows.iter().filter(|row| row.accumulation == accumulation).collect();
     let passes =
@@ -88,7 +88,7 @@ fn tier_of(shape: Shape) -> Tier {
     shape.tier().unwrap_or(Tier::Local)
 }
 
-/// The per-GPU batch measured on most counts of GPUs at most tiers; in the middle if several are.
+/// The per-GPU batch that was measured on the largest number of GPU counts and tiers; in the middle if several are.
 fn best_measured_batch(rows: &[&Row]) -> u32 {
     let mut places: BTreeMap<u32, BTreeSet<(u32, Tier)>> = BTreeMap::new();
     for row in rows {

@@ -65,7 +65,7 @@ const WORST: usize = 3;
 struct Report<'a> {
     rows: usize,
     configurations: usize,
-    /// The most GPUs that were measured at each tier; 0 at tiers without measurements.
+    /// The maximum number of GPUs that was measured at each tier; 0 at tiers without measurements.
     max_gpus: [u32; Tier::COUNT],
     /// One batch size cannot tell fixed from proportional cost.
     several_batches: bool,

@@ -74,7 +74,7 @@ fn status_json(study: &Study, status: &Status, best: Option<&TrialRow>) -> serde
 }
 
 fn status_text(folder: &Path, study: &Study, status: &Status, best: Option<&TrialRow>) -> String {
-    let remedy = if state(status) == "stopped" { ": run it again to go on" } else { "" };
+    let remedy = if state(status) == "stopped" { ": run it again to resume" } else { "" };
     let mut lines = vec![format!("{} is {}{remedy}", folder.display(), state(status))];
     let ended = status.trials.iter().filter(|(state, _)| state.is_end());
     let ended: u32 = ended.map(|(_, count)| count).sum();
@@ -236,7 +236,7 @@ pub(crate) fn event(entry: &JournalEntry, trial: TrialId) -> Option<String> {
             format!("{} examples in {} passes on each slot", batch.total(1), batch.accumulation + 1)
         }
         Fact::Checkpointed { checkpoint, .. } => format!("checkpoint at epoch {:.2}", checkpoint.epochs),
-        Fact::TrialPausing { .. } => "told to leave its slots".to_owned(),
+        Fact::TrialPausing { .. } => "asked to leave its slots".to_owned(),
         Fact::TrialPaused { checkpoint, .. } => format!("paused at epoch {:.2}", checkpoint.epochs),
         Fact::TrialInterrupted { reason, .. } => format!("interrupted: {reason}"),
         Fact::TrialDone { .. } => "done".to_owned(),

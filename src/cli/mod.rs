@@ -35,8 +35,8 @@ use clap::Parser;
 
 use self::{
     args::{
-        BestArgs, CheckArgs, Cli, Command, ImportanceArgs, ShowArgs, SimulateCommand, StatusArgs, StopArgs,
-        TimelineArgs, TrialsArgs, format,
+        BestArgs, CheckArgs, Cli, Command, FolderArgs, ImportanceArgs, ShowArgs, SimulateCommand, StopArgs,
+        TimelineArgs, format,
     },
     error::{Error, ExitStatus},
 };
@@ -104,8 +104,8 @@ fn run(
         Command::Check(CheckArgs { files }) => study::check(&files, out, stderr),
         Command::Schema => study::schema(out),
         Command::AskTell(args) => ask_tell::run(&args.into(), stdin, out, stderr),
-        Command::Status(StatusArgs { folder, json }) => inspect::status(&folder, format(json), out),
-        Command::Trials(TrialsArgs { folder, json }) => inspect::trials(&folder, format(json), out),
+        Command::Status(FolderArgs { folder, json }) => inspect::status(&folder, format(json), out),
+        Command::Trials(FolderArgs { folder, json }) => inspect::trials(&folder, format(json), out),
         Command::Show(ShowArgs { folder, trial, json }) => inspect::show(&folder, trial, format(json), out),
         Command::Timeline(TimelineArgs { folder, svg }) => timeline::run(&folder, svg, out),
         Command::Stop(StopArgs { folder, no_wait }) => stop::run(&folder, no_wait, out, stderr),

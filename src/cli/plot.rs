@@ -37,7 +37,7 @@ pub(crate) struct Series {
     pub(crate) line: Vec<(f64, f64)>,
 }
 
-/// The most places of a distribution that are drawn.
+/// The maximum number of places of a distribution that are drawn.
 const PLACES: usize = 160;
 
 /// The cumulative distribution of some values, as a line.

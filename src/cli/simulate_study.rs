@@ -163,7 +163,7 @@ fn each_seed(
 }
 
 /// The fixed batch for each GPU with which `static` is done first, of all from the initial one on in steps of about 1.4; none
-/// if nobody asks.
+/// if no variant wants it.
 fn best_batch(
     variants: &[Variant],
     seeds: u32,
@@ -323,7 +323,7 @@ fn print(settings: &Settings, study: &Study, rows: &[Row], out: &mut impl Write)
     Ok(())
 }
 
-/// Table 3 of the paper as the page of `simulate paper` shows it beside ours: policy and cells.
+/// Table 3 of the paper as the page of `simulate paper` shows it next to ours: policy and cells.
 pub(crate) fn paper_cells() -> impl Iterator<Item = [String; 5]> {
     PAPER.into_iter().map(|(policy, top, jct_s, makespan_s)| {
         let ratio = format!("{:.2}", makespan_s / PAPER[0].3);

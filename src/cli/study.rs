@@ -39,7 +39,7 @@ fn read(file: &Path) -> Result<String, cli::Error> {
     fs::read_to_string(file).map_err(cli::Error::reading(file))
 }
 
-/// Other files that a study file names are beside it.
+/// Other files that a study file names are in the same folder.
 fn parse(file: &Path, text: &str) -> Result<Study, Diagnostics> {
     let open = |name: &str| {
         let other = file.parent().unwrap_or_else(|| Path::new("")).join(name);

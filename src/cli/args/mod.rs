@@ -12,10 +12,7 @@ use clap::{Args, Parser, Subcommand};
 pub(super) use self::{
     run::RunArgs,
     simulate::SimulateCommand,
-    study::{
-        AskTellArgs, BestArgs, CheckArgs, ImportanceArgs, ShowArgs, StatusArgs, StopArgs, TimelineArgs,
-        TrialsArgs,
-    },
+    study::{AskTellArgs, BestArgs, CheckArgs, FolderArgs, ImportanceArgs, ShowArgs, StopArgs, TimelineArgs},
     train::TrainArgs,
 };
 use super::{fit, output::Format};
@@ -37,8 +34,10 @@ pub(super) enum Command {
     /// Print the JSON Schema of study files, for editors
     Schema,
     AskTell(AskTellArgs),
-    Status(StatusArgs),
-    Trials(TrialsArgs),
+    /// Show how a study stands
+    Status(FolderArgs),
+    /// Show all trials of a study
+    Trials(FolderArgs),
     Show(ShowArgs),
     Timeline(TimelineArgs),
     Stop(StopArgs),

@@ -8,19 +8,19 @@ use crate::{cli::run, space::Policy};
 
 const EXAMPLES: &str = "\
 Examples:
-  Run a study, or go on with it; its folder is studies/cifar10:
+  Run a study, or resume it; its folder is studies/cifar10:
     pollux-tune run search-spaces/cifar10.yaml
   On two shares of the processor:
     pollux-tune run search-spaces/cifar10.yaml --slots 2 --cpu
   The same on two machines that are not there, a hundred times as fast:
     pollux-tune run search-spaces/cifar10.yaml --emulate 2x8xa100 --time-scale 0.01 --folder /tmp/emulated
 While it runs, and after: pollux-tune status, trials, show, best, timeline and stop, each with the folder.
-Ctrl-C lets trials write their state and ends; the same command goes on. Ctrl-C twice ends at once.";
+Ctrl-C lets trials write their state and ends; the same command resumes. Ctrl-C twice ends at once.";
 
-/// Run a study, or go on with it
+/// Run a study, or resume it
 #[derive(Debug, Args)]
 #[command(after_long_help = EXAMPLES, arg_required_else_help = true)]
-pub(in crate::cli) struct RunArgs {
+pub(crate) struct RunArgs {
     /// The study file, see docs/search-spaces.md
     #[arg(value_name = "STUDY.yaml")]
     file: PathBuf,

@@ -12,7 +12,7 @@ use crate::{
 
 /// Simulate a cluster
 #[derive(Debug, Subcommand)]
-pub(in crate::cli) enum SimulateCommand {
+pub(crate) enum SimulateCommand {
     Workload(WorkloadArgs),
     Study(SimulateStudyArgs),
     Paper(PaperArgs),
@@ -21,7 +21,7 @@ pub(in crate::cli) enum SimulateCommand {
 /// Simulate a study: how long it would take, and under which policy
 #[derive(Debug, Args)]
 #[command(long_about = ABOUT_SIMULATE_STUDY, after_long_help = STUDY_POLICIES, arg_required_else_help = true)]
-pub(in crate::cli) struct SimulateStudyArgs {
+pub(crate) struct SimulateStudyArgs {
     /// The study file, with a trainable that was measured: cifar10, say
     #[arg(value_name = "STUDY.yaml")]
     study: PathBuf,
@@ -67,7 +67,7 @@ impl From<SimulateStudyArgs> for simulate_study::Settings {
 /// Repeat the published experiments, into a folder of tables and drawings (about 40 minutes of CPU time)
 #[derive(Debug, Args)]
 #[command(arg_required_else_help = true)]
-pub(in crate::cli) struct PaperArgs {
+pub(crate) struct PaperArgs {
     /// Where to write; what is there of the same name is replaced
     #[arg(value_name = "FOLDER")]
     folder: PathBuf,
@@ -97,7 +97,7 @@ fn threads(count: Option<usize>) -> usize {
 /// Simulate a cluster that trains a list of jobs
 #[derive(Debug, Args)]
 #[command(long_about = ABOUT_WORKLOAD, after_long_help = WORKLOAD_COLUMNS, arg_required_else_help = true)]
-pub(in crate::cli) struct WorkloadArgs {
+pub(crate) struct WorkloadArgs {
     /// The jobs, a CSV file with a header line
     #[arg(value_name = "FILE.csv")]
     file: PathBuf,

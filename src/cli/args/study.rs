@@ -10,20 +10,20 @@ use crate::cli::ask_tell;
 /// Check study files, and show all mistakes at once
 #[derive(Debug, Args)]
 #[command(arg_required_else_help = true)]
-pub(in crate::cli) struct CheckArgs {
+pub(crate) struct CheckArgs {
     /// Study files, see docs/search-spaces.md
     #[arg(required = true, value_name = "STUDY.yaml")]
-    pub(in crate::cli) files: Vec<PathBuf>,
+    pub(crate) files: Vec<PathBuf>,
 }
 
 /// Suggest parameters to any program, as lines of JSON
 #[derive(Debug, Args)]
 #[command(long_about = ABOUT_ASK_TELL, after_long_help = REQUESTS, arg_required_else_help = true)]
-pub(in crate::cli) struct AskTellArgs {
+pub(crate) struct AskTellArgs {
     /// The study file
     #[arg(value_name = "STUDY.yaml")]
     study: PathBuf,
-    /// Keep everything that happens in this file, and go on from it if it exists
+    /// Keep everything that happens in this file, and resume from it if it exists
     #[arg(long, value_name = "FILE.jsonl")]
     journal: Option<PathBuf>,
     /// Learn from the journal of an earlier study before the first trial; may be given several times
@@ -54,71 +54,59 @@ Requests:
   {\"best\": 5}  {\"front\": {}}  {\"importance\": {}}  {\"status\": {}}
 All of it is described in docs/ask-tell.md.";
 
-/// Show how a study stands
+// Without a doc comment: each command that takes it has its own.
 #[derive(Debug, Args)]
 #[command(arg_required_else_help = true)]
-pub(in crate::cli) struct StatusArgs {
+pub(crate) struct FolderArgs {
     /// The folder of the study
     #[arg(value_name = "FOLDER")]
-    pub(in crate::cli) folder: PathBuf,
-    /// Print one JSON object instead of text
+    pub(crate) folder: PathBuf,
+    /// Print JSON instead of text: one object for the study, or one for each trial
     #[arg(long)]
-    pub(in crate::cli) json: bool,
-}
-
-/// Show all trials of a study
-#[derive(Debug, Args)]
-#[command(arg_required_else_help = true)]
-pub(in crate::cli) struct TrialsArgs {
-    /// The folder of the study
-    #[arg(value_name = "FOLDER")]
-    pub(in crate::cli) folder: PathBuf,
-    /// Print one JSON object for each trial instead of text
-    #[arg(long)]
-    pub(in crate::cli) json: bool,
+    pub(crate) json: bool,
 }
 
 /// Show a trial of a study, and what happened to it
 #[derive(Debug, Args)]
 #[command(arg_required_else_help = true)]
-pub(in crate::cli) struct ShowArgs {
+pub(crate) struct ShowArgs {
     /// The folder of the study
     #[arg(value_name = "FOLDER")]
-    pub(in crate::cli) folder: PathBuf,
+    pub(crate) folder: PathBuf,
     /// The number of the trial
     #[arg(value_name = "TRIAL")]
-    pub(in crate::cli) trial: u32,
+    pub(crate) trial: u32,
     /// Print one JSON object instead of text; times are in seconds since the study began
     #[arg(long)]
-    pub(in crate::cli) json: bool,
+    pub(crate) json: bool,
 }
 
 /// Draw how slots moved among the trials of a study
 #[derive(Debug, Args)]
 #[command(arg_required_else_help = true)]
-pub(in crate::cli) struct TimelineArgs {
+pub(crate) struct TimelineArgs {
     /// The folder of the study
     #[arg(value_name = "FOLDER")]
-    pub(in crate::cli) folder: PathBuf,
+    pub(crate) folder: PathBuf,
     /// Where to draw [default: timeline.svg in the folder]
     #[arg(long, value_name = "OUT.svg", value_parser = svg_path)]
-    pub(in crate::cli) svg: Option<PathBuf>,
+    pub(crate) svg: Option<PathBuf>,
 }
 
-/// Stop a study that runs, to go on with it later
+/// Stop a study that runs, to resume it later
 #[derive(Debug, Args)]
 #[command(long_about = ABOUT_STOP, arg_required_else_help = true)]
-pub(in crate::cli) struct StopArgs {
+pub(crate) struct StopArgs {
     /// The folder of the study
     #[arg(value_name = "FOLDER")]
-    pub(in crate::cli) folder: PathBuf,
+    pub(crate) folder: PathBuf,
     /// Do not wait until it has stopped
     #[arg(long)]
-    pub(in crate::cli) no_wait: bool,
+    pub(crate) no_wait: bool,
 }
 
 const ABOUT_STOP: &str = "\
-Stop a study that runs, to go on with it later
+Stop a study that runs, to resume it later
 
 The process that runs the study is asked to stop as by Ctrl-C: trials write their state first. Then it is shown
 how the study stands.";
@@ -126,31 +114,31 @@ how the study stands.";
 /// Show the best trials of a study, or its Pareto front
 #[derive(Debug, Args)]
 #[command(arg_required_else_help = true)]
-pub(in crate::cli) struct BestArgs {
+pub(crate) struct BestArgs {
     /// The folder of a study, or what `ask-tell --journal` wrote
     #[arg(value_name = "FOLDER|FILE.jsonl")]
-    pub(in crate::cli) journal: PathBuf,
+    pub(crate) journal: PathBuf,
     /// How many to show; with several objectives, the whole front is shown
     #[arg(short = 'n', long, value_name = "COUNT", default_value_t = 10)]
-    pub(in crate::cli) count: usize,
+    pub(crate) count: usize,
     /// Print one JSON object instead of text
     #[arg(long)]
-    pub(in crate::cli) json: bool,
+    pub(crate) json: bool,
 }
 
 /// Show how much each parameter matters
 #[derive(Debug, Args)]
 #[command(long_about = ABOUT_IMPORTANCE, arg_required_else_help = true)]
-pub(in crate::cli) struct ImportanceArgs {
+pub(crate) struct ImportanceArgs {
     /// The folder of a study, or what `ask-tell --journal` wrote
     #[arg(value_name = "FOLDER|FILE.jsonl")]
-    pub(in crate::cli) journal: PathBuf,
+    pub(crate) journal: PathBuf,
     /// The objective to explain [default: the first one]
     #[arg(long, value_name = "METRIC")]
-    pub(in crate::cli) objective: Option<String>,
+    pub(crate) objective: Option<String>,
     /// Print one JSON object instead of text
     #[arg(long)]
-    pub(in crate::cli) json: bool,
+    pub(crate) json: bool,
 }
 
 const ABOUT_IMPORTANCE: &str = "\

@@ -23,10 +23,10 @@ Examples:
 /// Train one trainable, elastically
 #[derive(Debug, Args)]
 #[command(after_long_help = EXAMPLES, arg_required_else_help = true)]
-pub(in crate::cli) struct TrainArgs {
+pub(crate) struct TrainArgs {
     /// What to train, by the name it is registered with
     #[arg(value_name = "TRAINABLE")]
-    pub(in crate::cli) name: String,
+    pub(crate) name: String,
     /// A hyper-parameter; may be given several times
     #[arg(short, long = "param", value_name = "NAME=VALUE", value_parser = parameter)]
     params: Vec<(String, serde_json::Value)>,
@@ -60,7 +60,7 @@ pub(in crate::cli) struct TrainArgs {
     /// Workers to start with [default: all]
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..), help_heading = "Workers")]
     start: Option<u32>,
-    /// When to go on with how many workers, or on which slots: `30s:2,60s:1`, `200 steps:[1]`
+    /// When to change to how many workers, or to which slots: `30s:2,60s:1`, `200 steps:[1]`
     #[arg(long, value_name = "TIME:SLOTS", value_delimiter = ',', value_parser = rescale, help_heading = "Workers")]
     rescale: Vec<Rescale>,
     /// Threads of each worker [default: cores divided by workers]
@@ -69,7 +69,7 @@ pub(in crate::cli) struct TrainArgs {
     /// Use CPU cores even if there are GPUs
     #[arg(long, help_heading = "Workers")]
     cpu: bool,
-    /// Go on from this file if it exists, and save to it [default: a file that is removed at the end]
+    /// Resume from this file if it exists, and save to it [default: a file that is removed at the end]
     #[arg(long, value_name = "FILE", help_heading = "Output")]
     checkpoint: Option<PathBuf>,
     /// Time between checkpoints

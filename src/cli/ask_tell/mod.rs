@@ -119,7 +119,7 @@ impl Session {
             let running = self.status().running.len();
             let _ = writeln!(
                 stderr,
-                "{}: going on after {}, {running} of them running",
+                "{}: resuming after {}, {running} of them running",
                 path.display(),
                 pluralize(asked, "trial")
             );

@@ -59,7 +59,7 @@ pub(super) fn slots(
     let threads = threads.unwrap_or_else(|| (cores / count).max(1));
     let slot = |number| Slot { threads, cuda: (number < gpus).then_some(number) };
     let gpu_type = if gpus > 0 { gpu_type() } else { GpuType::cpu() };
-    // A group of one speed: a share of the processor beside GPUs would only hold them up.
+    // A group of one speed: a share of the processor next to GPUs would only slow them down.
     let slots = (0..count).map(slot).filter(|slot| gpus == 0 || slot.cuda.is_some()).collect();
     Ok(Slots { slots, gpu_type })
 }

@@ -1,4 +1,4 @@
-//! What the journal tells of slots and trials, on a clock that stands still while nobody runs the study.
+//! What the journal says of slots and trials, on a clock that stands still while nobody runs the study.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,7 +16,7 @@ const CURVES: usize = 6;
 #[derive(Debug, Default)]
 pub(super) struct Node {
     pub(super) gpu_type: String,
-    /// The most slots that it had.
+    /// The maximum number of slots that it had.
     pub(super) slots: u32,
 }
 
@@ -160,7 +160,7 @@ fn best(reader: &Reader, study: &Study, rows: &[TrialRow]) -> Result<Vec<TrialId
     Ok(best)
 }
 
-/// The time of a study: it stands still from the last word of a head to the first one of the next.
+/// The time of a study: it stands still from the last fact of a head to the first one of the next.
 struct Clock {
     begin_s: f64,
     /// Times of the journal at which a head began, and what was left out until then.
