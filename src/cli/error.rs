@@ -81,7 +81,7 @@ pub(super) enum Error {
     #[error(transparent)]
     Actors(#[from] actors::Error),
     #[error("the study in {} has not come to its end", .folder.display())]
-    Unfinished { folder: PathBuf, source: actors::Error },
+    Unfinished { folder: PathBuf, source: Box<actors::Error> },
     #[cfg(feature = "torch")]
     #[error(transparent)]
     Worker(#[from] crate::worker::Error),
@@ -123,7 +123,8 @@ impl Error {
             Self::Train(error) => error.is_of_input(),
             Self::Journal(error) => !error.is_failure(),
             Self::Store(error) => error.is_of_input(),
-            Self::Actors(error) | Self::Unfinished { source: error, .. } => error.is_of_input(),
+            Self::Actors(error) => error.is_of_input(),
+            Self::Unfinished { source, .. } => source.is_of_input(),
             #[cfg(feature = "torch")]
             Self::Worker(_) => false,
         };
@@ -174,7 +175,7 @@ mod tests {
         let reports: [fn(store::Error) -> Error; 3] = [
             Error::from,
             |error| actors::Error::from(error).into(),
-            |error| Error::Unfinished { folder: "study".into(), source: error.into() },
+            |error| Error::Unfinished { folder: "study".into(), source: Box::new(error.into()) },
         ];
         for report in reports {
             for (error, status) in store_errors() {
@@ -186,7 +187,7 @@ mod tests {
 
     #[test]
     fn a_chain_names_every_cause_once() {
-        let error = Error::Unfinished { folder: "study".into(), source: failed().into() };
+        let error = Error::Unfinished { folder: "study".into(), source: Box::new(failed().into()) };
         assert_eq!(
             with_causes(&error),
             "the study in study has not come to its end: cannot write study: timed out"

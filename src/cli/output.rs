@@ -47,8 +47,8 @@ pub(super) fn quoted(text: &str) -> String {
 /// Writes a file that is either complete or not there: others never see a part of it.
 pub(super) fn write_atomically(path: &Path, text: &str) -> Result<(), Error> {
     let failed = || Error::writing(path);
-    let mut name =
-        path.file_name().ok_or(io::ErrorKind::InvalidFilename.into()).map_err(failed())?.to_owned();
+    let name = path.file_name().ok_or_else(|| io::ErrorKind::InvalidFilename.into());
+    let mut name = name.map_err(failed())?.to_owned();
     name.push(format!(".{}.tmp", process::id()));
     let temporary = path.with_file_name(name);
     let written = fs::write(&temporary, text).and_then(|()| fs::rename(&temporary, path));

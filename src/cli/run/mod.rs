@@ -114,7 +114,10 @@ pub(super) fn run(
     let finished = backend.start(runner);
     drop(signals);
     display.end();
-    let finished = finished.map_err(|source| cli::Error::Unfinished { folder: folder.to_owned(), source })?;
+    let finished = finished.map_err(|source| {
+        let source = Box::new(source);
+        cli::Error::Unfinished { folder: folder.to_owned(), source }
+    })?;
     let emulated = Folder::new(folder).emulated();
     conclude(&finished, folder, emulated.as_deref(), out)
 }
