@@ -10,13 +10,12 @@
 #![deny(clippy::disallowed_methods, clippy::iter_over_hash_type)]
 
 pub mod engine;
-mod group;
+pub mod group;
 mod promise;
 mod search;
 mod seed;
 pub mod stopping;
 
-pub use group::{Group, GroupAction};
 pub use promise::{promise_weight, weigh};
 pub use search::{End, Error, Fact, Search, State, Trial};
 pub use seed::{Execution, trial_seed};

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use super::{ActiveTrial, Engine, Refit, state};
+use super::{ActiveTrial, Engine, Phase, Refit, state};
 use crate::{
     alloc::{self, Allocation, Cluster, Fairness, PolicyKind, Problem, RemainingWork, TrialRequest},
     goodput::{
@@ -10,7 +10,7 @@ use crate::{
     },
     ids::{SlotId, TrialId},
     space::{Study, TrialSettings},
-    trials::weigh,
+    trials::{group::Batch, weigh},
 };
 
 /// How many GPUs which trial could use, and all else that a policy decides on.
@@ -62,8 +62,7 @@ impl Engine {
         let delay_s = if count == 0 { DELAY_S } else { seconds / f64::from(count) };
         let candidate = |(&id, active): (&TrialId, &ActiveTrial)| {
             // What is under way counts as done.
-            let slots = if active.phase == super::Phase::Pausing { &[][..] } else { &active.slots };
-            let passed_s = (now_s - active.accounted_until_s).max(0.0) * active.slots.len() as f64;
+            let slots = if matches!(active.phase, Phase::Pausing(_)) { &[] } else { active.slots() };
             TrialSnapshot {
                 id,
                 fit: active.fit.clone().map(|fit| Refit { noise: active.noise.or(fit.noise), ..fit }),
@@ -72,7 +71,7 @@ impl Engine {
                 reallocations: active.reallocations,
                 delay_s,
                 horizon_s: self.horizon_s(active, delay_s, now_s),
-                attained_gpu_s: active.slot_s + passed_s,
+                attained_gpu_s: active.usage.at(now_s, active.slots().len()).slot_s,
                 promise: self.stopper.promise(id),
                 remaining_epochs: (self.study.trial.epochs - active.epochs).max(0.0),
             }
@@ -90,9 +89,8 @@ impl Engine {
         if active.epochs <= 0.0 {
             return decision_s;
         }
-        let since_s = if active.slots.is_empty() { 0.0 } else { (now_s - active.accounted_until_s).max(0.0) };
         let left = (self.study.trial.epochs - active.epochs).max(0.0);
-        decision_s.min((active.ran_s + since_s) * left / active.epochs)
+        decision_s.min(active.usage.at(now_s, active.slots().len()).ran_s * left / active.epochs)
     }
 }
 
@@ -197,6 +195,14 @@ pub(super) fn batch(active: &ActiveTrial, slots: &[SlotId], engine: &Engine) -> 
     Some(known.map_or_else(|| equal_shares(&engine.study.trial, shape), |best| best.plan))
 }
 
+/// What a step takes in all. Equal shares are rounded up, but not beyond the largest batch that the study allows.
+pub(super) fn in_all(plan: BatchPlan, workers: usize, trial: &TrialSettings) -> Batch {
+    let workers = workers as u32;
+    let largest = if trial.batch_per_gpu.is_some() { u32::MAX } else { trial.max_batch.max(workers) };
+    let total = plan.total(workers).min(u64::from(largest)) as u32;
+    Batch { total, accumulation: plan.accumulation }
+}
+
 fn equal_shares(trial: &TrialSettings, shape: Shape) -> BatchPlan {
     let total = match trial.batch_per_gpu {
         Some(batch) => batch.saturating_mul(shape.gpus()),
@@ -208,12 +214,15 @@ fn equal_shares(trial: &TrialSettings, shape: Shape) -> BatchPlan {
 
 /// Whether another batch is worth a change, by the goodput that is expected of both.
 pub(super) fn is_better(active: &ActiveTrial, new: BatchPlan, engine: &Engine) -> bool {
-    let Some((fit, gpu_type)) = active.fit.as_ref().zip(engine.state.gpu_type(&active.slots)) else {
+    let Some((fit, gpu_type)) = active.fit.as_ref().zip(engine.state.gpu_type(active.slots())) else {
         return false;
     };
-    let (Some(old), Some(shape), Some(params), Some(limits)) =
-        (active.batch, state::shape(&active.slots), fit.models.get(gpu_type), engine.limits)
-    else {
+    let (Some(old), Some(shape), Some(params), Some(limits)) = (
+        active.phase.group().and_then(|group| group.batch),
+        state::shape(active.slots()),
+        fit.models.get(gpu_type),
+        engine.limits,
+    ) else {
         return false;
     };
     let noise = active.noise.or(fit.noise).unwrap_or(NoiseScale::ZERO);
