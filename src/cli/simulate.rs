@@ -7,10 +7,9 @@ use std::{
 };
 
 use crate::{
-    alloc::{self, Cluster, Fairness, PolicyKind},
+    alloc::{self, Cluster, ClusterSpec, Fairness, PolicyKind},
     cli,
     sim::{self, Aim, JobReport, Moment, Report, Rules, Workload, simulate},
-    space::ClusterSpec,
 };
 use serde_json::{Value, json};
 use thiserror::Error;
@@ -70,8 +69,7 @@ pub(crate) fn cluster(text: &str, stderr: &mut impl Write) -> Result<Cluster, cl
     if !ClusterSpec::names_file(text) {
         return Ok(Cluster::parse(text).map_err(Error::Setting)?);
     }
-    let spec = study::load_cluster(Path::new(text), stderr)?;
-    Ok(Cluster::parse(&spec.to_string()).map_err(Error::Setting)?)
+    Ok(study::load_cluster(Path::new(text), stderr)?.into())
 }
 
 /// Simulates a workload and prints what became of it.

@@ -7,8 +7,9 @@ use std::{
 };
 
 use crate::{
+    alloc::ClusterSpec,
     cli::{self, output::pluralize},
-    space::{self, ClusterSpec, Diagnostics, Dim, Objective, Study},
+    space::{self, Diagnostics, Dim, Objective, Study},
 };
 use thiserror::Error;
 

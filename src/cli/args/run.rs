@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use crate::{cli::run, space::Policy};
+use crate::{alloc::PolicyKind, cli::run};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -43,8 +43,8 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "SECONDS", default_value_t = 1.0, value_parser = time_scale, requires = "emulate", help_heading = "Emulation")]
     time_scale: f64,
     /// Who shares the slots out, instead of the study file's: goodput, pollux, static, optimus or tiresias
-    #[arg(long, value_name = "POLICY", value_parser = policy, help_heading = "Search")]
-    policy: Option<Policy>,
+    #[arg(long, value_name = "POLICY", help_heading = "Search")]
+    policy: Option<PolicyKind>,
     /// How many trials, instead of the study file's
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..), help_heading = "Search")]
     trials: Option<u32>,
@@ -70,8 +70,4 @@ fn time_scale(text: &str) -> Result<f64, String> {
         Ok(scale) if (1e-4..=1.0).contains(&scale) => Ok(scale),
         _ => Err("allowed is a number from 0.0001 to 1".to_owned()),
     }
-}
-
-fn policy(text: &str) -> Result<Policy, String> {
-    Policy::from_name(text).ok_or_else(|| format!("allowed is one of {}", Policy::NAMES.join(", ")))
 }
