@@ -225,7 +225,7 @@ impl Node {
             self.has_joined = true;
             let NodeSpec { node, gpu_type, group, .. } = &self.spec;
             let (node, gpu_type, group, slots) = (*node, gpu_type.clone(), *group, self.spec.slots());
-            self.around.supervisor.do_send(Input::NodeJoined { node, gpu_type, group, slots }.into());
+            self.around.supervisor.do_send(Input::NodeJoined { node, gpu_type, island: group, slots }.into());
         }
     }
 
