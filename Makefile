@@ -22,6 +22,8 @@ test: ## Run all tests, documentation examples included; gets libtorch first
 
 verify: ## Check everything, change nothing
 	$(CARGO) fmt --all --check
+	$(CARGO) clippy --locked --no-default-features --all-targets -- -D warnings
+	$(CARGO) clippy --locked --no-default-features --features runtime --all-targets -- -D warnings
 	$(CARGO) clippy --locked --all-targets -- -D warnings
 	$(TORCH) clippy $(ALL) --all-targets -- -D warnings
 	$(MAKE) test

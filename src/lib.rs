@@ -17,25 +17,31 @@
 //!
 //! The first two follow *Pollux* (Qiao et al., OSDI'21); `docs/goodput.md` lists every departure and why.
 
+#[cfg(feature = "runtime")]
 pub mod actors;
 pub mod alloc;
+#[cfg(feature = "cli")]
 pub mod cli;
+#[cfg(feature = "runtime")]
 pub mod emulate;
 pub mod goodput;
 pub mod ids;
 pub mod sim;
 pub mod space;
+#[cfg(feature = "runtime")]
 pub mod store;
 pub mod tpe;
 pub mod trials;
+#[cfg(feature = "runtime")]
 pub mod wire;
+#[cfg(feature = "runtime")]
 pub mod worker;
 
-#[cfg(doctest)]
+#[cfg(all(doctest, feature = "runtime"))]
 #[doc = include_str!("../README.md")]
 struct ReadmeDoctests;
 
-#[cfg(all(doctest, feature = "torch"))]
+#[cfg(all(doctest, feature = "cli", feature = "torch"))]
 #[doc = include_str!("../docs/training.md")]
 struct TrainingDoctests;
 

@@ -67,6 +67,21 @@ const HOMES: [(&str, &str); 10] = [
     ("tonic_prost", "wire"),
 ];
 
+/// What the pure modules may depend on; everything else comes with a feature.
+const CORE: [&str; 11] = [
+    "argmin",
+    "csv",
+    "flate2",
+    "granit-parser",
+    "libm",
+    "rand",
+    "rand_chacha",
+    "serde",
+    "serde_json",
+    "strsim",
+    "thiserror",
+];
+
 /// Written by a program, which does not count lines and has lints of its own.
 const GENERATED: [&str; 1] = ["src/wire/proto.rs"];
 
@@ -84,6 +99,17 @@ fn the_source_keeps_to_the_module_map() {
         }
     }
     assert!(broken.is_empty(), "\n{}\n", broken.join("\n"));
+}
+
+#[test]
+fn the_core_depends_on_these_crates_alone() {
+    let manifest =
+        fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml")).expect("it is there");
+    let (_, rest) = manifest.split_once("[dependencies]\n").expect("it has dependencies");
+    let always =
+        rest.lines().take_while(|line| !line.is_empty()).filter(|line| !line.contains("optional = true"));
+    let names: Vec<&str> = always.filter_map(|line| line.split(' ').next()).collect();
+    assert_eq!(names, CORE);
 }
 
 fn rust_files(folder: &Path) -> Vec<PathBuf> {

@@ -25,6 +25,7 @@ mod session;
 mod suggester;
 mod supervisor;
 
+#[cfg(feature = "cli")]
 pub(crate) use self::command::end_programs;
 pub use self::{
     error::Error,
