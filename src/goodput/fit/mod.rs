@@ -7,10 +7,7 @@
 //! not "0.01 s slower". The mean squared error stands for its root: same minimum, but smooth where the fit is perfect.
 
 mod kernel;
-mod lbfgsb;
-mod line_search;
 mod objective;
-mod osdi21;
 mod solver;
 mod start;
 #[cfg(test)]
@@ -21,8 +18,7 @@ pub(crate) use kernel::{
 };
 use objective::MODEL_VARIANCE;
 pub(crate) use objective::{CoefficientPrior, Group, Layout, Objective, weight};
-pub use osdi21::Osdi21Profile;
-pub(crate) use solver::Matrix;
+pub(crate) use solver::{Matrix, damped_step};
 pub(crate) use start::{explored, layout, rough};
 
 use super::{Error, Observation, Observations, ThroughputParams, Tier};
