@@ -12,10 +12,8 @@ use std::{
 use pollux_tune::{
     emulate::{NodeLaunch, launch},
     ids::GpuType,
-    wire::{
-        Batch, Command, Event, Form, Gateway, GatewayEvent, Hello, Member, Secret, Task, WorkerHandle,
-        WorkerId,
-    },
+    trials::group::{Batch, Form, Member, Task, WorkerCommand, WorkerEvent},
+    wire::{Gateway, GatewayEvent, Hello, Secret, WorkerHandle, WorkerId},
 };
 use tokio::{sync::mpsc::Receiver, time::timeout};
 
@@ -70,14 +68,14 @@ impl Head {
         }
     }
 
-    fn tell(&self, slots: &[u32], command: &Command) {
+    fn tell(&self, slots: &[u32], command: &WorkerCommand) {
         for slot in slots {
             self.workers[slot].2.tell(command.clone());
         }
     }
 
     /// The next event, with its slot; none of a worker that is gone, which is forgotten.
-    async fn event(&mut self) -> (u32, Option<Event>) {
+    async fn event(&mut self) -> (u32, Option<WorkerEvent>) {
         let slot = |head: &Self, of: WorkerId| {
             *head.workers.iter().find(|(_, (worker, ..))| *worker == of).expect("it has joined").0
         };
@@ -92,7 +90,7 @@ impl Head {
         }
     }
 
-    async fn find<T>(&mut self, wanted: impl Fn(u32, &Event) -> Option<T>) -> T {
+    async fn find<T>(&mut self, wanted: impl Fn(u32, &WorkerEvent) -> Option<T>) -> T {
         loop {
             if let (slot, Some(event)) = self.event().await
                 && let Some(found) = wanted(slot, &event)
@@ -103,7 +101,11 @@ impl Head {
     }
 
     /// What each of some workers says of a kind.
-    async fn find_all<T>(&mut self, slots: &[u32], wanted: impl Fn(&Event) -> Option<T>) -> BTreeMap<u32, T> {
+    async fn find_all<T>(
+        &mut self,
+        slots: &[u32],
+        wanted: impl Fn(&WorkerEvent) -> Option<T>,
+    ) -> BTreeMap<u32, T> {
         let mut found = BTreeMap::new();
         while found.len() < slots.len() {
             let (slot, one) = self.find(|slot, event| wanted(event).map(|found| (slot, found))).await;
@@ -113,14 +115,14 @@ impl Head {
         found
     }
 
-    fn form(&self, generation: u64, slots: &[u32], broken: bool) -> Command {
+    fn form(&self, round: u64, slots: &[u32], broken: bool) -> WorkerCommand {
         let member = |slot: &u32| {
             let hello = &self.workers[slot].1;
             Member { slot: *slot, node: hello.node, store: hello.store.clone() }
         };
         let members = slots.iter().map(member).collect();
         let batch = Batch { total: 128 * slots.len() as u32, accumulation: 0 };
-        Command::Form(Form { trial: 1, generation, members, donors: Vec::new(), batch, broken })
+        WorkerCommand::Form(Form { trial: 1, round, members, donors: Vec::new(), batch, broken })
     }
 }
 
@@ -142,9 +144,9 @@ fn task(checkpoint: PathBuf) -> Task {
     }
 }
 
-fn formed(event: &Event) -> Option<u64> {
+fn formed(event: &WorkerEvent) -> Option<u64> {
     match event {
-        Event::Formed { steps, .. } => Some(*steps),
+        WorkerEvent::Formed { steps, .. } => Some(*steps),
         _ => None,
     }
 }
@@ -167,12 +169,12 @@ async fn a_group_over_two_nodes_survives_the_loss_of_the_one_where_it_met() {
     }
     let folder = env::temp_dir().join(format!("pollux-emulated-nodes-{}", process::id()));
     let all = [0, 1, 2, 3];
-    head.tell(&all, &Command::Prepare(Box::new(task(folder.join("trial")))));
-    head.find_all(&all, |event| (*event == Event::Prepared { trial: 1 }).then_some(())).await;
+    head.tell(&all, &WorkerCommand::Prepare(Box::new(task(folder.join("trial")))));
+    head.find_all(&all, |event| (*event == WorkerEvent::Prepared { trial: 1 }).then_some(())).await;
     head.tell(&all, &head.form(1, &all, false));
     assert!(head.find_all(&all, formed).await.values().all(|steps| *steps == 0));
-    let report = |slot: u32, event: &Event| match event {
-        Event::Reported(report) => Some((slot, report.as_ref().clone())),
+    let report = |slot: u32, event: &WorkerEvent| match event {
+        WorkerEvent::Reported(report) => Some((slot, report.as_ref().clone())),
         _ => None,
     };
     let (first, report) = head.find(report).await;
@@ -184,7 +186,7 @@ async fn a_group_over_two_nodes_survives_the_loss_of_the_one_where_it_met() {
     while gone.len() + left.len() < 4 {
         match head.event().await {
             (slot, None) => gone.push(slot),
-            (slot, Some(Event::Broken { generation: 1, steps, .. })) => {
+            (slot, Some(WorkerEvent::Broken { round: 1, steps, .. })) => {
                 left.insert(slot, steps.expect("it has trained"));
             }
             (_, Some(_)) => {}
@@ -196,12 +198,12 @@ async fn a_group_over_two_nodes_survives_the_loss_of_the_one_where_it_met() {
     assert!(furthest > 0);
     head.tell(&[2, 3], &head.form(2, &[2, 3], true));
     assert!(head.find_all(&[2, 3], formed).await.values().all(|steps| *steps == furthest));
-    let finished = |slot: u32, event: &Event| match event {
-        Event::Finished { generation, metrics, .. } => Some((slot, *generation, metrics["accuracy"])),
+    let finished = |slot: u32, event: &WorkerEvent| match event {
+        WorkerEvent::Finished { round, metrics, .. } => Some((slot, *round, metrics["accuracy"])),
         _ => None,
     };
-    let (slot, generation, accuracy) = head.find(finished).await;
-    assert_eq!((slot, generation), (2, 2));
+    let (slot, round, accuracy) = head.find(finished).await;
+    assert_eq!((slot, round), (2, 2));
     assert!((0.5..1.0).contains(&accuracy));
     assert!(folder.join("trial").exists());
     fs::remove_dir_all(folder).unwrap();

@@ -11,9 +11,12 @@ use std::{
     thread,
 };
 
-use pollux_tune::wire::{
-    Address, Command, Error, Event, Gateway, GatewayEvent, Hello, Secret, VERSION, WorkerHandle, WorkerId,
-    attach, attach_blocking,
+use pollux_tune::{
+    trials::group::{WorkerCommand, WorkerEvent},
+    wire::{
+        Address, Error, Gateway, GatewayEvent, Hello, Secret, VERSION, WorkerHandle, WorkerId, attach,
+        attach_blocking,
+    },
 };
 use tokio::{runtime::Builder, sync::mpsc::Receiver};
 
@@ -77,15 +80,15 @@ fn messages_go_both_ways_in_order_over_either_kind_of_socket() {
             let (id, first, line) = joined(&mut heard).await;
             assert_eq!(first, hello(5));
             for number in 0..3000 {
-                say.send(Event::Prepared { trial: number }).expect("the head is there");
-                line.clone().tell(Command::Release { trial: number, save: false });
+                say.send(WorkerEvent::Prepared { trial: number }).expect("the head is there");
+                line.clone().tell(WorkerCommand::Release { trial: number, save: false });
             }
             for number in 0..3000 {
                 let Some(GatewayEvent::Event { worker, event }) = heard.recv().await else {
                     panic!("no event")
                 };
-                assert_eq!((worker, event), (id, Event::Prepared { trial: number }));
-                assert_eq!(told.recv().await, Some(Command::Release { trial: number, save: false }));
+                assert_eq!((worker, event), (id, WorkerEvent::Prepared { trial: number }));
+                assert_eq!(told.recv().await, Some(WorkerCommand::Release { trial: number, save: false }));
             }
         }
     });
@@ -100,23 +103,23 @@ fn a_worker_without_a_runtime_is_heard_to_its_last_word() {
         let worker = thread::spawn(move || {
             let (speaker, mut listener) = attach_blocking(&address, &secret, hello(0)).expect("it is let in");
             let command = listener.hear().expect("it makes sense");
-            assert_eq!(command, Some(Command::Release { trial: 4, save: true }));
-            (0..500).for_each(|steps| speaker.say(&Event::Checkpointed { trial: 4, steps }));
+            assert_eq!(command, Some(WorkerCommand::Release { trial: 4, save: true }));
+            (0..500).for_each(|steps| speaker.say(&WorkerEvent::Checkpointed { trial: 4, steps }));
             speaker.close();
             assert!(speaker.is_closed());
-            speaker.say(&Event::Released { trial: 4 });
+            speaker.say(&WorkerEvent::Released { trial: 4 });
             assert_eq!(listener.hear().expect("no error"), None, "the head has heard everything");
         });
         let (id, _, line) = joined(&mut heard).await;
-        line.tell(Command::Release { trial: 4, save: true });
+        line.tell(WorkerCommand::Release { trial: 4, save: true });
         for steps in 0..500 {
             let Some(GatewayEvent::Event { worker, event }) = heard.recv().await else { panic!("no event") };
-            assert_eq!((worker, event), (id, Event::Checkpointed { trial: 4, steps }));
+            assert_eq!((worker, event), (id, WorkerEvent::Checkpointed { trial: 4, steps }));
         }
         let gone = heard.recv().await;
         assert!(matches!(gone, Some(GatewayEvent::Lost { worker }) if worker == id), "{gone:?}");
         // Nobody is there to hear it, and nobody minds.
-        line.tell(Command::Release { trial: 4, save: true });
+        line.tell(WorkerCommand::Release { trial: 4, save: true });
         worker.join().expect("the worker is content");
         drop(gateway);
         assert!(heard.recv().await.is_none(), "exactly one farewell");
@@ -171,12 +174,12 @@ fn a_worker_whose_lines_are_dropped_is_sent_home() {
         let (say, mut told) = attach(gateway.address(), &secret, hello(0)).await.expect("it is let in");
         let (id, _, line) = joined(&mut heard).await;
         let second = line.clone();
-        line.tell(Command::Release { trial: 1, save: false });
+        line.tell(WorkerCommand::Release { trial: 1, save: false });
         drop(line);
-        second.tell(Command::Release { trial: 2, save: false });
+        second.tell(WorkerCommand::Release { trial: 2, save: false });
         drop(second);
         for trial in 1..=2 {
-            assert_eq!(told.recv().await, Some(Command::Release { trial, save: false }));
+            assert_eq!(told.recv().await, Some(WorkerCommand::Release { trial, save: false }));
         }
         assert_eq!(told.recv().await, None);
         drop((say, told));
@@ -227,7 +230,7 @@ fn a_slow_head_loses_nothing() {
         let (say, _told) = attach(gateway.address(), &secret, hello(0)).await.expect("it is let in");
         let reason = "x".repeat(1000);
         for trial in 0..5000 {
-            say.send(Event::Failed { trial, reason: reason.clone() }).expect("the head is there");
+            say.send(WorkerEvent::Failed { trial, reason: reason.clone() }).expect("the head is there");
         }
         joined(&mut heard).await;
         while heard.len() < 1024 {
@@ -246,7 +249,7 @@ fn worker() {
     let (Ok(address), Ok(secret)) = (env::var(ADDRESS), env::var(SECRET)) else { return };
     let (address, secret) = (address.parse().expect("an address"), secret.parse().expect("a secret"));
     let (speaker, mut listener) = attach_blocking(&address, &secret, hello(7)).expect("it is let in");
-    speaker.say(&Event::Prepared { trial: 1 });
+    speaker.say(&WorkerEvent::Prepared { trial: 1 });
     while listener.hear().expect("it makes sense").is_some() {}
 }
 
@@ -256,7 +259,7 @@ fn a_killed_worker_is_gone() {
     in_runtime(async {
         let secret = secret();
         let (gateway, mut heard) = Gateway::open(&folder.socket(), &secret).expect("it opens");
-        let mut process = process::Command::new(env::current_exe().expect("this program"))
+        let mut process = process::WorkerCommand::new(env::current_exe().expect("this program"))
             .args(["worker", "--exact"])
             .env(ADDRESS, gateway.address().to_string())
             .env(SECRET, secret.reveal())
@@ -267,7 +270,7 @@ fn a_killed_worker_is_gone() {
         assert_eq!(first.pid, process.id());
         let said = heard.recv().await;
         assert!(
-            matches!(said, Some(GatewayEvent::Event { event: Event::Prepared { trial: 1 }, .. })),
+            matches!(said, Some(GatewayEvent::Event { event: WorkerEvent::Prepared { trial: 1 }, .. })),
             "{said:?}"
         );
         process.kill().expect("it lives");

@@ -123,12 +123,15 @@ fn run(study: &Study, journal: &mut dyn Journal) -> Result<(f64, u64)> {
         }
         for command in step.commands {
             match command {
-                Command::Ask { revision, trial } => {
+                Command::Suggest(SuggestRequest { revision, trial }) => {
                     inputs.push(Input::Suggested { revision, answer: suggesting.ask(trial) });
                 }
-                Command::Launch { trial, generation, params, .. } => {
+                Command::Group {
+                    trial,
+                    command: GroupCommand::Launch(Launch { generation, params, .. }),
+                } => {
                     let metrics = Metrics::from([("loss".to_owned(), params.float("lr")?.into())]);
-                    inputs.insert(0, Input::TrialFinished { trial, generation, metrics });
+                    inputs.insert(0, Input::group(trial, generation, GroupEvent::Finished(metrics)));
                 }
                 _ => {}
             }

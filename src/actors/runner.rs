@@ -14,7 +14,7 @@ use super::{
     session::{self, SharedWatch, TrialBackend, Workers},
 };
 use crate::{
-    ids::{GpuType, NodeId},
+    ids::{GpuType, NodeId, SlotId},
     space::{ClusterSpec, Program, Study},
     store::Memory,
     trials::{
@@ -125,9 +125,9 @@ impl Runner {
         let process = |(number, place): (usize, &crate::worker::Slot)| {
             let (place, arguments) = (*place, self.worker_arguments.clone());
             let start = move |address: &Address, secret: &Secret| {
-                let (node, slot) = (0, number as u32);
+                let slot = SlotId { node: NodeId(0), index: number as u32 };
                 let arguments = &arguments[..];
-                let launch = crate::worker::Launch { address, secret, node, slot, place, arguments };
+                let launch = crate::worker::Launch { address, secret, slot, place, arguments };
                 crate::worker::launch(&launch).map_err(|error| error.to_string())
             };
             ProcessSpec { slots: 1, start: Arc::new(start) }

@@ -1,4 +1,4 @@
-//! One life of the actors, from the journal to an ending, and what comes after it.
+//! One life of the actors, from the journal to an exit, and what comes after it.
 
 use std::{
     path::{Path, PathBuf},
@@ -26,9 +26,7 @@ use crate::{
     store::{self, Journal, Memory, Reader, Store},
     trials::{
         Search,
-        engine::{
-            self, Engine, FitService, Input, JournalEntry, Outcome, SolveService, SuggestService, TrialKind,
-        },
+        engine::{Engine, Input, JournalEntry, Outcome, Services, TrialKind},
     },
 };
 
@@ -85,11 +83,14 @@ impl Head {
     pub(super) fn run(mut self) -> Result<(Outcome, Search), Error> {
         let mut deaths = 0;
         loop {
-            let ending = System::new().block_on(self.session())?;
-            match ending {
+            let exit = System::new().block_on(self.session())?;
+            match exit {
                 SessionExit::Finished(outcome) => {
                     let entries = self.journal()?.entries(0)?;
-                    return Ok((outcome, replay(&self.study, self.work.kind(), &entries)?.1.into_search()));
+                    return Ok((
+                        outcome,
+                        replay(&self.study, self.work.kind(), &entries)?.1.suggest.into_search(),
+                    ));
                 }
                 SessionExit::Failed(error) => return Err(error),
                 SessionExit::Died(actor) => {
@@ -116,13 +117,12 @@ impl Head {
         if let (Some(folder), false) = (&self.folder, entries.is_empty()) {
             same_study(&self.study, &Reader::open(folder)?.study()?)?;
         }
-        let (engine, suggesting, fitting) = replay(&self.study, self.work.kind(), &entries)?;
-        let solving = SolveService::new(&self.study).map_err(engine::Error::from)?;
+        let (engine, Services { suggest, allocate }) = replay(&self.study, self.work.kind(), &entries)?;
         if let Some(folder) = &self.folder {
             store::Folder::new(folder).write_study(&self.study.to_yaml())?;
         }
-        let (tell, mut endings) = mpsc::unbounded_channel();
-        let ending = ExitSender::new(tell);
+        let (tell, mut exits) = mpsc::unbounded_channel();
+        let exit = ExitSender::new(tell);
         let clock = Clock::after(engine.state().at_s, self.work.time_scale());
         let watch = self.watch.clone().map(|watch| -> Watch {
             Box::new(move |engine, entries| {
@@ -131,34 +131,32 @@ impl Head {
         });
         let (head, first, second) = (Arbiter::new(), Arbiter::new(), Arbiter::new());
         let supervisor = {
-            let ending = ending.clone();
+            let exit = exit.clone();
             Supervisor::start_in_arbiter(&head.handle(), move |_| {
-                Supervisor::new(engine, journal, clock, watch, &ending)
+                Supervisor::new(engine, journal, clock, watch, &exit)
             })
         };
         let happened = supervisor.clone().recipient();
         let suggester = {
-            let (supervisor, ending) = (happened.clone(), ending.clone());
-            Suggester::start_in_arbiter(&first.handle(), move |_| {
-                Suggester::new(suggesting, supervisor, &ending)
-            })
+            let (supervisor, exit) = (happened.clone(), exit.clone());
+            Suggester::start_in_arbiter(&first.handle(), move |_| Suggester::new(suggest, supervisor, &exit))
         };
         let allocator = {
-            let (supervisor, ending) = (happened.clone(), ending.clone());
+            let (supervisor, exit) = (happened.clone(), exit.clone());
             Allocator::start_in_arbiter(&second.handle(), move |_| {
-                Allocator::new(fitting, solving, supervisor, &ending)
+                Allocator::new(allocate, supervisor, &exit)
             })
         };
-        let learn = vec![suggester.clone().recipient(), allocator.clone().recipient()];
+        let facts = vec![suggester.clone().recipient(), allocator.clone().recipient()];
         let services =
-            ServiceAddresses { ask: suggester.recipient(), consider: allocator.recipient(), learn };
-        let (groups, stage) = self.open(&happened, &ending)?;
+            ServiceAddresses { suggester: suggester.recipient(), allocator: allocator.recipient(), facts };
+        let (groups, stage) = self.open(&happened, &exit)?;
         supervisor.do_send(Begin { services, groups });
         if let Runtime::Local(joined) = &stage {
             supervisor.do_send(EngineInput::from(joined.clone()));
         }
-        let ended = self.wait(&supervisor, &mut endings).await;
-        ending.close();
+        let ended = self.wait(&supervisor, &mut exits).await;
+        exit.close();
         drop(stage);
         for arbiter in [head, first, second] {
             arbiter.stop();
@@ -172,7 +170,7 @@ impl Head {
     fn open(
         &self,
         supervisor: &Recipient<EngineInput>,
-        ending: &ExitSender,
+        exit: &ExitSender,
     ) -> Result<(Box<dyn TrialRunners>, Runtime), Error> {
         let folder = || self.folder.clone().ok_or(Error::NoFolder);
         Ok(match &self.work {
@@ -183,8 +181,7 @@ impl Head {
                 (Box::new(Commands::new(words, &folder()?, *gpus)?), Runtime::local(*slots)?)
             }
             TrialBackend::Workers(workers) => {
-                let (elastic, stage) =
-                    Runtime::workers(&self.study, workers, &folder()?, supervisor, ending)?;
+                let (elastic, stage) = Runtime::workers(&self.study, workers, &folder()?, supervisor, exit)?;
                 (Box::new(elastic), stage)
             }
         })
@@ -193,7 +190,7 @@ impl Head {
     async fn wait(
         &mut self,
         supervisor: &Addr<Supervisor>,
-        endings: &mut mpsc::UnboundedReceiver<SessionExit>,
+        exits: &mut mpsc::UnboundedReceiver<SessionExit>,
     ) -> SessionExit {
         let mut asked = false;
         loop {
@@ -202,9 +199,9 @@ impl Head {
                 supervisor.do_send(EngineInput::from(Input::StopRequested));
             }
             tokio::select! {
-                ending = endings.recv() => {
+                exit = exits.recv() => {
                     // Senders live as long as this does.
-                    if let Some(ending) = ending { return ending }
+                    if let Some(exit) = exit { return exit }
                 }
                 Ok(()) = self.stop.changed(), if !asked => {}
             }
@@ -233,19 +230,13 @@ fn same_study(study: &Study, before: &Study) -> Result<(), Error> {
 }
 
 /// What follows from the facts so far.
-fn replay(
-    study: &Study,
-    kind: TrialKind,
-    entries: &[JournalEntry],
-) -> Result<(Engine, SuggestService, FitService), Error> {
-    let mut engine = Engine::new(study, kind)?;
-    let (mut suggesting, mut fitting) = (SuggestService::new(study)?, FitService::new(study));
+fn replay(study: &Study, kind: TrialKind, entries: &[JournalEntry]) -> Result<(Engine, Services), Error> {
+    let (mut engine, mut services) = (Engine::new(study, kind)?, Services::new(study)?);
     for entry in entries {
         engine.apply(entry)?;
-        suggesting.apply(entry)?;
-        fitting.apply(entry)?;
+        services.apply(entry)?;
     }
-    Ok((engine, suggesting, fitting))
+    Ok((engine, services))
 }
 
 /// Facts that outlive the actors, but not the program.

@@ -2,26 +2,26 @@ use actix::{Actor, Context, Handler, Recipient};
 
 use super::{
     exit::{ActorGuard, ExitSender, SessionExit},
-    message::{Ask, EngineInput, FactsAppended},
+    message::{EngineInput, FactsAppended, ForSuggester},
 };
-use crate::trials::engine::{Input, SuggestService};
+use crate::trials::engine::SuggestService;
 
 /// Chooses what trials try. It has a thread of its own.
 pub(super) struct Suggester {
-    suggesting: SuggestService,
+    service: SuggestService,
     supervisor: Recipient<EngineInput>,
-    ending: ExitSender,
+    exit: ExitSender,
     _guard: ActorGuard,
 }
 
 impl Suggester {
     pub(super) fn new(
-        suggesting: SuggestService,
+        service: SuggestService,
         supervisor: Recipient<EngineInput>,
-        ending: &ExitSender,
+        exit: &ExitSender,
     ) -> Self {
-        let guard = ending.guard("suggester");
-        Self { suggesting, supervisor, ending: ending.clone(), _guard: guard }
+        let guard = exit.guard("suggester");
+        Self { service, supervisor, exit: exit.clone(), _guard: guard }
     }
 }
 
@@ -34,18 +34,17 @@ impl Handler<FactsAppended> for Suggester {
 
     fn handle(&mut self, FactsAppended(entries): FactsAppended, _: &mut Context<Self>) {
         for entry in &*entries {
-            if let Err(error) = self.suggesting.apply(entry) {
-                self.ending.tell(SessionExit::Failed(error.into()));
+            if let Err(error) = self.service.apply(entry) {
+                self.exit.tell(SessionExit::Failed(error.into()));
             }
         }
     }
 }
 
-impl Handler<Ask> for Suggester {
+impl Handler<ForSuggester> for Suggester {
     type Result = ();
 
-    fn handle(&mut self, Ask { revision, trial }: Ask, _: &mut Context<Self>) {
-        let answer = self.suggesting.ask(trial);
-        self.supervisor.do_send(Input::Suggested { revision, answer }.into());
+    fn handle(&mut self, ForSuggester(request): ForSuggester, _: &mut Context<Self>) {
+        self.supervisor.do_send(self.service.answer(request).into());
     }
 }

@@ -92,10 +92,10 @@ fn of_trial(to: &Connection, at_s: f64, trial: u32, fact: &Fact) -> Result<()> {
             let total = batch.map(|batch| batch.total(slots.len() as u32).cast_signed());
             let set =
                 from_now_on!("state = 'forming', generation = ?2, slots = ?3, batch = ?4 WHERE trial = ?5");
-            run(to, set, params![at_s, generation, slots.len() as u32, total, trial])?;
+            run(to, set, params![at_s, generation.0, slots.len() as u32, total, trial])?;
             for slot in slots {
                 let add = "INSERT INTO spans (node, slot, trial, generation, from_s) VALUES (?, ?, ?, ?, ?)";
-                run(to, add, params![slot.node.0, slot.index, trial, generation, at_s])?;
+                run(to, add, params![slot.node.0, slot.index, trial, generation.0, at_s])?;
             }
             Ok(())
         }

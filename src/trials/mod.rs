@@ -10,12 +10,11 @@
 #![deny(clippy::disallowed_methods, clippy::iter_over_hash_type)]
 
 pub mod engine;
-mod group;
+pub mod group;
 mod promise;
 mod search;
 pub mod stopping;
 
-pub use group::{Group, GroupAction};
 pub use promise::{promise_weight, weigh};
 pub use search::{End, Error, Fact, Search, State, Trial};
 pub use stopping::Verdict;

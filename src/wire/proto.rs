@@ -15,9 +15,6 @@ pub struct Hello {
     /// Its process.
     #[prost(uint32, tag = "4")]
     pub pid: u32,
-    /// Where its store listens.
-    #[prost(string, tag = "5")]
-    pub store: ::prost::alloc::string::String,
 }
 /// What has happened at a worker.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -126,15 +123,15 @@ pub struct Member {
     pub node: u32,
     /// Where its store listens.
     #[prost(string, tag = "3")]
-    pub store: ::prost::alloc::string::String,
+    pub rendezvous_addr: ::prost::alloc::string::String,
 }
-/// Form a new generation of a trial's group.
+/// Form a new round of a trial's group.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Form {
     #[prost(uint32, tag = "1")]
     pub trial: u32,
     #[prost(uint64, tag = "2")]
-    pub generation: u64,
+    pub round: u64,
     /// Who trains, by rank.
     #[prost(message, repeated, tag = "3")]
     pub members: ::prost::alloc::vec::Vec<Member>,
@@ -143,7 +140,7 @@ pub struct Form {
     pub donors: ::prost::alloc::vec::Vec<Member>,
     #[prost(message, optional, tag = "5")]
     pub batch: ::core::option::Option<Batch>,
-    /// The generation before has lost a member: do not wait for its next step.
+    /// The round before has lost a member: do not wait for its next step.
     #[prost(bool, tag = "6")]
     pub broken: bool,
 }
@@ -153,7 +150,7 @@ pub struct Retune {
     #[prost(uint32, tag = "1")]
     pub trial: u32,
     #[prost(uint64, tag = "2")]
-    pub generation: u64,
+    pub round: u64,
     #[prost(message, optional, tag = "3")]
     pub batch: ::core::option::Option<Batch>,
 }
@@ -167,10 +164,12 @@ pub struct Release {
     pub save: bool,
 }
 /// A trial could start.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Prepared {
     #[prost(uint32, tag = "1")]
     pub trial: u32,
+    #[prost(string, tag = "2")]
+    pub rendezvous_addr: ::prost::alloc::string::String,
 }
 /// The group is together and trains.
 #[derive(Clone, Copy, PartialEq, ::prost::Message)]
@@ -178,7 +177,7 @@ pub struct Formed {
     #[prost(uint32, tag = "1")]
     pub trial: u32,
     #[prost(uint64, tag = "2")]
-    pub generation: u64,
+    pub round: u64,
     /// Optimizer steps that the state has behind it.
     #[prost(uint64, tag = "3")]
     pub steps: u64,
@@ -201,7 +200,7 @@ pub struct Broken {
     #[prost(uint32, tag = "1")]
     pub trial: u32,
     #[prost(uint64, tag = "2")]
-    pub generation: u64,
+    pub round: u64,
     /// Optimizer steps that the state has behind it; none if there is no state.
     #[prost(uint64, optional, tag = "3")]
     pub steps: ::core::option::Option<u64>,
@@ -214,7 +213,7 @@ pub struct Report {
     #[prost(uint32, tag = "1")]
     pub trial: u32,
     #[prost(uint64, tag = "2")]
-    pub generation: u64,
+    pub round: u64,
     #[prost(uint64, tag = "3")]
     pub steps: u64,
     #[prost(uint64, tag = "4")]
@@ -230,18 +229,18 @@ pub struct Report {
     #[prost(message, optional, tag = "8")]
     pub batch: ::core::option::Option<Batch>,
     #[prost(message, repeated, tag = "9")]
-    pub step_times: ::prost::alloc::vec::Vec<StepTime>,
+    pub step_times: ::prost::alloc::vec::Vec<Observation>,
     /// None before there is anything to tell.
     #[prost(message, optional, tag = "10")]
-    pub noise: ::core::option::Option<Noise>,
+    pub noise: ::core::option::Option<GradientStats>,
     #[prost(message, repeated, tag = "11")]
-    pub metrics: ::prost::alloc::vec::Vec<Metric>,
+    pub evaluations: ::prost::alloc::vec::Vec<Evaluation>,
 }
 /// Steps of one configuration.
 #[derive(Clone, Copy, PartialEq, ::prost::Message)]
-pub struct StepTime {
+pub struct Observation {
     #[prost(uint32, tag = "1")]
-    pub replicas: u32,
+    pub gpus: u32,
     #[prost(uint32, tag = "2")]
     pub nodes: u32,
     /// Examples of a pass on one worker.
@@ -251,14 +250,14 @@ pub struct StepTime {
     pub accumulation: u32,
     /// The geometric mean of their times.
     #[prost(double, tag = "5")]
-    pub seconds: f64,
+    pub iter_time_s: f64,
     /// How many there were.
     #[prost(double, tag = "6")]
     pub steps: f64,
 }
 /// Smoothed statistics of the gradient.
 #[derive(Clone, Copy, PartialEq, ::prost::Message)]
-pub struct Noise {
+pub struct GradientStats {
     #[prost(double, tag = "1")]
     pub sqr: f64,
     #[prost(double, tag = "2")]
@@ -266,7 +265,7 @@ pub struct Noise {
 }
 /// An evaluation.
 #[derive(Clone, PartialEq, ::prost::Message)]
-pub struct Metric {
+pub struct Evaluation {
     /// Statistical epochs at the time.
     #[prost(double, tag = "1")]
     pub epochs: f64,
@@ -290,7 +289,7 @@ pub struct Finished {
     #[prost(uint32, tag = "1")]
     pub trial: u32,
     #[prost(uint64, tag = "2")]
-    pub generation: u64,
+    pub round: u64,
     #[prost(btree_map = "string, double", tag = "3")]
     pub metrics: ::prost::alloc::collections::BTreeMap<
         ::prost::alloc::string::String,

@@ -43,19 +43,19 @@ fn members() -> impl Strategy<Value = Vec<Member>> {
     vec((any::<u32>(), any::<u32>(), ".*").prop_map(|(slot, node, store)| Member { slot, node, store }), 0..3)
 }
 
-fn commands() -> impl Strategy<Value = Command> {
+fn commands() -> impl Strategy<Value = WorkerCommand> {
     let form = (any::<(u32, u64, bool)>(), members(), members(), batch());
     prop_oneof![
-        task().prop_map(|task| Command::Prepare(Box::new(task))),
+        task().prop_map(|task| WorkerCommand::Prepare(Box::new(task))),
         form.prop_map(|((trial, generation, broken), members, donors, batch)| {
-            Command::Form(Form { trial, generation, members, donors, batch, broken })
+            WorkerCommand::Form(Form { trial, generation, members, donors, batch, broken })
         }),
-        (any::<(u32, u64)>(), batch()).prop_map(|((trial, generation), batch)| Command::Retune {
+        (any::<(u32, u64)>(), batch()).prop_map(|((trial, generation), batch)| WorkerCommand::Retune {
             trial,
             generation,
             batch
         }),
-        any::<(u32, bool)>().prop_map(|(trial, save)| Command::Release { trial, save }),
+        any::<(u32, bool)>().prop_map(|(trial, save)| WorkerCommand::Release { trial, save }),
     ]
 }
 
@@ -79,32 +79,37 @@ prop_compose! {
         batch in option::of(batch()),
         step_times in vec(step_time(), 0..3),
         noise in option::of(any::<(f64, f64)>().prop_map(|(sqr, var)| Noise { sqr, var })),
-        metrics in vec((any::<f64>(), metrics()).prop_map(|(epochs, values)| Metric { epochs, values }), 0..3),
-    ) -> Report {
-        Report { trial, generation, steps, examples, epochs, loss, learning_rate, batch, step_times, noise, metrics }
+        metrics in vec((any::<f64>(), metrics()).prop_map(|(epochs, values)| Evaluation { epochs, values }), 0..3),
+    ) -> WorkerReport {
+        WorkerReport { trial, generation, steps, examples, epochs, loss, learning_rate, batch, step_times, noise, metrics }
     }
 }
 
-fn events() -> impl Strategy<Value = Event> {
+fn events() -> impl Strategy<Value = WorkerEvent> {
     prop_oneof![
-        any::<u32>().prop_map(|trial| Event::Prepared { trial }),
+        any::<u32>().prop_map(|trial| WorkerEvent::Prepared { trial }),
         any::<((u32, u64, u64), (f64, f64, f64))>().prop_map(
             |((trial, generation, steps), (total_s, form_s, hand_over_s))| {
-                Event::Formed { trial, generation, steps, pause: Pause { total_s, form_s, hand_over_s } }
+                WorkerEvent::Formed {
+                    trial,
+                    generation,
+                    steps,
+                    pause: Pause { total_s, form_s, hand_over_s },
+                }
             }
         ),
         (any::<(u32, u64, Option<u64>)>(), ".*").prop_map(|((trial, generation, steps), reason)| {
-            Event::Broken { trial, generation, steps, reason }
+            WorkerEvent::Broken { trial, generation, steps, reason }
         }),
-        report().prop_map(|report| Event::Reported(Box::new(report))),
-        any::<(u32, u64)>().prop_map(|(trial, steps)| Event::Checkpointed { trial, steps }),
-        (any::<(u32, u64)>(), metrics()).prop_map(|((trial, generation), metrics)| Event::Finished {
+        report().prop_map(|report| WorkerEvent::Reported(Box::new(report))),
+        any::<(u32, u64)>().prop_map(|(trial, steps)| WorkerEvent::Checkpointed { trial, steps }),
+        (any::<(u32, u64)>(), metrics()).prop_map(|((trial, generation), metrics)| WorkerEvent::Finished {
             trial,
             generation,
             metrics
         }),
-        any::<u32>().prop_map(|trial| Event::Released { trial }),
-        (any::<u32>(), ".*").prop_map(|(trial, reason)| Event::Failed { trial, reason }),
+        any::<u32>().prop_map(|trial| WorkerEvent::Released { trial }),
+        (any::<u32>(), ".*").prop_map(|(trial, reason)| WorkerEvent::Failed { trial, reason }),
     ]
 }
 
@@ -116,28 +121,28 @@ fn sent<T: Message + Default>(message: &T) -> T {
 proptest! {
     #[test]
     fn a_command_arrives_as_it_was_sent(command in commands()) {
-        let arrived = Command::try_from(sent(&proto::Command::from(command.clone()))).expect("it makes sense");
+        let arrived = WorkerCommand::try_from(sent(&proto::Command::from(command.clone()))).expect("it makes sense");
         prop_assert_eq!(arrived, command);
     }
 
     #[test]
     fn an_event_arrives_as_it_was_sent(event in events()) {
-        let arrived = Event::try_from(sent(&proto::Event::from(event.clone()))).expect("it makes sense");
+        let arrived = WorkerEvent::try_from(sent(&proto::Event::from(event.clone()))).expect("it makes sense");
         prop_assert_eq!(arrived, event);
     }
 
     #[test]
     fn whatever_bytes_come_there_is_no_panic(bytes in vec(any::<u8>(), 0..64)) {
-        let _ = proto::Command::decode(bytes.as_slice()).map(Command::try_from);
-        let _ = proto::Event::decode(bytes.as_slice()).map(|event| (convert::hello(event.clone()), Event::try_from(event)));
+        let _ = proto::Command::decode(bytes.as_slice()).map(WorkerCommand::try_from);
+        let _ = proto::Event::decode(bytes.as_slice()).map(|event| (convert::hello(event.clone()), WorkerEvent::try_from(event)));
     }
 }
 
 #[test]
 fn a_loss_that_is_no_number_arrives() {
-    let report = Report { loss: Some(f64::NAN), epochs: f64::INFINITY, ..Report::default() };
-    let arrived = Event::try_from(sent(&proto::Event::from(Event::Reported(Box::new(report)))));
-    let Ok(Event::Reported(arrived)) = arrived else { panic!("{arrived:?}") };
+    let report = WorkerReport { loss: Some(f64::NAN), epochs: f64::INFINITY, ..WorkerReport::default() };
+    let arrived = WorkerEvent::try_from(sent(&proto::Event::from(WorkerEvent::Reported(Box::new(report)))));
+    let Ok(WorkerEvent::Reported(arrived)) = arrived else { panic!("{arrived:?}") };
     assert!(arrived.loss.is_some_and(f64::is_nan) && arrived.epochs.is_infinite());
 }
 
@@ -146,9 +151,9 @@ fn hello_arrives_first_and_only_first() {
     let hello = Hello { version: 1, node: 2, slot: 3, pid: 4, store: "127.0.0.1:5".to_owned() };
     let sent = sent(&proto::Event::from(hello.clone()));
     assert_eq!(convert::hello(sent.clone()).expect("it is one"), hello);
-    let again = Event::try_from(sent).expect_err("too late").to_string();
+    let again = WorkerEvent::try_from(sent).expect_err("too late").to_string();
     assert_eq!(again, "Hello: it comes again, after the first message");
-    let late = convert::hello(Event::Prepared { trial: 1 }.into()).expect_err("too early").to_string();
+    let late = convert::hello(WorkerEvent::Prepared { trial: 1 }.into()).expect_err("too early").to_string();
     assert_eq!(late, "the first message of a worker: it is not a hello");
 }
 
@@ -163,7 +168,7 @@ fn the_form_of_a_hello_never_changes() {
 #[test]
 fn what_makes_no_sense_says_so() {
     let command =
-        |kind| Command::try_from(proto::Command { kind }).expect_err("it makes no sense").to_string();
+        |kind| WorkerCommand::try_from(proto::Command { kind }).expect_err("it makes no sense").to_string();
     assert_eq!(command(None), "a command: it has no kind that is known");
     assert_eq!(command(Some(ToDo::Form(proto::Form::default()))), "Form: it has no batch");
     assert_eq!(command(Some(ToDo::Retune(proto::Retune::default()))), "Retune: it has no batch");
@@ -175,7 +180,8 @@ fn what_makes_no_sense_says_so() {
         let error = params(wrong);
         assert!(error.starts_with("Task: its parameters are no JSON object: "), "{error}");
     }
-    let event = |kind| Event::try_from(proto::Event { kind }).expect_err("it makes no sense").to_string();
+    let event =
+        |kind| WorkerEvent::try_from(proto::Event { kind }).expect_err("it makes no sense").to_string();
     assert_eq!(event(None), "an event: it has no kind that is known");
     assert_eq!(event(Some(Happened::Formed(proto::Formed::default()))), "Formed: it has no pause");
 }

@@ -25,7 +25,7 @@ use crate::{
         scale_lr,
     },
     space::{Params, Value},
-    wire::{Batch, Task},
+    trials::group::{Batch, Task},
 };
 
 /// How many examples of the test data are evaluated at once.

@@ -203,14 +203,19 @@ impl World {
 
     fn carry_out(&mut self, command: Command) {
         match command {
-            Command::Ask { .. } | Command::Fit { .. } | Command::Solve { .. } => {
+            Command::Suggest(_)
+            | Command::Allocate(AllocatorRequest::Fit { .. })
+            | Command::Allocate(AllocatorRequest::Solve { .. }) => {
                 self.inbox.extend(self.answers.answer(&command));
             }
-            Command::Launch { trial, generation, slots, checkpoint, .. } => {
+            Command::Group {
+                trial,
+                command: GroupCommand::Launch(Launch { generation, slots, checkpoint, .. }),
+            } => {
                 let epochs = checkpoint.map_or(0.0, |checkpoint| checkpoint.epochs);
                 self.form(trial, generation, slots, Vec::new(), epochs);
             }
-            Command::Reshape { trial, generation, slots, holders, checkpoint, .. } => {
+            Command::Group { trial, command: GroupCommand::Reshape { generation, slots, .. } } => {
                 self.reshapes += 1;
                 let saved = checkpoint.map_or(0.0, |checkpoint| checkpoint.epochs);
                 let kept = holders.iter().any(|slot| self.is_alive(*slot));
@@ -218,11 +223,11 @@ impl World {
                 let leaving = holders.into_iter().filter(|slot| !slots.contains(slot)).collect();
                 self.form(trial, generation, slots, leaving, epochs);
             }
-            Command::Retune { trial, generation, .. } => {
+            Command::Group { trial, command: GroupCommand::Retune { .. } } => {
                 let of_group = |group: &Group| group.generation >= generation;
                 assert!(self.groups.get(&trial).is_none_or(of_group), "for a group that is not there yet");
             }
-            Command::Stop { trial, generation, keep } => {
+            Command::Group { trial, command: GroupCommand::Stop(state) } => {
                 let Some(group) = self.groups.remove(&trial) else { return };
                 assert_eq!(group.generation, generation);
                 if group.finished {
@@ -230,10 +235,14 @@ impl World {
                     self.groups.insert(trial, group);
                 } else if keep && group.broken {
                     let reason = "it was broken before it could write its state".to_owned();
-                    self.inbox.push(Input::GroupFailed { trial, generation, reason, retry: true });
+                    self.inbox.push(Input::group(
+                        trial,
+                        generation,
+                        GroupEvent::Failed { reason, cause: FailureCause::Infrastructure },
+                    ));
                 } else if keep {
                     let checkpoint = Checkpoint { name: format!("{trial}"), epochs: group.epochs };
-                    self.inbox.push(Input::Paused { trial, generation, checkpoint });
+                    self.inbox.push(Input::group(trial, generation, GroupEvent::Paused(checkpoint)));
                 }
             }
             Command::WakeAt { at_s } => self.wake_s = Some(at_s),
@@ -278,7 +287,11 @@ impl World {
             let generation = self.groups[&trial].generation;
             self.groups.remove(&trial);
             let reason = "bad luck".to_owned();
-            self.inbox.push(Input::GroupFailed { trial, generation, reason, retry: true });
+            self.inbox.push(Input::group(
+                trial,
+                generation,
+                GroupEvent::Failed { reason, cause: FailureCause::Infrastructure },
+            ));
             return;
         }
         let advance = self.rng.random_range(0.2..1.0);
@@ -288,7 +301,7 @@ impl World {
         if !group.formed {
             group.formed = true;
             group.leaving.clear();
-            self.inbox.push(Input::WorkersReady { trial, generation: group.generation });
+            self.inbox.push(Input::group(trial, group.generation, GroupEvent::Formed));
             return;
         }
         group.finished = group.epochs + advance >= self.study.trial.epochs;
@@ -307,13 +320,13 @@ impl World {
         let metrics = BTreeMap::from([("loss".to_owned(), self.loss(trial, epochs).into())]);
         let number = self.groups[&trial].reports;
         let report = Report { number, epochs, metrics: metrics.clone(), steps, noise };
-        self.inbox.push(Input::Reported { trial, generation, report });
+        self.inbox.push(Input::group(trial, generation, GroupEvent::Reported(report)));
         if checkpoint {
             let checkpoint = Checkpoint { name: format!("{trial}"), epochs };
-            self.inbox.push(Input::Checkpointed { trial, generation, checkpoint });
+            self.inbox.push(Input::group(trial, generation, GroupEvent::Checkpointed(checkpoint)));
         }
         if epochs >= self.study.trial.epochs {
-            self.inbox.push(Input::TrialFinished { trial, generation, metrics });
+            self.inbox.push(Input::group(trial, generation, GroupEvent::Finished(metrics)));
         }
     }
 

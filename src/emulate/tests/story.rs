@@ -5,9 +5,9 @@ use std::collections::BTreeSet;
 use proptest::prelude::*;
 
 use super::World;
-use crate::{
-    trials::{Group, GroupAction},
-    wire::{Batch, Command, Event, Form},
+use crate::trials::{
+    Group, GroupAction,
+    group::{Batch, Form, WorkerCommand, WorkerEvent},
 };
 
 const SLOTS: u32 = 6;
@@ -70,7 +70,7 @@ impl Head {
     }
 
     /// The dead hear nothing, even if the head does not know yet.
-    fn tell(&self, slot: u32, command: Command) {
+    fn tell(&self, slot: u32, command: WorkerCommand) {
         if self.world.workers.contains_key(&slot) {
             self.world.tell(slot, command);
         }
@@ -81,12 +81,12 @@ impl Head {
             match order {
                 GroupAction::Prepare(slot) => {
                     self.holders.remove(&slot);
-                    self.tell(slot, Command::Prepare(Box::new(self.world.task())));
+                    self.tell(slot, WorkerCommand::Prepare(Box::new(self.world.task())));
                 }
                 GroupAction::Release { slot, save } => {
-                    self.tell(slot, Command::Release { trial: 7, save });
+                    self.tell(slot, WorkerCommand::Release { trial: 7, save });
                 }
-                GroupAction::Form { generation, members, donors, told, broken } => {
+                GroupAction::Form { round, members, donors, told, broken } => {
                     if !members.iter().chain(&donors).any(|slot| self.holders.contains(slot)) {
                         // All who had the state are gone.
                         self.kept = self.saved;
@@ -94,50 +94,49 @@ impl Head {
                         self.finished = None;
                     }
                     let batch = Batch { total: self.total, accumulation: 0 };
-                    let form =
-                        Form { batch, broken, ..super::form(generation, &members, &donors, self.total) };
+                    let form = Form { batch, broken, ..super::form(round, &members, &donors, self.total) };
                     for slot in told {
-                        self.tell(slot, Command::Form(form.clone()));
+                        self.tell(slot, WorkerCommand::Form(form.clone()));
                     }
                 }
             }
         }
     }
 
-    fn hear(&mut self, slot: u32, event: &Event) {
+    fn hear(&mut self, slot: u32, event: &WorkerEvent) {
         let orders = match event {
-            Event::Prepared { .. } => self.group.prepared(slot),
-            Event::Formed { generation, steps, .. } => {
+            WorkerEvent::Prepared { .. } => self.group.prepared(slot),
+            WorkerEvent::Formed { round, steps, .. } => {
                 assert!(*steps >= self.kept, "from {steps} on, after {}", self.kept);
                 self.holders.insert(slot);
-                self.group.formed(slot, *generation)
+                self.group.formed(slot, *round)
             }
-            Event::Broken { generation, .. } => self.group.broken(slot, *generation),
-            Event::Released { .. } => {
+            WorkerEvent::Broken { round, .. } => self.group.broken(slot, *round),
+            WorkerEvent::Released { .. } => {
                 self.holders.remove(&slot);
                 self.group.released(slot)
             }
-            Event::Reported(report) => {
+            WorkerEvent::Reported(report) => {
                 assert!(report.steps >= self.kept && report.epochs >= self.last_epochs, "{report:?}");
                 self.kept = report.steps;
                 self.last_epochs = report.epochs;
                 self.group.progressed();
                 Vec::new()
             }
-            Event::Checkpointed { steps, .. } => {
+            WorkerEvent::Checkpointed { steps, .. } => {
                 assert!(*steps >= self.saved.min(self.kept));
                 self.saved = *steps;
                 Vec::new()
             }
-            Event::Finished { generation, .. } => {
+            WorkerEvent::Finished { round, .. } => {
                 assert!(self.last_epochs >= self.world.task().epochs, "at {} epochs", self.last_epochs);
-                assert!(*generation <= self.group.generation());
+                assert!(*round <= self.group.round());
                 // It may be said again, but at the same step.
                 assert!(self.finished.is_none_or(|steps| steps == self.kept));
                 self.finished = Some(self.kept);
                 Vec::new()
             }
-            Event::Failed { reason, .. } => panic!("{reason}"),
+            WorkerEvent::Failed { reason, .. } => panic!("{reason}"),
         };
         self.obey(orders);
     }
@@ -183,9 +182,9 @@ impl Head {
             }
             Turn::Retune(total) => {
                 self.total = *total;
-                let (generation, batch) = (self.group.generation(), Batch { total: *total, accumulation: 0 });
+                let (round, batch) = (self.group.round(), Batch { total: *total, accumulation: 0 });
                 for slot in self.group.members().to_vec() {
-                    self.tell(slot, Command::Retune { trial: 7, generation, batch });
+                    self.tell(slot, WorkerCommand::Retune { trial: 7, round, batch });
                 }
             }
             Turn::Pause => {
@@ -193,7 +192,7 @@ impl Head {
                 self.obey(orders);
                 self.run(60.0).await;
                 assert!(self.group.slots().is_empty(), "all are free");
-                self.group = Group::after(self.group.generation());
+                self.group = Group::after(self.group.round());
                 self.reshape();
             }
         }

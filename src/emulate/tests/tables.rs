@@ -20,7 +20,7 @@ fn state(steps: u64) -> State {
 fn invitation(node: u32, steps: Option<u64>) -> Invitation {
     let offer = steps.map(|steps| Offer { state: state(steps), idle_s: 0.25 });
     let everybody: BTreeSet<Seat> = [seat(0), seat(1), seat(2)].into();
-    Invitation { trial: 1, generation: 5, seat: seat(node), everybody, offer }
+    Invitation { trial: 1, round: 5, seat: seat(node), everybody, offer }
 }
 
 /// The steps of the state that all get.

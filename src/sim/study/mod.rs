@@ -19,10 +19,15 @@ pub use report::{StudyReport, TrialReport};
 use super::{Error, Modelled};
 use crate::{
     alloc::Cluster,
-    goodput::BatchPlan,
-    ids::{SlotId, TrialId},
+    ids::{Generation, SlotId, TrialId},
     space::{Direction, Program, Study},
-    trials::engine::{Checkpoint, Command, Engine, Input, Metrics, Outcome, Report, Services, TrialKind},
+    trials::{
+        engine::{
+            Checkpoint, Command, Engine, GroupCommand, GroupEvent, Input, Launch, Metrics, Outcome, Report,
+            Services, TrialKind,
+        },
+        group::{Batch, FinalState},
+    },
 };
 
 /// Where a study is simulated.
@@ -88,7 +93,7 @@ pub fn simulate_study(study: &Study, world: &World) -> Result<StudyReport, Error
         world,
         trainable,
         engine: Engine::new(study, TrialKind::Elastic)?,
-        answers: Services::new(study)?,
+        services: Services::new(study)?,
         teams: BTreeMap::new(),
         tally: Tally::default(),
         events: BinaryHeap::new(),
@@ -106,7 +111,7 @@ pub fn simulate_study(study: &Study, world: &World) -> Result<StudyReport, Error
 enum Event {
     Tick,
     /// A generation is together.
-    Ready(TrialId, u32),
+    Ready(TrialId, Generation),
     /// A trial reports or ends, if its group is still the one that was asked.
     Trains(TrialId, u32),
 }
@@ -130,7 +135,7 @@ struct Run<'a> {
     world: &'a World,
     trainable: &'a str,
     engine: Engine,
-    answers: Services,
+    services: Services,
     teams: BTreeMap<TrialId, Team>,
     tally: Tally,
     /// By time; at the same time in the order of the events.
@@ -154,7 +159,7 @@ impl Run<'_> {
         let mut idle = 0;
         loop {
             while let Some(input) = self.inputs.pop_front() {
-                self.hear(input)?;
+                self.on_input(input)?;
             }
             match &self.outcome {
                 None => {}
@@ -183,7 +188,7 @@ impl Run<'_> {
             Event::Ready(trial, generation) => {
                 if let Some(team) = self.teams.get_mut(&trial).filter(|team| team.generation == generation) {
                     team.begin(self.now_s);
-                    self.inputs.push_back(Input::WorkersReady { trial, generation });
+                    self.inputs.push_back(Input::group(trial, generation, GroupEvent::Formed));
                     self.expect(trial)?;
                 }
             }
@@ -196,14 +201,14 @@ impl Run<'_> {
         Ok(())
     }
 
-    fn hear(&mut self, input: Input) -> Result<(), Error> {
+    fn on_input(&mut self, input: Input) -> Result<(), Error> {
         let step = self.engine.handle(input, self.now_s);
         for entry in &step.facts {
-            self.answers.apply(entry)?;
+            self.services.apply(entry)?;
             self.tally.apply(entry);
         }
         for command in step.commands {
-            match self.answers.answer(&command) {
+            match self.services.answer(&command) {
                 Some(answer) => self.inputs.push_back(answer),
                 None => self.act(command)?,
             }
@@ -213,51 +218,60 @@ impl Run<'_> {
 
     fn act(&mut self, command: Command) -> Result<(), Error> {
         match command {
-            Command::Launch { trial, generation, slots, params, batch, checkpoint } => {
+            Command::Group { trial, command } => self.act_on_group(trial, command)?,
+            Command::WakeAt { at_s } => {
+                self.wake_s = Some(at_s);
+                self.events.push(Reverse((At::new(at_s), Event::Tick)));
+            }
+            Command::Finished(outcome) => self.outcome = Some(outcome),
+            // They were answered.
+            Command::Suggest(_) | Command::Allocate(_) => {}
+        }
+        Ok(())
+    }
+
+    fn act_on_group(&mut self, trial: TrialId, command: GroupCommand) -> Result<(), Error> {
+        match command {
+            GroupCommand::Launch(Launch { generation, slots, params, batch, checkpoint }) => {
                 let params = serde_json::to_value(&params).unwrap_or_default();
                 let seed = self.study.search.seed.wrapping_mul(1_000_003).wrapping_add(u64::from(trial.0));
                 let params = params.as_object().cloned().unwrap_or_default();
                 let modelled = Modelled::new(self.trainable, &params, seed, self.study.trial.epochs)?;
                 let epochs = checkpoint.map_or(0.0, |checkpoint| checkpoint.epochs);
                 self.teams.insert(trial, Team::new(modelled, self.study, epochs));
-                self.form(trial, generation, &slots, batch);
+                if let Some(batch) = batch {
+                    self.form(trial, generation, &slots, batch);
+                }
             }
-            Command::Reshape { trial, generation, slots, batch, .. } => {
-                self.form(trial, generation, &slots, batch);
-            }
-            Command::Retune { trial, generation, batch } => {
+            GroupCommand::Reshape { generation, slots, batch } => self.form(trial, generation, &slots, batch),
+            GroupCommand::Retune { batch } => {
                 let now_s = self.now_s;
-                if let Some(team) = self.teams.get_mut(&trial).filter(|team| team.generation == generation) {
+                if let Some(team) = self.teams.get_mut(&trial) {
                     team.advance(now_s)?;
-                    team.batch = batch;
+                    team.retune(batch);
                     self.expect(trial)?;
                 }
             }
-            Command::Stop { trial, generation, keep } => {
+            GroupCommand::Stop(state) => {
                 if let Some(mut team) = self.teams.remove(&trial)
-                    && keep
+                    && state == FinalState::Saved
                 {
                     team.advance(self.now_s)?;
                     let checkpoint = Checkpoint { name: format!("trial-{trial}"), epochs: team.epochs };
-                    self.inputs.push_back(Input::Paused { trial, generation, checkpoint });
+                    let paused = GroupEvent::Paused(checkpoint);
+                    self.inputs.push_back(Input::group(trial, team.generation, paused));
                 }
             }
-            Command::WakeAt { at_s } => {
-                self.wake_s = Some(at_s);
-                self.events.push(Reverse((At::new(at_s), Event::Tick)));
-            }
-            Command::Finished(outcome) => self.outcome = Some(outcome),
-            Command::Ask { .. } | Command::Fit { .. } | Command::Solve { .. } => {}
         }
         Ok(())
     }
 
     /// The workers of a generation begin to come together.
-    fn form(&mut self, trial: TrialId, generation: u32, slots: &[SlotId], batch: Option<BatchPlan>) {
+    fn form(&mut self, trial: TrialId, generation: Generation, slots: &[SlotId], batch: Batch) {
         let Some(team) = self.teams.get_mut(&trial) else { return };
         let gpu_type =
             slots.first().and_then(|slot| self.world.cluster.get(slot.node)).map(|node| &node.gpu_type);
-        if let (Some(gpu_type), Some(batch)) = (gpu_type, batch) {
+        if let Some(gpu_type) = gpu_type {
             team.form(self.now_s, generation, gpu_type.clone(), slots, batch);
             let at = At::new(self.now_s + self.world.realloc_s);
             self.events.push(Reverse((at, Event::Ready(trial, generation))));
@@ -281,7 +295,7 @@ impl Run<'_> {
         let metrics = metrics(self.study, team);
         if team.is_done() {
             self.teams.remove(&trial);
-            self.inputs.push_back(Input::TrialFinished { trial, generation, metrics });
+            self.inputs.push_back(Input::group(trial, generation, GroupEvent::Finished(metrics)));
             return Ok(());
         }
         team.reports += 1;
@@ -292,7 +306,7 @@ impl Run<'_> {
             steps: std::mem::take(&mut team.steps),
             noise: Some(team.noise()),
         };
-        self.inputs.push_back(Input::Reported { trial, generation, report });
+        self.inputs.push_back(Input::group(trial, generation, GroupEvent::Reported(report)));
         self.expect(trial)
     }
 }

@@ -4,7 +4,7 @@ use super::{
     ActiveTrial, Checkpoint, EndedTrial, Engine, Error, Fact, JournalEntry, Metrics, NodeState, Phase, State,
 };
 use crate::{
-    ids::{SlotId, TrialId},
+    ids::{Generation, SlotId, TrialId},
     space::Direction,
     trials::{
         End,
@@ -173,7 +173,7 @@ impl State {
         }
         let active = self.of(fact, trial)?;
         if let Fact::TrialStarted { generation, .. } = fact
-            && *generation != active.generation + 1
+            && *generation != active.generation.next()
         {
             let problem = format!("generation {generation} after {}", active.generation);
             return Err(Error::OutOfPlace { kind: fact.kind(), problem });
@@ -225,7 +225,7 @@ impl State {
 }
 
 impl ActiveTrial {
-    fn measure(&mut self, generation: u32, number: u32, epochs: f64, metrics: &Metrics) {
+    fn measure(&mut self, generation: Generation, number: u32, epochs: f64, metrics: &Metrics) {
         match &mut self.previous_generation {
             Some((left, reported)) if *left == generation => *reported = number,
             _ => self.reported = number,

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::{ActiveTrial, Engine, Phase, TrialKind};
-use crate::ids::{SlotId, TrialId};
+use crate::ids::{Generation, SlotId, TrialId};
 
 impl Engine {
     /// Whether everything is as it must be; if not, what is wrong.
@@ -44,7 +44,7 @@ impl Engine {
         if *phase == Phase::Broken {
             return Err(format!("trial {trial} has lost workers, and nothing was decided"));
         }
-        if busy == slots.is_empty() || busy && active.generation == 0 {
+        if busy == slots.is_empty() || busy && active.generation == Generation::NONE {
             return Err(format!("trial {trial} is {phase:?} with {} slots", slots.len()));
         }
         match self.kind {

@@ -1,4 +1,4 @@
-//! Answers to [`Fit`](super::Command::Fit).
+//! Answers to [`Fit`](super::AllocatorRequest::Fit).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -66,7 +66,8 @@ impl FitService {
                 if let Some(gpu_type) = gpu_type.as_ref().filter(|_| !steps.is_empty()) {
                     let all = seen.steps.entry(gpu_type.clone()).or_default();
                     for steps in steps {
-                        steps.record(all);
+                        // An error leaves all as it was: a worker with a broken clock is not the end of a study.
+                        let _ = all.add(steps);
                     }
                 }
                 if let Some(noise) = noise {

@@ -13,10 +13,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{ActiveTrial, Command, Engine, Fact, Phase, StepBuilder, Target, TrialKind, snapshot};
+use super::{
+    ActiveTrial, Command, Engine, Fact, GroupCommand, Launch, Phase, StepBuilder, Target, TrialKind, snapshot,
+};
 use crate::{
     alloc::Plan,
     ids::{NodeId, SlotId, TrialId},
+    trials::group::FinalState,
 };
 
 /// A trial fails for good after so many failures without progress in between.
@@ -38,9 +41,8 @@ impl Engine {
             match next {
                 Move::Form(slots) => self.form(work, trial, slots),
                 Move::Pause => {
-                    let generation = self.state.active[&trial].generation;
                     self.emit(work, Fact::TrialPausing { trial });
-                    work.command(Command::Stop { trial, generation, keep: true });
+                    work.command(Command::Group { trial, command: GroupCommand::Stop(FinalState::Saved) });
                 }
                 Move::Interrupt(reason) => {
                     self.stop_group(work, trial);
@@ -52,7 +54,7 @@ impl Engine {
                     let (failures, last_failure) = (active.failures, &active.last_failure);
                     let reason =
                         format!("{failures} failures without progress, the last one: {last_failure}");
-                    self.end(work, Fact::TrialFailed { trial, reason }, trial, true);
+                    self.stop_and_end(work, Fact::TrialFailed { trial, reason }, trial);
                 }
             }
         }
@@ -60,16 +62,19 @@ impl Engine {
 
     fn form(&mut self, work: &mut StepBuilder, trial: TrialId, slots: Vec<SlotId>) {
         let active = &self.state.active[&trial];
-        let generation = active.generation + 1;
+        let generation = active.generation.next();
         let batch = snapshot::batch(active, &slots, self);
-        let (holders, checkpoint) = (active.holders.clone(), active.checkpoint.clone());
-        work.command(if holders.is_empty() {
-            let params = active.params.clone();
-            Command::Launch { trial, generation, slots: slots.clone(), params, batch, checkpoint }
-        } else {
-            let (slots, holders) = (slots.clone(), holders.clone());
-            Command::Reshape { trial, generation, slots, holders, batch, checkpoint }
-        });
+        let holders = active.holders.clone();
+        let to = slots.clone();
+        let total = batch.map(|plan| snapshot::in_all(plan, slots.len(), &self.study.trial));
+        let command = match total {
+            Some(batch) if !holders.is_empty() => GroupCommand::Reshape { generation, slots: to, batch },
+            _ => {
+                let (params, checkpoint) = (active.params.clone(), active.checkpoint.clone());
+                GroupCommand::Launch(Launch { generation, slots: to, params, batch: total, checkpoint })
+            }
+        };
+        work.command(Command::Group { trial, command });
         self.emit(work, Fact::TrialStarted { trial, generation, slots, batch, holders });
     }
 

@@ -10,7 +10,7 @@ use crate::{
     },
     ids::{SlotId, TrialId},
     space::{Policy, Study, TrialSettings},
-    trials::weigh,
+    trials::{group::Batch, weigh},
 };
 
 /// How many GPUs which trial could use, and all else that a policy decides on.
@@ -195,6 +195,14 @@ pub(super) fn batch(active: &ActiveTrial, slots: &[SlotId], engine: &Engine) -> 
         Refit { noise, ..fit.clone() }.model(limits).best_batch(gpu_type, shape)
     });
     Some(known.map_or_else(|| equal_shares(&engine.study.trial, shape), |best| best.plan))
+}
+
+/// What a step takes in all. Equal shares are rounded up, but not beyond the largest batch that the study allows.
+pub(super) fn in_all(plan: BatchPlan, workers: usize, trial: &TrialSettings) -> Batch {
+    let workers = workers as u32;
+    let largest = if trial.batch_per_gpu.is_some() { u32::MAX } else { trial.max_batch.max(workers) };
+    let total = plan.total(workers).min(u64::from(largest)) as u32;
+    Batch { total, accumulation: plan.accumulation }
 }
 
 fn equal_shares(trial: &TrialSettings, shape: Shape) -> BatchPlan {

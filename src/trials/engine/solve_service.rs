@@ -1,4 +1,4 @@
-//! Answers to [`Solve`](super::Command::Solve).
+//! Answers to [`Solve`](super::AllocatorRequest::Solve).
 
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
@@ -25,9 +25,9 @@ impl SolveService {
     }
 
     /// Who gets which GPUs. Random choices follow from the seed of the study and the number of the question.
-    pub fn solve(&mut self, revision: u64, question: &AllocationSnapshot) -> Result<Plan, alloc::Error> {
+    pub fn solve(&mut self, revision: u64, snapshot: &AllocationSnapshot) -> Result<Plan, alloc::Error> {
         let mut rng = ChaCha8Rng::seed_from_u64(self.study.search.seed);
         rng.set_stream(revision);
-        self.policy.allocate(&question.problem(&self.study)?, &mut rng)
+        self.policy.allocate(&snapshot.problem(&self.study)?, &mut rng)
     }
 }

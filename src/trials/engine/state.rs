@@ -6,7 +6,7 @@ use super::{Checkpoint, Metrics, Refit};
 use crate::{
     alloc::{Allocation, Cluster, Node},
     goodput::{BatchPlan, NoiseScale, Shape},
-    ids::{GpuType, NodeId, SlotId, TrialId},
+    ids::{Generation, GpuType, NodeId, SlotId, TrialId},
     space::{Params, Point},
     trials::End,
 };
@@ -80,7 +80,7 @@ pub struct ActiveTrial {
     /// Where it stands.
     pub phase: Phase,
     /// The last generation of its group; 0 if there was none.
-    pub generation: u32,
+    pub generation: Generation,
     /// The members of that generation.
     pub slots: Vec<SlotId>,
     /// Slots that have its state in memory: the last generation that came together.
@@ -99,7 +99,7 @@ pub struct ActiveTrial {
     pub reported: u32,
     /// The generation that became this one while it trained, and the number of its last report: what it has measured may
     /// still be on its way.
-    pub previous_generation: Option<(u32, u32)>,
+    pub previous_generation: Option<(Generation, u32)>,
     /// The noise scale it reported last.
     pub noise: Option<NoiseScale>,
     /// What is known of its speed.
@@ -128,7 +128,7 @@ pub struct EndedTrial {
     /// How far it came.
     pub epochs: f64,
     /// Its last generation.
-    pub generation: u32,
+    pub generation: Generation,
 }
 
 impl ActiveTrial {
@@ -138,7 +138,7 @@ impl ActiveTrial {
             point,
             created_s: at_s,
             phase: Phase::Waiting,
-            generation: 0,
+            generation: Generation::NONE,
             slots: Vec::new(),
             holders: Vec::new(),
             target: Vec::new(),

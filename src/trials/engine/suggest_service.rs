@@ -1,6 +1,6 @@
-//! Answers to [`Ask`](super::Command::Ask).
+//! Answers to [`Ask`](super::Command::Suggest).
 
-use super::{Error, Fact, JournalEntry, NoSuggestion, Suggestion, apply::end_of};
+use super::{Error, Fact, Input, JournalEntry, NoSuggestion, SuggestRequest, Suggestion, apply::end_of};
 use crate::{
     ids::TrialId,
     space::{StoppingRule, Study},
@@ -67,6 +67,11 @@ impl SuggestService {
             },
         };
         Ok(self.search.apply(fact)?)
+    }
+
+    /// The answer to a question.
+    pub fn answer(&mut self, SuggestRequest { revision, trial }: SuggestRequest) -> Input {
+        Input::Suggested { revision, answer: self.ask(trial) }
     }
 
     /// What a new trial should try.

@@ -4,9 +4,9 @@ use proptest::prelude::*;
 
 use super::*;
 
-fn form(generation: u64, members: &[u32], donors: &[u32], told: &[u32], broken: bool) -> GroupAction {
+fn form(round: u64, members: &[u32], donors: &[u32], told: &[u32], broken: bool) -> GroupAction {
     let (members, donors, told) = (members.to_vec(), donors.to_vec(), told.to_vec());
-    GroupAction::Form { generation, members, donors, told, broken }
+    GroupAction::Form { round, members, donors, told, broken }
 }
 
 /// A group that trains on these slots.
@@ -114,7 +114,7 @@ proptest! {
         let mut group = Group::default();
         let mut workers: BTreeMap<u32, Worker> = BTreeMap::new();
         let mut orders: Vec<GroupAction> = Vec::new();
-        let mut generation = 0;
+        let mut round = 0;
         let mut wish = vec![0_u32];
         for (kind, slot) in story.into_iter().chain([(9, 0); 200]) {
             match kind {
@@ -129,9 +129,9 @@ proptest! {
                 _ if !orders.is_empty() => {
                     match orders.remove(0) {
                         GroupAction::Prepare(slot) => { workers.insert(slot, Worker::Preparing); }
-                        GroupAction::Form { generation: next, members, donors, told, .. } => {
-                            prop_assert!(next > generation, "generations grow");
-                            generation = next;
+                        GroupAction::Form { round: next, members, donors, told, .. } => {
+                            prop_assert!(next > round, "generations grow");
+                            round = next;
                             for slot in told {
                                 if !workers.contains_key(&slot) { continue; }
                                 if members.contains(&slot) {

@@ -12,13 +12,13 @@ fn refit(noise: f64, cap: u32) -> Refit {
 
 fn reshape(trial: u32, generation: u32, to: &[(u32, u32)], from: &[(u32, u32)]) -> Command {
     let per_gpu = 64 / to.len() as u32;
-    Command::Reshape {
+    Command::Group {
         trial: TrialId(trial),
-        generation,
-        slots: slots(to),
-        holders: slots(from),
-        batch: Some(BatchPlan { per_gpu, accumulation: 0 }),
-        checkpoint: None,
+        command: GroupCommand::Reshape {
+            generation,
+            slots: slots(to),
+            batch: Some(BatchPlan { per_gpu, accumulation: 0 }),
+        },
     }
 }
 
@@ -30,24 +30,31 @@ fn a_trial_is_suggested_fitted_planned_and_launched() {
     assert!(
         matches!(
             commands[..],
-            [Command::Ask { trial: TrialId(1), .. }, Command::Fit { trial: TrialId(0), .. }]
+            [
+                Command::Suggest(SuggestRequest { trial: TrialId(1), .. }),
+                Command::Allocate(AllocatorRequest::Fit { trial: TrialId(0), .. })
+            ]
         ),
         "{commands:?}"
     );
     assert_eq!(scene.fit(0, None), (vec![], vec![]), "who comes with it is not known yet");
     scene.suggest();
     let (facts, commands) = scene.fit(1, None);
-    let [Command::Solve { question, .. }] = &commands[..] else { panic!("{commands:?}") };
+    let [Command::Allocate(AllocatorRequest::Solve { snapshot, .. })] = &commands[..] else {
+        panic!("{commands:?}")
+    };
     assert_eq!((facts.len(), question.trials.len(), question.cluster.total_gpus()), (0, 2, 4));
     let (facts, commands) = scene.plan(&[(0, &[(0, 2)])]);
     assert_eq!(kinds(&facts), ["plan_adopted", "trial_started"]);
-    let launch = Command::Launch {
+    let launch = Command::Group {
         trial: TrialId(0),
-        generation: 1,
-        slots: slots(&[(0, 0), (0, 1)]),
-        params: scene.trial(0).params.clone(),
-        batch: Some(BatchPlan { per_gpu: 32, accumulation: 0 }),
-        checkpoint: None,
+        command: GroupCommand::Launch(Launch {
+            generation: 1,
+            slots: slots(&[(0, 0), (0, 1)]),
+            params: scene.trial(0).params.clone(),
+            batch: Some(BatchPlan { per_gpu: 32, accumulation: 0 }),
+            checkpoint: None,
+        }),
     };
     assert_eq!(commands, [launch, Command::WakeAt { at_s: 60.0 }]);
     let ready = vec![Fact::GroupFormed { trial: TrialId(0), generation: 1 }];
@@ -77,7 +84,7 @@ fn a_slot_is_handed_over() {
     let (facts, commands) = scene.ready(1, 2);
     assert_eq!(kinds(&facts), ["group_formed", "trial_started"]);
     let mut to_three = reshape(0, 2, &[(0, 0), (0, 1), (1, 1)], &[(0, 0), (0, 1)]);
-    if let Command::Reshape { batch, .. } = &mut to_three {
+    if let Command::Group { command: GroupCommand::Reshape { batch, .. }, .. } = &mut to_three {
         *batch = Some(BatchPlan { per_gpu: 22, accumulation: 0 });
     }
     assert_eq!(commands, [to_three]);
@@ -91,15 +98,24 @@ fn a_circle_is_broken_by_a_pause() {
     scene.ask_for_plan();
     let (facts, commands) = scene.plan(&[(0, &[(1, 2)]), (1, &[(0, 2)])]);
     assert_eq!(kinds(&facts), ["plan_adopted", "trial_pausing"]);
-    assert_eq!(commands[0], Command::Stop { trial: TrialId(0), generation: 1, keep: true });
+    assert_eq!(
+        commands[0],
+        Command::Group { trial: TrialId(0), command: GroupCommand::Stop(FinalState::Saved) }
+    );
     let checkpoint = Checkpoint { name: "0/1".to_owned(), epochs: 2.5 };
-    let paused = Input::Paused { trial: TrialId(0), generation: 1, checkpoint: checkpoint.clone() };
+    let paused = Input::group(TrialId(0), 1, GroupEvent::Paused(checkpoint.clone()));
     let (facts, commands) = scene.hear(paused);
     assert_eq!(kinds(&facts), ["trial_paused", "trial_started"]);
     assert_eq!(commands, [reshape(1, 2, &[(0, 0), (0, 1)], &[(1, 0), (1, 1)])]);
     let (facts, commands) = scene.ready(1, 2);
     assert_eq!(kinds(&facts), ["group_formed", "trial_started"]);
-    let [Command::Launch { generation: 2, checkpoint: Some(from), .. }] = &commands[..] else {
+    let [
+        Command::Group {
+            command: GroupCommand::Launch(Launch { generation: 2, checkpoint: Some(from), .. }),
+            ..
+        },
+    ] = &commands[..]
+    else {
         panic!("{commands:?}")
     };
     assert_eq!(*from, checkpoint);
@@ -134,7 +150,10 @@ fn a_circle_is_not_broken_by_who_only_wants_more() {
     scene.ask_for_plan();
     let (facts, commands) = scene.plan(&[(0, &[(0, 2), (1, 1)]), (1, &[(2, 2)]), (2, &[(1, 1)])]);
     assert_eq!(kinds(&facts), ["plan_adopted", "trial_pausing"]);
-    assert_eq!(commands[0], Command::Stop { trial: TrialId(1), generation: 1, keep: true });
+    assert_eq!(
+        commands[0],
+        Command::Group { trial: TrialId(1), command: GroupCommand::Stop(FinalState::Saved) }
+    );
 }
 
 #[test]
@@ -144,12 +163,18 @@ fn a_trial_without_a_share_waits_on_disk_and_comes_back() {
     let (facts, _) = scene.plan(&[(0, &[]), (1, &[(1, 1)])]);
     assert_eq!(kinds(&facts), ["plan_adopted", "trial_pausing"]);
     let checkpoint = Checkpoint { name: "0/1".to_owned(), epochs: 2.5 };
-    scene.hear(Input::Paused { trial: TrialId(0), generation: 1, checkpoint });
+    scene.hear(Input::group(TrialId(0), 1, GroupEvent::Paused(checkpoint)));
     assert_eq!((scene.trial(0).phase, scene.trial(0).slots.len()), (Phase::Waiting, 0));
     scene.ask_for_plan();
     let (facts, commands) = scene.plan(&[(0, &[(0, 1)]), (1, &[(1, 1)])]);
     assert_eq!(kinds(&facts), ["plan_adopted", "trial_started"]);
-    assert!(matches!(commands[0], Command::Launch { generation: 2, checkpoint: Some(_), .. }));
+    assert!(matches!(
+        commands[0],
+        Command::Group {
+            command: GroupCommand::Launch(Launch { generation: 2, checkpoint: Some(_), .. }),
+            ..
+        }
+    ));
 }
 
 #[test]
@@ -160,7 +185,10 @@ fn a_plan_for_what_is_gone_is_adopted_as_far_as_it_goes() {
     let (facts, commands) = scene.plan(&[(0, &[(0, 1)]), (1, &[(1, 1), (0, 1)])]);
     assert_eq!(kinds(&facts), ["plan_adopted", "trial_started"]);
     assert_eq!(commands[0], reshape(0, 2, &[(0, 0)], &[(0, 0), (0, 1)]));
-    assert!(matches!(commands[1], Command::Solve { .. }), "and it asks again: {commands:?}");
+    assert!(
+        matches!(commands[1], Command::Allocate(AllocatorRequest::Solve { .. })),
+        "and it asks again: {commands:?}"
+    );
     assert_eq!(scene.trial(1).target, slots(&[(0, 1)]));
 }
 
@@ -171,12 +199,19 @@ fn the_batch_follows_the_noise() {
     let steps =
         vec![StepTimes { gpus: 2, nodes: 1, per_gpu: 32, accumulation: 0, seconds: 0.142, steps: 50 }];
     let report = Report { number: 1, epochs: 0.5, steps, ..Report::default() };
-    let (facts, commands) = scene.hear(Input::Reported { trial, generation, report });
+    let (facts, commands) = scene.hear(Input::group(trial, generation, GroupEvent::Reported(report)));
     assert_eq!(kinds(&facts), ["measured"]);
-    assert!(matches!(commands[..], [Command::Fit { trial: TrialId(0), .. }]), "{commands:?}");
+    assert!(
+        matches!(commands[..], [Command::Allocate(AllocatorRequest::Fit { trial: TrialId(0), .. })]),
+        "{commands:?}"
+    );
     let (facts, commands) = scene.fit(0, Some(refit(5000.0, 4)));
     assert_eq!(kinds(&facts), ["refitted", "retuned"]);
-    let [Command::Retune { batch, .. }, Command::Solve { .. }] = &commands[..] else {
+    let [
+        Command::Group { command: GroupCommand::Retune { batch }, .. },
+        Command::Allocate(AllocatorRequest::Solve { .. }),
+    ] = &commands[..]
+    else {
         panic!("{commands:?}")
     };
     assert_eq!(batch.total(2), 512, "as large as the study allows");
@@ -189,7 +224,7 @@ fn the_batch_follows_the_noise() {
         steps: vec![StepTimes { gpus: 2, nodes: 1, per_gpu: 256, accumulation: 0, seconds: 0.366, steps: 9 }],
         ..Report::default()
     };
-    scene.hear(Input::Reported { trial, generation, report });
+    scene.hear(Input::group(trial, generation, GroupEvent::Reported(report)));
     assert_eq!(kinds(&scene.fit(0, Some(refit(4900.0, 4))).0), ["refitted"]);
 }
 
@@ -201,7 +236,11 @@ fn what_is_known_decides_the_first_batch() {
     scene.suggest();
     scene.fit(1, None);
     let (_, commands) = scene.plan(&[(0, &[(0, 4)])]);
-    let [Command::Launch { batch: Some(batch), .. }, ..] = &commands[..] else { panic!("{commands:?}") };
+    let [Command::Group { command: GroupCommand::Launch(Launch { batch: Some(batch), .. }), .. }, ..] =
+        &commands[..]
+    else {
+        panic!("{commands:?}")
+    };
     assert_eq!(batch.total(4), 512);
 }
 
@@ -210,17 +249,17 @@ fn a_stopped_study_keeps_the_state_of_its_trials() {
     let mut scene = Scene::two_running(2);
     let (facts, commands) = scene.hear(Input::StopRequested);
     assert_eq!(kinds(&facts), ["stop_requested", "trial_pausing", "trial_pausing"]);
-    let stop = |trial| Command::Stop { trial: TrialId(trial), generation: 1, keep: true };
+    let stop =
+        |trial| Command::Group { trial: TrialId(trial), command: GroupCommand::Stop(FinalState::Saved) };
     assert_eq!(commands, [stop(0), stop(1)]);
     let checkpoint = Checkpoint { name: "0/1".to_owned(), epochs: 2.5 };
-    scene.hear(Input::Paused { trial: TrialId(0), generation: 1, checkpoint });
+    scene.hear(Input::group(TrialId(0), 1, GroupEvent::Paused(checkpoint)));
     // One that fails on the way out goes back to its last checkpoint.
-    let (facts, commands) = scene.hear(Input::GroupFailed {
-        trial: TrialId(1),
-        generation: 1,
-        reason: "no space left".to_owned(),
-        retry: true,
-    });
+    let (facts, commands) = scene.hear(Input::group(
+        TrialId(1),
+        1,
+        GroupEvent::Failed { reason: "no space left".to_owned(), cause: FailureCause::Infrastructure },
+    ));
     assert_eq!(kinds(&facts), ["trial_interrupted"]);
     assert_eq!(commands, [Command::Finished(Outcome::Stopped)]);
     assert_eq!(scene.trial(0).checkpoint.as_ref().map(|checkpoint| checkpoint.epochs), Some(2.5));
@@ -270,12 +309,17 @@ fn a_report_that_crosses_a_change_is_not_lost() {
 #[test]
 fn nothing_is_decided_before_a_new_trial_is_known() {
     let mut scene = Scene::two_running(2);
-    let done = Input::TrialFinished { trial: TrialId(0), generation: 1, metrics: loss(0.5) };
+    let done = Input::group(TrialId(0), 1, GroupEvent::Finished(loss(0.5)));
     let (_, commands) = scene.hear(done);
-    assert!(matches!(commands[..], [Command::Ask { trial: TrialId(2), .. }]), "{commands:?}");
+    assert!(
+        matches!(commands[..], [Command::Suggest(SuggestRequest { trial: TrialId(2), .. })]),
+        "{commands:?}"
+    );
     scene.suggest();
     let (_, commands) = scene.fit(2, None);
-    let [Command::Solve { question, .. }] = &commands[..] else { panic!("{commands:?}") };
+    let [Command::Allocate(AllocatorRequest::Solve { snapshot, .. })] = &commands[..] else {
+        panic!("{commands:?}")
+    };
     assert_eq!(question.trials.iter().map(|trial| trial.id.0).collect::<Vec<_>>(), [1, 2]);
 }
 
@@ -285,8 +329,8 @@ fn gpus_are_divided_again_when_gradients_have_become_noisier() {
     let report = |scene: &mut Scene, number, noise| {
         let noise = Some(NoiseScale::new(noise).unwrap());
         let report = Report { number, epochs: 1.0, noise, ..Report::default() };
-        let (_, commands) = scene.hear(Input::Reported { trial: TrialId(0), generation: 1, report });
-        commands.iter().any(|command| matches!(command, Command::Solve { .. }))
+        let (_, commands) = scene.hear(Input::group(TrialId(0), 1, GroupEvent::Reported(report)));
+        commands.iter().any(|command| matches!(command, Command::Allocate(AllocatorRequest::Solve { .. })))
     };
     assert!(!report(&mut scene, 1, 100.0), "what there was at the last decision is not known");
     scene.ask_for_plan();
@@ -310,14 +354,14 @@ fn where_nothing_is_immediate_decisions_wait_for_the_interval() {
     scene.ready(0, 1);
     // A trial ends, and its GPUs wait too.
     scene.now_s = 70.0;
-    scene.hear(Input::TrialFinished { trial: TrialId(0), generation: 1, metrics: loss(0.5) });
+    scene.hear(Input::group(TrialId(0), 1, GroupEvent::Finished(loss(0.5))));
     scene.suggest();
     let (_, commands) = scene.fit(2, None);
     assert_eq!(commands, []);
     scene.now_s = 119.0;
     assert_eq!(scene.hear(Input::Tick).1, []);
     scene.now_s = 120.0;
-    assert!(matches!(scene.hear(Input::Tick).1[..], [Command::Solve { .. }]));
+    assert!(matches!(scene.hear(Input::Tick).1[..], [Command::Allocate(AllocatorRequest::Solve { .. })]));
 }
 
 #[test]
@@ -330,7 +374,9 @@ fn a_fixed_batch_for_each_gpu_stays() {
     scene.fit(0, Some(refit(200.0, 4)));
     let (_, commands) = scene.plan(&[(0, &[(0, 2)]), (1, &[(0, 1)])]);
     for command in &commands[..2] {
-        let Command::Launch { batch, .. } = command else { panic!("{command:?}") };
+        let Command::Group { command: GroupCommand::Launch(Launch { batch, .. }), .. } = command else {
+            panic!("{command:?}")
+        };
         assert_eq!(*batch, Some(BatchPlan { per_gpu: 48, accumulation: 1 }));
     }
 }
@@ -343,7 +389,9 @@ fn changes_have_to_pay_off_before_the_end() {
     scene.report(0, 1, 1, (7.5, 0.5));
     scene.now_s = 60.0;
     let (_, commands) = scene.hear(Input::Tick);
-    let [Command::Solve { question, .. }] = &commands[..] else { panic!("{commands:?}") };
+    let [Command::Allocate(AllocatorRequest::Solve { snapshot, .. })] = &commands[..] else {
+        panic!("{commands:?}")
+    };
     // 7.5 of 8 epochs in 60 s; of the other trial nothing is known.
     let horizons: Vec<f64> = question.trials.iter().map(|trial| trial.horizon_s).collect();
     assert!((horizons[0] - 4.0).abs() < 1e-9 && (horizons[1] - 15.0).abs() < 1e-9, "{horizons:?}");

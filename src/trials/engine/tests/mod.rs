@@ -82,7 +82,7 @@ impl Scene {
     }
 
     fn ready(&mut self, trial: u32, generation: u32) -> (Vec<Fact>, Vec<Command>) {
-        self.hear(Input::WorkersReady { trial: TrialId(trial), generation })
+        self.hear(Input::group(TrialId(trial), generation, GroupEvent::Formed))
     }
 
     fn report(
@@ -93,7 +93,7 @@ impl Scene {
         at: (f64, f64),
     ) -> (Vec<Fact>, Vec<Command>) {
         let report = Report { number, epochs: at.0, metrics: loss(at.1), ..Report::default() };
-        self.hear(Input::Reported { trial: TrialId(trial), generation, report })
+        self.hear(Input::group(TrialId(trial), generation, GroupEvent::Reported(report)))
     }
 
     fn lose(&mut self, node: u32, index: u32) -> (Vec<Fact>, Vec<Command>) {
@@ -123,7 +123,7 @@ impl Scene {
     fn ask_for_plan(&mut self) {
         self.now_s += 60.0;
         let (_, commands) = self.hear(Input::Tick);
-        assert!(matches!(commands[..], [Command::Solve { .. }]), "{commands:?}");
+        assert!(matches!(commands[..], [Command::Allocate(AllocatorRequest::Solve { .. })]), "{commands:?}");
     }
 }
 

@@ -10,7 +10,7 @@ search: {trials: 3, parallel: 2, algorithm: random, timeout: 1000s, early_stoppi
 ";
 
 fn finished(trial: u32, generation: u32, value: f64) -> Input {
-    Input::TrialFinished { trial: TrialId(trial), generation, metrics: loss(value) }
+    Input::group(TrialId(trial), generation, GroupEvent::Finished(loss(value)))
 }
 
 #[test]
@@ -22,22 +22,24 @@ fn a_study_begins_with_a_question_for_each_slot() {
     );
     let (facts, commands) = scene.hear(node_joined(0, 1));
     assert_eq!(kinds(&facts), ["node_joined"]);
-    assert_eq!(commands, [Command::Ask { revision: 4, trial: TrialId(0) }]);
+    assert_eq!(commands, [Command::Suggest(SuggestRequest { revision: 4, trial: TrialId(0) })]);
     let (facts, commands) = scene.suggest();
     assert_eq!(kinds(&facts), ["trial_created", "trial_started"]);
     let params = scene.trial(0).params.clone();
-    let launch = Command::Launch {
+    let launch = Command::Group {
         trial: TrialId(0),
-        generation: 1,
-        slots: slots(&[(0, 0)]),
-        params,
-        batch: None,
-        checkpoint: None,
+        command: GroupCommand::Launch(Launch {
+            generation: 1,
+            slots: slots(&[(0, 0)]),
+            params,
+            batch: None,
+            checkpoint: None,
+        }),
     };
     assert_eq!(commands, [launch, Command::WakeAt { at_s: 100.0 }], "no second trial: the slot is taken");
     let (facts, commands) = scene.hear(finished(0, 1, 0.5));
     assert_eq!(facts, [Fact::TrialDone { trial: TrialId(0), values: vec![0.5] }]);
-    let ask = Command::Ask { revision: 7, trial: TrialId(1) };
+    let ask = Command::Suggest(SuggestRequest { revision: 7, trial: TrialId(1) });
     assert_eq!(commands, [ask, Command::WakeAt { at_s: 1000.0 }]);
 }
 
@@ -80,7 +82,10 @@ fn more_trials_can_be_wanted_later() {
     let (facts, _) = restart(&mut scene);
     assert_eq!(kinds(&facts), ["head_started", "study_changed"]);
     let (_, commands) = scene.hear(node_joined(0, 1));
-    assert!(matches!(commands[0], Command::Ask { trial: TrialId(3), .. }), "{commands:?}");
+    assert!(
+        matches!(commands[0], Command::Suggest(SuggestRequest { trial: TrialId(3), .. })),
+        "{commands:?}"
+    );
 }
 
 #[test]
@@ -104,7 +109,7 @@ fn a_suggestion_that_came_too_late_is_made_again() {
     let revision = scene.engine.pending.ask.expect("it has asked");
     assert_eq!(scene.hear(Input::Suggested { revision, answer: answer.clone() }), (vec![], vec![]));
     let (_, commands) = scene.hear(Input::WorkerJoined { slot: slots(&[(0, 0)])[0] });
-    assert!(matches!(commands[..], [Command::Ask { .. }]), "{commands:?}");
+    assert!(matches!(commands[..], [Command::Suggest(_)]), "{commands:?}");
     assert_eq!(scene.suggesting.ask(TrialId(0)), answer);
     assert_eq!(kinds(&scene.suggest().0), ["trial_created", "trial_started"]);
 }
@@ -117,7 +122,7 @@ fn results_that_are_none_are_failures() {
     let (facts, _) = scene.hear(finished(0, 1, f64::NAN));
     let reason = "`loss` is not a finite number".to_owned();
     assert_eq!(facts, [Fact::TrialFailed { trial: TrialId(0), reason }]);
-    let nothing = Input::TrialFinished { trial: TrialId(1), generation: 1, metrics: Metrics::new() };
+    let nothing = Input::group(TrialId(1), 1, GroupEvent::Finished(Metrics::new()));
     let (facts, _) = scene.hear(nothing);
     let reason = "it ended without a value for `loss`".to_owned();
     assert_eq!(facts, [Fact::TrialFailed { trial: TrialId(1), reason }]);
@@ -128,7 +133,7 @@ fn what_was_reported_last_is_the_result() {
     let mut scene = Scene::with_nodes(RIGID, &[2]);
     scene.suggest();
     scene.report(0, 1, 1, (0.5, 0.25));
-    let nothing = Input::TrialFinished { trial: TrialId(0), generation: 1, metrics: Metrics::new() };
+    let nothing = Input::group(TrialId(0), 1, GroupEvent::Finished(Metrics::new()));
     assert_eq!(scene.hear(nothing).0, [Fact::TrialDone { trial: TrialId(0), values: vec![0.25] }]);
 }
 
@@ -142,13 +147,16 @@ fn trials_and_studies_that_take_too_long_are_ended() {
     let (facts, commands) = scene.hear(Input::Tick);
     let reason = "it took longer than the 100 s of `trial.timeout`".to_owned();
     assert_eq!(facts, [Fact::TrialFailed { trial: TrialId(0), reason }]);
-    assert_eq!(commands[0], Command::Stop { trial: TrialId(0), generation: 1, keep: false });
+    assert_eq!(
+        commands[0],
+        Command::Group { trial: TrialId(0), command: GroupCommand::Stop(FinalState::Discarded) }
+    );
     scene.now_s = 950.0;
     scene.suggest();
     scene.now_s = 1000.0;
     let (facts, commands) = scene.hear(Input::Tick);
     assert_eq!(kinds(&facts), ["suggestions_ended", "trial_cancelled", "study_done"]);
-    let stop = Command::Stop { trial: TrialId(1), generation: 1, keep: false };
+    let stop = Command::Group { trial: TrialId(1), command: GroupCommand::Stop(FinalState::Discarded) };
     assert_eq!(commands, [stop, Command::Finished(Outcome::Done)]);
 }
 
@@ -171,7 +179,8 @@ fn a_stopped_study_runs_its_trials_again_later() {
     scene.suggest();
     let (facts, commands) = scene.hear(Input::StopRequested);
     assert_eq!(kinds(&facts), ["stop_requested", "trial_interrupted", "trial_interrupted"]);
-    let stop = |trial| Command::Stop { trial: TrialId(trial), generation: 1, keep: false };
+    let stop =
+        |trial| Command::Group { trial: TrialId(trial), command: GroupCommand::Stop(FinalState::Discarded) };
     assert_eq!(commands, [stop(0), stop(1), Command::Finished(Outcome::Stopped)]);
     assert_eq!(scene.hear(finished(0, 1, 0.1)), (vec![], vec![]), "too late");
     scene.now_s = 5000.0;
@@ -190,8 +199,14 @@ fn a_trial_without_promise_is_stopped_and_its_slot_is_free_at_once() {
     scene.report(0, 1, 1, (1.0, 0.1));
     let (facts, commands) = scene.report(1, 1, 1, (1.0, 0.9));
     assert_eq!(kinds(&facts), ["group_formed", "measured", "trial_stopped"]);
-    assert_eq!(commands[0], Command::Stop { trial: TrialId(1), generation: 1, keep: false });
-    assert!(matches!(commands[1], Command::Ask { trial: TrialId(2), .. }), "{commands:?}");
+    assert_eq!(
+        commands[0],
+        Command::Group { trial: TrialId(1), command: GroupCommand::Stop(FinalState::Discarded) }
+    );
+    assert!(
+        matches!(commands[1], Command::Suggest(SuggestRequest { trial: TrialId(2), .. })),
+        "{commands:?}"
+    );
     assert_eq!(kinds(&scene.suggest().0), ["trial_created", "trial_started"]);
     assert_eq!(scene.trial(2).slots, slots(&[(0, 1)]));
 }
