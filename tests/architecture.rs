@@ -15,7 +15,7 @@ use std::{
 const PURE: [&str; 7] = ["ids", "space", "tpe", "goodput", "alloc", "trials", "sim"];
 
 /// What each module may import of the crate, besides itself and `ids`; `*` is everything. Some are still to come.
-const MAP: [(&str, &[&str]); 14] = [
+const MAP: [(&str, &[&str]); 15] = [
     ("ids", &[]),
     ("space", &[]),
     ("goodput", &[]),
@@ -30,6 +30,7 @@ const MAP: [(&str, &[&str]); 14] = [
     ("actors", &["trials", "alloc", "goodput", "tpe", "space", "store", "wire", "worker", "emulate"]),
     ("dashboard", &["trials", "store"]),
     ("cli", &["*"]),
+    ("prelude", &["*"]),
 ];
 
 /// What pure code must not name: clocks, I/O, threads, runtimes, and generators that are not arguments.

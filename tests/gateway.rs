@@ -12,11 +12,11 @@ use std::{
 };
 
 use pollux_tune::{
-    trials::group::{WorkerCommand, WorkerEvent},
-    wire::{
+    internal::wire::{
         Address, Error, Gateway, GatewayEvent, Hello, Secret, VERSION, WorkerHandle, WorkerId, attach,
         attach_blocking,
     },
+    trials::group::{WorkerCommand, WorkerEvent},
 };
 use tokio::{runtime::Builder, sync::mpsc::Receiver};
 

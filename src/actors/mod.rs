@@ -33,3 +33,4 @@ pub use self::{
     runner::{Finished, Runner, StopHandle},
     session::check,
 };
+pub use crate::emulate::serve_if_node;

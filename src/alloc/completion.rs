@@ -17,7 +17,7 @@ impl Problem {
     /// share; where the former is 0, as long as nothing is known, they count as shortest.
     ///
     /// ```
-    /// use pollux_tune::{alloc::*, goodput::*};
+    /// use pollux_tune::{alloc::*, goodput::*, ids::*};
     /// use rand::SeedableRng;
     /// let curve = Curve::build(8, 8, |shape| f64::from(shape.gpus()).sqrt())?;
     /// let table = GoodputTable::from([(GpuType::new("t4")?, curve)]);

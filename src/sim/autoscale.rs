@@ -36,7 +36,7 @@ impl Default for Thresholds {
 /// The use of GPUs is what all of them bring, relative to as many single ones: `max GOODPUT(a) / (SUM(a) max GOODPUT(1))`.
 ///
 /// ```
-/// use pollux_tune::{goodput::*, sim::{Thresholds, wanted_nodes}};
+/// use pollux_tune::{goodput::*, ids::GpuType, sim::{Thresholds, wanted_nodes}};
 /// let sync = [SyncCost { alpha_s: 0.01, beta_s: 0.0 }, SyncCost { alpha_s: 0.1, beta_s: 0.0 }];
 /// let params = ThroughputParams::new(ComputeCost { alpha_s: 0.01, beta_s: 0.001 }, sync, 1.0)?;
 /// let limits = BatchLimits::new(64, BatchMode::Adaptive { max: 4096 }, 1, 128)?;
@@ -45,7 +45,7 @@ impl Default for Thresholds {
 /// let early = wanted_nodes(&model(100.0)?, &t4, 4, 1, 16, Thresholds::default());
 /// let late = wanted_nodes(&model(10_000.0)?, &t4, 4, 1, 16, Thresholds::default());
 /// assert!(early < late); // a noisier gradient makes good use of more GPUs
-/// # Ok::<(), Error>(())
+/// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[must_use]
 pub fn wanted_nodes(

@@ -46,7 +46,7 @@ impl Default for GoodputOptions {
 /// Maximises FITNESS with a proven gap (`goodput`): see [`Plan::gap`]. It draws no random numbers.
 ///
 /// ```
-/// use pollux_tune::{alloc::*, goodput::*};
+/// use pollux_tune::{alloc::*, goodput::*, ids::*};
 /// use rand::SeedableRng;
 /// let t4 = GpuType::new("t4")?;
 /// let table = GoodputTable::from([(t4, Curve::linear(8, 4))]);
@@ -56,7 +56,7 @@ impl Default for GoodputOptions {
 /// let gpus: Vec<u32> = plan.placements.iter().map(|trial| trial.allocation.gpus()).collect();
 /// assert_eq!(gpus.iter().sum::<u32>(), 8);
 /// assert_eq!(plan.gap(), Some(0.0));
-/// # Ok::<(), Error>(())
+/// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug, Clone, Default)]
 pub struct GoodputPolicy {
