@@ -14,11 +14,13 @@ use std::{
 
 use pollux_tune::{
     actors::Runner,
-    ids::{NodeId, TrialId},
+    goodput::{Observation, Shape},
+    ids::{Generation, NodeId, TrialId},
     space::Study,
     store::{Journal, Memory, Reader, Store},
     trials::engine::{
-        Command, Engine, Fact, Input, JournalEntry, Metrics, StepTimes, SuggestService, TrialKind,
+        Command, Engine, Fact, GroupCommand, GroupEvent, Input, JournalEntry, Launch, Metrics,
+        SuggestService, TrialKind,
     },
 };
 
@@ -123,9 +125,7 @@ fn run(study: &Study, journal: &mut dyn Journal) -> Result<(f64, u64)> {
         }
         for command in step.commands {
             match command {
-                Command::Suggest(SuggestRequest { revision, trial }) => {
-                    inputs.push(Input::Suggested { revision, answer: suggesting.ask(trial) });
-                }
+                Command::Suggest(request) => inputs.push(suggesting.answer(request)),
                 Command::Group {
                     trial,
                     command: GroupCommand::Launch(Launch { generation, params, .. }),
@@ -156,10 +156,11 @@ fn appends(count: u32) -> Result<()> {
 }
 
 fn report(number: u32) -> JournalEntry {
-    let steps = vec![StepTimes { gpus: 4, nodes: 1, per_gpu: 64, accumulation: 0, seconds: 0.1, steps: 10 }];
+    let shape = Shape::new(4, 1).expect("four GPUs of a node");
+    let steps = vec![Observation { shape, per_gpu: 64.0, accumulation: 0, iter_time_s: 0.1, steps: 10.0 }];
     let fact = Fact::Measured {
         trial: TrialId(number % 16),
-        generation: 3,
+        generation: Generation(3),
         number,
         epochs: f64::from(number) * 1e-3,
         metrics: Metrics::from([("loss".to_owned(), 0.5.into()), ("accuracy".to_owned(), 0.9.into())]),

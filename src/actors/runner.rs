@@ -14,7 +14,7 @@ use super::{
     session::{self, SharedWatch, TrialBackend, Workers},
 };
 use crate::{
-    ids::{GpuType, NodeId, SlotId},
+    ids::{GpuType, NodeId},
     space::{ClusterSpec, Program, Study},
     store::Memory,
     trials::{
@@ -125,7 +125,7 @@ impl Runner {
         let process = |(number, place): (usize, &crate::worker::Slot)| {
             let (place, arguments) = (*place, self.worker_arguments.clone());
             let start = move |address: &Address, secret: &Secret| {
-                let slot = SlotId { node: NodeId(0), index: number as u32 };
+                let slot = crate::ids::SlotId { node: NodeId(0), index: number as u32 };
                 let arguments = &arguments[..];
                 let launch = crate::worker::Launch { address, secret, slot, place, arguments };
                 crate::worker::launch(&launch).map_err(|error| error.to_string())

@@ -4,7 +4,7 @@ use std::{env, process::Command, process::Stdio};
 
 use super::Error;
 use crate::{
-    ids::{NodeId, SlotId},
+    ids::SlotId,
     wire::{Address, Secret},
 };
 
@@ -112,7 +112,7 @@ impl Place {
         Ok(Some(Self {
             address: address.parse()?,
             secret: look(SECRET).unwrap_or_default().parse()?,
-            slot: SlotId { node: NodeId(number(NODE)?), index: number(SLOT)? },
+            slot: SlotId { node: crate::ids::NodeId(number(NODE)?), index: number(SLOT)? },
             threads: number(THREADS)?,
             cuda: look(DEVICE).is_some().then(|| number(DEVICE)).transpose()?,
         }))
@@ -129,7 +129,7 @@ mod tests {
         let address: Address = "unix:/a b/head".parse().expect("an address");
         let secret = Secret::random().expect("random numbers");
         let place = Slot { threads: 3, cuda };
-        let slot = SlotId { node: NodeId(2), index: 5 };
+        let slot = SlotId { node: crate::ids::NodeId(2), index: 5 };
         let started = Launch { address: &address, secret: &secret, slot, place, arguments: &[] };
         let process = launch(&started).expect("it can be started");
         let text = |text: &std::ffi::OsStr| text.to_string_lossy().into_owned();
