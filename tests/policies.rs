@@ -122,6 +122,8 @@ fn reason_fits(trial: &TrialRequest, decision: &TrialPlacement) -> bool {
         Reason::Preempted => before > 0 && gpus == 0,
         Reason::Waiting => before == 0 && gpus == 0,
         Reason::TooLarge | Reason::CannotRun => gpus == 0,
+        // Each needs a rule here.
+        _ => false,
     }
 }
 

@@ -84,6 +84,7 @@ pub struct Stretch {
 
 /// What became of a training that scales by itself.
 #[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
 pub struct ScaleReport {
     /// Seconds from the beginning to the end.
     pub time_s: f64,

@@ -32,6 +32,7 @@ pub enum Aim {
 
 /// What is simulated, besides the jobs.
 #[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
 pub struct Settings {
     /// The machines.
     pub cluster: Cluster,
@@ -136,6 +137,7 @@ impl Settings {
 
 /// How far a simulation has come.
 #[derive(Debug, Clone, Copy, PartialEq)]
+#[non_exhaustive]
 pub struct Moment {
     /// Seconds since its beginning.
     pub now_s: f64,

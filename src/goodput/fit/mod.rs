@@ -112,6 +112,7 @@ impl ThroughputPrior {
 
 /// The outcome of a fit.
 #[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
 pub struct Fit {
     /// The fitted model.
     pub params: ThroughputParams,

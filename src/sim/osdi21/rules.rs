@@ -2,6 +2,7 @@ use super::super::Application;
 
 /// By which rules a simulation goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub enum Rules {
     /// Ours: the policy is asked when a job comes or goes, and at least once in every interval; jobs fit their
     /// models and choose their batches as live ones do.

@@ -31,6 +31,7 @@ use super::{
 /// # Ok::<(), pollux_tune::space::Diagnostics>(())
 /// ```
 #[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
 pub struct Study {
     /// What is searched.
     pub space: Space,
