@@ -28,6 +28,7 @@ verify: ## Check everything, change nothing
 	$(TORCH) clippy $(ALL) --all-targets -- -D warnings
 	$(MAKE) test
 	RUSTDOCFLAGS="-D warnings" $(TORCH) doc $(ALL) --no-deps
+	scripts/optional-checks.sh
 
 fix: ## Format the code and apply what clippy suggests
 	$(TORCH) clippy $(ALL) --fix --allow-dirty --allow-staged --all-targets
