@@ -1,6 +1,6 @@
 use std::fmt;
 
-use super::{TrialRequest, pollux::Matrix, realloc_factor};
+use super::{Matrix, TrialRequest, realloc_factor};
 
 /// Moving a young trial is never as bad as stopping it: with a factor of 0 both would count the same, and GPUs would
 /// stay empty.
@@ -19,7 +19,7 @@ pub(crate) trait SearchRules: fmt::Debug + Sync {
         let factor = match trial.horizon_s {
             // A trial that waits, or whose GPUs are gone, has to be started anyway.
             _ if waits => 1.0,
-            // It stands still for a part of the horizon.
+            // It does not train for a part of the horizon.
             Some(horizon_s) if trial.realloc_delay_s > 0.0 => horizon_s / (horizon_s + trial.realloc_delay_s),
             Some(_) => 1.0,
             None => realloc_factor(trial.age_s, trial.reallocations, trial.realloc_delay_s),

@@ -155,13 +155,13 @@ impl Observations {
         self.cells.is_empty()
     }
 
-    /// The most GPUs the trial has used; 0 before its first step.
+    /// The largest number of GPUs the trial has used; 0 before its first step.
     #[must_use]
     pub fn largest_gpus(&self) -> u32 {
         self.cells.keys().map(|key| key.gpus).max().unwrap_or(0)
     }
 
-    /// The most GPUs a trial may be given next: twice what it has used so far, so that it is not scaled out on
+    /// The largest number of GPUs a trial may be given next: twice what it has used so far, so that it is not scaled out on
     /// belief alone (Pollux OSDI'21 section 4.1).
     #[must_use]
     pub fn exploration_cap(&self) -> u32 {

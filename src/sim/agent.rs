@@ -15,7 +15,7 @@ use crate::{
     ids::{GpuType, TrialId},
 };
 
-/// How a job comes to its batch.
+/// How a job chooses its batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Batch {
     /// Always this total batch.
@@ -41,7 +41,7 @@ pub(super) struct Agent {
 struct Known {
     seen: Seen,
     params: ThroughputParams,
-    /// The most GPUs it had there.
+    /// The largest number of GPUs it had there.
     largest_gpus: u32,
 }
 
@@ -116,11 +116,11 @@ impl Agent {
             }
         };
         // Rounding up must not exceed the largest batch.
-        let most = self.application.max_batch() / (shape.gpus() * (plan.accumulation + 1));
-        Some(BatchPlan { per_gpu: plan.per_gpu.min(most), ..plan }).filter(|plan| plan.per_gpu > 0)
+        let max = self.application.max_batch() / (shape.gpus() * (plan.accumulation + 1));
+        Some(BatchPlan { per_gpu: plan.per_gpu.min(max), ..plan }).filter(|plan| plan.per_gpu > 0)
     }
 
-    /// Takes note of a step, and learns from it what is new.
+    /// Records a step, and learns from it what is new.
     pub(super) fn observe(
         &mut self,
         gpu_type: &GpuType,
@@ -145,7 +145,7 @@ impl Agent {
         let largest_gpus = before_gpus.max(shape.gpus());
         self.types.insert(gpu_type.clone(), Known { seen, params, largest_gpus });
         if new && !self.rules.as_authors() {
-            self.tell_others(gpu_type)?;
+            self.update_others(gpu_type)?;
         }
         Ok(())
     }
@@ -163,7 +163,7 @@ impl Agent {
     }
 
     /// Lets types with less experience learn from what was seen on this one.
-    fn tell_others(&mut self, source: &GpuType) -> Result<(), Error> {
+    fn update_others(&mut self, source: &GpuType) -> Result<(), Error> {
         let experience = self.types.get(source).map_or(0, |known| known.largest_gpus);
         for gpu_type in self.around.clone().into_iter().filter(|gpu_type| gpu_type != source) {
             let Some(prior) = self.prior(&gpu_type)? else { continue };

@@ -1,7 +1,7 @@
 use super::{Application, StepTime};
 use crate::{alloc::Cluster, goodput::BatchPlan, ids::GpuType};
 
-/// What became of one job.
+/// The result of one job.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct JobReport {
@@ -30,7 +30,7 @@ impl JobReport {
     }
 }
 
-/// What became of a workload.
+/// The results of a workload.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct Report {

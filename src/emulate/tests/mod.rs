@@ -29,18 +29,23 @@ use super::{
     light::{Place, work},
 };
 use crate::{
-    ids::GpuType,
+    ids::{GpuType, NodeId, Round, SlotId, TrialId},
     trials::group::{Batch, Form, Member, Task, WorkerCommand, WorkerEvent, WorkerReport},
     wire::Secret,
 };
 
 /// Slots of a node.
 const NODE: u32 = 4;
-const STORE: &str = "here";
+const ADDRESS: &str = "here";
+const TRIAL: TrialId = TrialId(7);
+
+const fn slot(index: u32) -> SlotId {
+    SlotId { node: NodeId(index / NODE), index }
+}
 
 fn task() -> Task {
     Task {
-        trial: 7,
+        trial: TRIAL,
         trainable: "cifar10".to_owned(),
         params: json!({"lr": 0.05}).as_object().expect("it is one").clone(),
         seed: 3,
@@ -60,14 +65,14 @@ const fn batch(total: u32) -> Batch {
     Batch { total, accumulation: 0 }
 }
 
-fn member(slot: u32) -> Member {
-    Member { slot, node: slot / NODE, store: STORE.to_owned() }
+fn member(index: u32) -> Member {
+    Member { slot: slot(index), rendezvous_addr: ADDRESS.to_owned() }
 }
 
-fn form(round: Round, members: &[u32], donors: &[u32], total: u32) -> Form {
+fn form(round: u64, members: &[u32], donors: &[u32], total: u32) -> Form {
     let list = |slots: &[u32]| slots.iter().map(|slot| member(*slot)).collect();
     let (members, donors) = (list(members), list(donors));
-    Form { trial: 7, round, members, donors, batch: batch(total), broken: false }
+    Form { trial: TRIAL, round: Round(round), members, donors, batch: batch(total), broken: false }
 }
 
 /// A folder that is removed in the end.
@@ -135,12 +140,11 @@ impl World {
 
     fn start(&mut self, slot: u32) {
         let place = Place {
-            node: slot / NODE,
-            slot,
+            slot: self::slot(slot),
             gpu_type: self.gpu_type.clone(),
             time_scale: self.time_scale,
             hall: self.hall.clone(),
-            store: STORE.to_owned(),
+            store: ADDRESS.to_owned(),
             secret: Secret::random().expect("random numbers"),
         };
         let (commands, orders) = mpsc::unbounded_channel();
@@ -207,7 +211,8 @@ impl World {
     async fn prepare(&mut self, slots: &[u32]) {
         self.tell_all(slots, &WorkerCommand::Prepare(Box::new(self.task())));
         for _ in slots {
-            self.find(|_, event| matches!(event, WorkerEvent::Prepared { trial: 7 }).then_some(())).await;
+            self.find(|_, event| matches!(event, WorkerEvent::Prepared { trial: TRIAL, .. }).then_some(()))
+                .await;
         }
     }
 

@@ -1,4 +1,4 @@
-//! What exists only to repeat published results: the rules, the fit and the search of the authors' simulators, quirks included.
+//! What exists only to repeat published results: the rules, the fit and the search of the authors' simulators, peculiarities included.
 //!
 //! Nothing else uses any of it, live studies least of all. [`Rules`] says by which rules a simulation goes, and answers
 //! every question on which they differ. Of Pollux (OSDI'21) there are the fit ([`Profile`]) with its solver (`lbfgsb`,

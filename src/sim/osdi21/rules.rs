@@ -1,6 +1,6 @@
 use super::super::Application;
 
-/// By which rules a simulation goes.
+/// The rules of a simulation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum Rules {
@@ -8,7 +8,7 @@ pub enum Rules {
     /// models and choose their batches as live ones do.
     #[default]
     Own,
-    /// Those of the authors' simulator (Pollux OSDI'21), with their quirks: rounds of one interval, epochs that end at
+    /// Those of the authors' simulator (Pollux OSDI'21), with their peculiarities: rounds of one interval, epochs that end at
     /// whole seconds, the authors' fit, 50 sampled batches, and NCF on one GPU.
     Osdi21,
     /// The world of Sia's simulator (SOSP'23), with our jobs: rounds and whole seconds as above, restarts and speeds by model,

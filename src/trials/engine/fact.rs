@@ -46,7 +46,8 @@ pub enum Fact {
         /// The type of its GPUs.
         gpu_type: GpuType,
         /// Its network island.
-        group: u32,
+        #[serde(rename = "group")]
+        island: u32,
         /// How many slots it has.
         slots: u32,
     },

@@ -25,7 +25,7 @@ pub enum Input {
         /// The type of its GPUs.
         gpu_type: GpuType,
         /// The network island it belongs to.
-        group: u32,
+        island: u32,
         /// How many slots it has.
         slots: u32,
     },

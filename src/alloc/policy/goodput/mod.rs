@@ -2,7 +2,7 @@
 //!
 //! 1. [`menu`]: what every trial gains from every number of GPUs of every pool, or from staying where it is.
 //! 2. [`dual`]: the price of a GPU at which demand meets supply, and the bound that follows from it.
-//! 3. [`search`]: from the present allocation, divide pairs of nodes anew, exactly, until no pair gets better; unless
+//! 3. [`search`]: from the present allocation, divide pairs of nodes again, exactly, until no pair gets better; unless
 //!    that is proven optimal, do the same from what trials choose at those prices (in two ways, where not all find a place
 //!    in the pool they chose), and take the better plan. So no plan is worse than keeping the present allocation.
 //! 4. [`exact`]: on small problems, branch and bound proves the optimum or finds it.
