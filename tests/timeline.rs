@@ -65,7 +65,7 @@ impl Story {
         story.fact(Fact::HeadStarted {});
         for (node, (gpu_type, count)) in (0..).map(NodeId).zip(nodes) {
             let gpu_type = GpuType::new(gpu_type).expect("it is a name");
-            story.fact(Fact::NodeJoined { node, gpu_type, group: 0, slots: *count });
+            story.fact(Fact::NodeJoined { node, gpu_type, island: 0, slots: *count });
             story.slots.extend((0..*count).map(|index| SlotId { node, index }));
         }
         story

@@ -14,8 +14,10 @@ use crate::{
     space::Study,
     store::Folder,
     trials::{
+        Execution,
         engine::{GroupCommand, Launch},
         group::{FinalState, Task},
+        trial_seed,
     },
 };
 
@@ -44,7 +46,7 @@ impl Elastic {
             trial,
             trainable: self.trainable.clone(),
             params,
-            seed: self.study.search.seed.wrapping_add(u64::from(trial.0)),
+            seed: trial_seed(self.study.search.seed, trial, Execution::Live),
             epochs: settings.epochs,
             initial_batch: settings.initial_batch,
             lr_rule: settings.scaling.name().to_owned(),

@@ -225,7 +225,7 @@ impl Node {
             self.has_joined = true;
             let NodeSpec { node, gpu_type, group, .. } = &self.spec;
             let (node, gpu_type, group, slots) = (*node, gpu_type.clone(), *group, self.spec.slots());
-            self.around.supervisor.do_send(Input::NodeJoined { node, gpu_type, group, slots }.into());
+            self.around.supervisor.do_send(Input::NodeJoined { node, gpu_type, island: group, slots }.into());
         }
     }
 
@@ -340,7 +340,10 @@ impl Handler<ToWorker> for Node {
         let Some(slot_state) =
             self.slots.get_mut(slot.index as usize).filter(|slot_state| slot_state.worker.is_some())
         else {
-            from.events.do_send(FromWorker { slot, event: None });
+            // Whoever had the worker knows of its loss already: a second word of it might come after the next worker has joined.
+            if matches!(command, WorkerCommand::Prepare(_)) {
+                from.events.do_send(FromWorker { slot, event: None });
+            }
             return;
         };
         tracing::trace!(%slot, trial = %from.trial, ?command, is_free = slot_state.owner.is_none(), "to a worker");

@@ -48,7 +48,7 @@ pub(super) enum Runtime {
 impl Runtime {
     pub(super) fn local(slots: u32) -> Result<Self, Error> {
         let gpu_type = GpuType::new("cpu")?;
-        Ok(Self::Local(Input::NodeJoined { node: NodeId(0), gpu_type, group: 0, slots }))
+        Ok(Self::Local(Input::NodeJoined { node: NodeId(0), gpu_type, island: 0, slots }))
     }
 
     pub(super) fn workers(

@@ -7,6 +7,7 @@ use crate::{
 
 /// What can be wrong with an allocation problem or a plan.
 #[derive(Debug, Clone, PartialEq, Error)]
+#[non_exhaustive]
 pub enum Error {
     /// A number of a trial or of the problem is NaN, infinite or outside its range.
     #[error("{owner}: {what} is {value}, allowed is {allowed}")]
@@ -23,6 +24,9 @@ pub enum Error {
     /// Two trials carry the same number.
     #[error("trial {0} appears twice")]
     DuplicateTrial(TrialId),
+    /// What is left of the trials of a problem cannot be compared.
+    #[error("trial {0}: its remaining work has another unit than that of the trials before it")]
+    MixedUnits(TrialId),
     /// Two nodes carry the same number.
     #[error("node {0} appears twice")]
     DuplicateNode(NodeId),
@@ -34,7 +38,7 @@ pub enum Error {
     BadLimits {
         /// The trial.
         trial: TrialId,
-        /// Its least number of GPUs.
+        /// Its smallest number of GPUs.
         min: u32,
         /// Its largest number of GPUs.
         max: u32,

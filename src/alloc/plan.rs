@@ -14,6 +14,7 @@ use crate::{
 /// Why a trial has the GPUs it has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[non_exhaustive]
 pub enum Reason {
     /// It is pinned to its GPUs.
     Pinned,
@@ -25,13 +26,13 @@ pub enum Reason {
     Grown,
     /// Others make better use of some of its GPUs.
     Shrunk,
-    /// As many GPUs elsewhere, or GPUs of another type or group.
+    /// As many GPUs elsewhere, or GPUs of another type or island.
     Moved,
     /// Others make better use of all of its GPUs.
     Preempted,
     /// No GPUs are left for it.
     Waiting,
-    /// Its least number of GPUs is more than any pool of one GPU type has.
+    /// Its minimum number of GPUs is more than any pool of one GPU type has.
     TooLarge,
     /// It cannot run on any GPU type of the cluster.
     CannotRun,
@@ -69,12 +70,13 @@ pub struct TrialPlacement {
 
 /// The answer of a policy: an allocation and a reason for every trial, in the order of the problem.
 #[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
 pub struct Plan {
     /// One decision for each trial.
     pub placements: Vec<TrialPlacement>,
     /// FITNESS of the plan.
     pub fitness: f64,
-    /// No plan whatever has a FITNESS above this; none where the policy does not know.
+    /// No plan has a FITNESS above this; none where the policy does not know.
     pub fitness_bound: Option<f64>,
 }
 
@@ -97,11 +99,11 @@ impl Plan {
     /// The decision for one trial.
     #[must_use]
     pub fn get(&self, trial: TrialId) -> Option<&TrialPlacement> {
-        self.placements.iter().find(|assignment| assignment.trial == trial)
+        self.placements.iter().find(|placement| placement.trial == trial)
     }
 
     /// Whether the plan keeps all rules: every trial answered once, no GPU given twice, no GPU that is not there,
-    /// one GPU type and group per trial, at most one distributed trial on a node where that is asked for, limits
+    /// one GPU type and island per trial, at most one distributed trial on a node where that is asked for, limits
     /// kept, pinned trials unmoved, and every figure a number.
     pub fn check(&self, problem: &Problem) -> Result<(), Error> {
         let broken = |text: String| Err(Error::BrokenPlan(text));
@@ -112,31 +114,31 @@ impl Plan {
             return broken(format!("fitness {}, bound {:?}", self.fitness, self.fitness_bound));
         }
         let mut used: BTreeMap<NodeId, NodeLoad> = BTreeMap::new();
-        for (trial, assignment) in problem.trials.iter().zip(&self.placements) {
-            let (id, gpus) = (trial.id, assignment.allocation.gpus());
-            if assignment.trial != id || !assignment.speedup.is_finite() {
-                return broken(format!("trial {id}: answered {assignment:?}"));
+        for (trial, placement) in problem.trials.iter().zip(&self.placements) {
+            let (id, gpus) = (trial.id, placement.allocation.gpus());
+            if placement.trial != id || !placement.speedup.is_finite() {
+                return broken(format!("trial {id}: answered {placement:?}"));
             }
             if gpus != 0
-                && assignment.reason != Reason::Pinned
+                && placement.reason != Reason::Pinned
                 && !(trial.min_gpus..=trial.max_gpus).contains(&gpus)
             {
                 return broken(format!("trial {id}: {gpus} GPUs outside its limits"));
             }
             let mut home = None;
-            for (node_id, gpus) in assignment.allocation.iter() {
+            for (node_id, gpus) in placement.allocation.iter() {
                 let Some(node) = problem.cluster.get(node_id) else {
                     return broken(format!("trial {id}: node {node_id} is not there"));
                 };
-                let pool = (&node.gpu_type, node.group);
+                let pool = (&node.gpu_type, node.island);
                 if *home.get_or_insert(pool) != pool {
-                    return broken(format!("trial {id} mixes GPU types or groups"));
+                    return broken(format!("trial {id} mixes GPU types or islands"));
                 }
                 let load = used.entry(node_id).or_default();
                 load.gpus += gpus;
-                if assignment.allocation.is_distributed() {
+                if placement.allocation.is_distributed() {
                     load.distributed += 1;
-                    load.movable |= assignment.reason != Reason::Pinned;
+                    load.movable |= placement.reason != Reason::Pinned;
                 }
                 if load.gpus > node.gpus {
                     return broken(format!(
@@ -148,7 +150,7 @@ impl Plan {
                     return broken(format!("node {node_id}: two distributed trials"));
                 }
             }
-            if assignment.reason == Reason::Pinned && assignment.allocation != trial.current {
+            if placement.reason == Reason::Pinned && placement.allocation != trial.current {
                 return broken(format!("trial {id} is pinned and was moved"));
             }
         }

@@ -21,7 +21,7 @@ use crate::{
     goodput::{Observation, Observations, Shape},
     ids::{GpuType, NodeId, SlotId},
     trials::group::{Batch, Evaluation, Form, Pause, Task, WorkerCommand, WorkerEvent, WorkerReport},
-    wire::Secret,
+    wire::{Secret, with_causes},
     worker::protocol::{Backend, Failure, Role, StepProgress, StepRequest, Worker},
 };
 
@@ -66,7 +66,7 @@ struct EmulatedBackend {
 
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
-        Self::Trial(error.to_string())
+        Self::Trial(with_causes(&error))
     }
 }
 

@@ -54,7 +54,7 @@ pub struct NodeLaunch {
 /// streams of all its workers.
 ///
 /// ```
-/// use pollux_tune::{emulate::{NodeLaunch, launch}, ids::GpuType, wire::Secret};
+/// use pollux_tune::{ids::GpuType, internal::{emulate::{NodeLaunch, launch}, wire::Secret}};
 /// let launched = launch(&NodeLaunch {
 ///     address: "127.0.0.1:4000".parse()?,
 ///     secret: Secret::random()?,
@@ -107,7 +107,8 @@ pub fn serve_if_node() {
     let code = match served {
         Ok(()) => 0,
         Err(error) => {
-            tell_the_user(&format!("emulated node {}: {error}", env::var(NODE).unwrap_or_default()));
+            let node = env::var(NODE).unwrap_or_default();
+            tell_the_user(&format!("emulated node {node}: {}", wire::with_causes(&error)));
             1
         }
     };

@@ -60,7 +60,7 @@ impl Session {
         Error::check_at_most("evaluations in an epoch", every.recip(), MOST_EVALUATIONS, "at most 1e6")?;
         Error::check_positive("seconds from checkpoint to checkpoint", task.checkpoint_every_s)?;
         Error::check_positive("seconds from report to report", task.report_every_s)?;
-        let rule = LrRule::from_name(&task.lr_rule)?;
+        let rule: LrRule = task.lr_rule.parse()?;
         let per_epoch = model.examples_per_epoch() as f64;
         Error::check_positive("the number of examples of an epoch", per_epoch)?;
         Ok(Self { task, model, rule, per_epoch, state: None, stepped: None, saved: None })

@@ -5,12 +5,12 @@ use super::{Error, NoiseScale, Shape, ThroughputParams};
 /// How the global batch of a trial may vary.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BatchMode {
-    /// From the initial batch `M0` up to a maximum that the user's learning-rate rule still bears.
+    /// From the initial batch `M0` up to a maximum that the user's learning-rate rule still supports.
     Adaptive {
         /// The largest total batch.
         max: u32,
     },
-    /// Always the initial batch, split over the GPUs and passes as evenly as it goes; efficiency is 1. The least
+    /// Always the initial batch, split over the GPUs and passes as evenly as possible; efficiency is 1. The smallest
     /// per-GPU batch then only limits how many GPUs share it.
     Fixed,
     /// Always this batch on each GPU, in as few passes as its memory allows: the total grows with the GPUs.
@@ -33,7 +33,6 @@ pub struct BatchLimits {
     mode: BatchMode,
     per_gpu_min: u32,
     per_gpu_max: u32,
-    sampled: bool,
 }
 
 impl BatchLimits {
@@ -41,7 +40,7 @@ impl BatchLimits {
     /// the memory of this GPU type.
     pub fn new(initial: u32, mode: BatchMode, per_gpu_min: u32, per_gpu_max: u32) -> Result<Self, Error> {
         Error::check_positive("the initial batch size", f64::from(initial))?;
-        Error::check_positive("the least per-GPU batch size", f64::from(per_gpu_min))?;
+        Error::check_positive("the smallest per-GPU batch size", f64::from(per_gpu_min))?;
         let ordered = |lower, lower_value: u32, upper, upper_value: u32| {
             if lower_value <= upper_value {
                 return Ok(());
@@ -49,7 +48,12 @@ impl BatchLimits {
             let (lower_value, upper_value) = (lower_value.into(), upper_value.into());
             Err(Error::BadLimits { lower, lower_value, upper, upper_value })
         };
-        ordered("the least per-GPU batch size", per_gpu_min, "the largest per-GPU batch size", per_gpu_max)?;
+        ordered(
+            "the smallest per-GPU batch size",
+            per_gpu_min,
+            "the largest per-GPU batch size",
+            per_gpu_max,
+        )?;
         match mode {
             BatchMode::Adaptive { max } => {
                 ordered("the initial batch size", initial, "the maximum batch size", max)?;
@@ -59,7 +63,7 @@ impl BatchLimits {
             }
             BatchMode::Fixed => {}
         }
-        Ok(Self { initial, mode, per_gpu_min, per_gpu_max, sampled: false })
+        Ok(Self { initial, mode, per_gpu_min, per_gpu_max })
     }
 
     /// The initial total batch `M0`.
@@ -80,14 +84,7 @@ impl BatchLimits {
         self.per_gpu_max
     }
 
-    /// The same limits, with the best batch found as the authors' code does, for comparison: among 50 samples, and on one
-    /// GPU never more than the initial batch in one pass.
-    #[must_use]
-    pub const fn sampled(self) -> Self {
-        Self { sampled: true, ..self }
-    }
-
-    /// The most GPUs that can share the largest batch.
+    /// The largest number of GPUs that can share the largest batch.
     #[must_use]
     pub const fn max_gpus(&self) -> u32 {
         match self.mode {
@@ -99,16 +96,19 @@ impl BatchLimits {
 }
 
 /// What every replica does in one optimizer step: `accumulation` + 1 passes of `per_gpu` examples.
+///
+/// Wherever the crate speaks of an accumulation, it counts the passes *before* the one that synchronizes, as the paper does: 0
+/// is a single pass, which PyTorch would call 1 accumulation step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BatchPlan {
     /// Examples in one pass on one GPU, m in the paper.
     pub per_gpu: u32,
-    /// Passes before the one that synchronizes, s in the paper.
+    /// Passes before the one that synchronizes, s in the paper; 0 for a single pass.
     pub accumulation: u32,
 }
 
 impl BatchPlan {
-    /// Divides a total batch as evenly as it goes over `gpus` GPUs (at least one), in as few passes as the memory for
+    /// Divides a total batch as evenly as possible over `gpus` GPUs (at least one), in as few passes as the memory for
     /// `per_gpu_max` examples allows, but `passes` at least. Rounding up may make the total larger.
     #[must_use]
     pub fn split(total: u32, gpus: u32, per_gpu_max: u32, passes: u32) -> Self {
@@ -133,8 +133,21 @@ pub struct BestBatch {
     pub goodput: f64,
 }
 
+impl BestBatch {
+    /// A plan whatever the limits say, with its goodput relative to their initial batch.
+    pub(crate) fn of(
+        plan: BatchPlan,
+        params: &ThroughputParams,
+        shape: Shape,
+        noise: NoiseScale,
+        limits: &BatchLimits,
+    ) -> Self {
+        Search::new(params, shape, noise, limits, u32::MAX).at(plan.per_gpu, plan.accumulation)
+    }
+}
+
 /// The batch plan of highest goodput on an allocation, `argmax GOODPUT(a, m, s)` (Pollux OSDI'21 eq. 13); none if
-/// no allowed batch can be split over that many GPUs.
+/// no allowed batch can be split over these GPUs.
 ///
 /// The paper samples candidates. Here the maximum is exact, at a cost that hardly depends on the limits:
 /// - For one total batch, fewer accumulation passes are never slower: with `W` seconds of compute in all,
@@ -163,12 +176,11 @@ pub fn best_batch(
     limits: &BatchLimits,
 ) -> Option<BestBatch> {
     match limits.mode {
-        BatchMode::Adaptive { max } if limits.sampled => sampled_batch(params, shape, noise, limits, max),
         BatchMode::Adaptive { max } => Search::new(params, shape, noise, limits, max).run(),
         BatchMode::Fixed => fixed_batch(params, shape, limits),
         BatchMode::PerGpu { batch } => {
-            let BatchPlan { per_gpu, accumulation } = BatchPlan::split(batch, 1, limits.per_gpu_max, 1);
-            Some(Search::new(params, shape, noise, limits, u32::MAX).at(per_gpu, accumulation))
+            let plan = BatchPlan::split(batch, 1, limits.per_gpu_max, 1);
+            Some(BestBatch::of(plan, params, shape, noise, limits))
         }
     }
 }
@@ -180,42 +192,6 @@ fn fixed_batch(params: &ThroughputParams, shape: Shape, limits: &BatchLimits) ->
     let plan = BatchPlan::split(limits.initial, shape.gpus(), limits.per_gpu_max, 1);
     let time_s = params.iter_time_s(shape, f64::from(plan.per_gpu), plan.accumulation);
     Some(BestBatch { plan, goodput: f64::from(limits.initial) / time_s })
-}
-
-/// The authors' search: of 50 total batches in geometric order the first that is best after rounding. On one GPU they want
-/// an accumulation pass with any batch above the initial one, for the sake of their estimate of the noise.
-fn sampled_batch(
-    params: &ThroughputParams,
-    shape: Shape,
-    noise: NoiseScale,
-    limits: &BatchLimits,
-    max: u32,
-) -> Option<BestBatch> {
-    const SAMPLES: u32 = 50;
-    const EPS: f64 = 1e-8;
-    let gpus = f64::from(shape.gpus());
-    let (initial, low) = (f64::from(limits.initial), f64::from(limits.per_gpu_min) * gpus);
-    let (low, high) = (initial.max(low), f64::from(max));
-    let search = Search::new(params, shape, noise, limits, max);
-    let mut best: Option<BestBatch> = None;
-    let mut last = None;
-    for sample in 0..SAMPLES {
-        let share = low * (high / low).powf(f64::from(sample) / f64::from(SAMPLES - 1)) / gpus;
-        let mut accumulation = (share / f64::from(limits.per_gpu_max) - EPS).ceil().max(1.0) - 1.0;
-        if shape.gpus() == 1 && share > initial + EPS {
-            accumulation = accumulation.max(1.0);
-        }
-        let per_gpu = (share / (accumulation + 1.0) - EPS).ceil() as u32;
-        let plan = BatchPlan { per_gpu, accumulation: accumulation as u32 };
-        if last.replace(plan) == Some(plan) || !(limits.per_gpu_min..=limits.per_gpu_max).contains(&per_gpu) {
-            continue;
-        }
-        let found = search.at(plan.per_gpu, plan.accumulation);
-        if best.is_none_or(|best| found.goodput > best.goodput) {
-            best = Some(found);
-        }
-    }
-    best
 }
 
 /// Goodputs that differ by less than this share are the same.
@@ -343,15 +319,15 @@ impl<'a> Search<'a> {
         }
         // The bound is over all real batches that the limits allow, beyond the whole ones.
         let unit = unit as f64;
-        let least = (f64::from(self.limits.initial) / unit).max(f64::from(self.limits.per_gpu_min));
-        let most = (f64::from(self.max) / unit).min(f64::from(self.limits.per_gpu_max));
-        if self.slope(least, accumulation) <= 0.0 {
-            return Some((self.at(low, accumulation), self.goodput(least, accumulation)));
+        let smallest = (f64::from(self.limits.initial) / unit).max(f64::from(self.limits.per_gpu_min));
+        let largest = (f64::from(self.max) / unit).min(f64::from(self.limits.per_gpu_max));
+        if self.slope(smallest, accumulation) <= 0.0 {
+            return Some((self.at(low, accumulation), self.goodput(smallest, accumulation)));
         }
-        if self.slope(most, accumulation) >= 0.0 {
-            return Some((self.at(high, accumulation), self.goodput(most, accumulation)));
+        if self.slope(largest, accumulation) >= 0.0 {
+            return Some((self.at(high, accumulation), self.goodput(largest, accumulation)));
         }
-        let root = self.root(least, most, accumulation);
+        let root = self.root(smallest, largest, accumulation);
         let below = self.at((root as u32).clamp(low, high), accumulation);
         let above = self.at((root as u32 + 1).clamp(low, high), accumulation);
         let found = if above.goodput > below.goodput { above } else { below };
@@ -440,8 +416,8 @@ mod tests {
     fn accumulates_only_when_memory_is_short_and_synchronization_dear() {
         let limits = BatchLimits::new(12, BatchMode::Adaptive { max: 384 }, 1, 12).unwrap();
         let noise = NoiseScale::new(1000.0).unwrap();
-        let dear = best_batch(&params(0.25, 0.05, 1.4, 2.0), Shape::new(8, 2).unwrap(), noise, &limits);
-        assert_eq!(dear.unwrap().plan, BatchPlan { per_gpu: 12, accumulation: 3 });
+        let expensive = best_batch(&params(0.25, 0.05, 1.4, 2.0), Shape::new(8, 2).unwrap(), noise, &limits);
+        assert_eq!(expensive.unwrap().plan, BatchPlan { per_gpu: 12, accumulation: 3 });
         let free = best_batch(&params(0.25, 0.05, 0.0, 2.0), Shape::new(8, 2).unwrap(), noise, &limits);
         assert_eq!(free.unwrap().plan.accumulation, 0);
     }
@@ -508,22 +484,5 @@ mod tests {
         assert_eq!(BatchPlan::split(2048, 6, 1024, 1), BatchPlan { per_gpu: 342, accumulation: 0 });
         assert_eq!(BatchPlan::split(4096, 1, 1024, 1), BatchPlan { per_gpu: 1024, accumulation: 3 });
         assert_eq!(BatchPlan::split(100, 1, 1024, 2), BatchPlan { per_gpu: 50, accumulation: 1 });
-    }
-
-    #[test]
-    fn the_sampled_batch_is_hardly_worse_but_accumulates_on_one_gpu() {
-        let limits = BatchLimits::new(128, BatchMode::Adaptive { max: 4096 }, 32, 1024).unwrap();
-        let (params, noise) = (params(0.05, 0.001, 0.2, 2.0), NoiseScale::new(3000.0).unwrap());
-        for gpus in [1, 2, 7, 16, 64] {
-            let shape = Shape::at_tier(gpus, crate::goodput::Tier::Node);
-            let exact = best_batch(&params, shape, noise, &limits).unwrap();
-            let sampled = best_batch(&params, shape, noise, &limits.sampled()).unwrap();
-            let share = sampled.goodput / exact.goodput;
-            assert!(
-                share < 1.0 + 1e-9 && share > if gpus == 1 { 0.8 } else { 0.995 },
-                "{gpus} GPUs: {share}"
-            );
-            assert!(gpus > 1 || sampled.plan.accumulation > 0);
-        }
     }
 }

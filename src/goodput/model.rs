@@ -9,7 +9,7 @@ use crate::ids::GpuType;
 /// for every GPU type it may run on.
 ///
 /// ```
-/// use pollux_tune::goodput::*;
+/// use pollux_tune::{goodput::*, ids::GpuType};
 /// let sync = [SyncCost { alpha_s: 0.01, beta_s: 0.0 }, SyncCost { alpha_s: 0.1, beta_s: 0.0 }];
 /// let params = ThroughputParams::new(ComputeCost { alpha_s: 0.02, beta_s: 0.001 }, sync, 2.0)?;
 /// let limits = BatchLimits::new(128, BatchMode::Adaptive { max: 4096 }, 32, 1024)?;
@@ -17,7 +17,7 @@ use crate::ids::GpuType;
 /// let model = GoodputModel::new(NoiseScale::new(2000.0)?).with_type(t4.clone(), params, limits);
 /// let table = model.table([(t4.clone(), 4, 16)])?; // nodes of 4, up to 16 GPUs
 /// assert!(table[&t4].goodput(Shape::new(4, 1)?) > 2.5 * table[&t4].goodput(Shape::single()));
-/// # Ok::<(), pollux_tune::goodput::Error>(())
+/// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug, Clone, PartialEq)]
 pub struct GoodputModel {

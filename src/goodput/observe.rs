@@ -1,6 +1,6 @@
 use std::collections::BTreeMap;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 
 use super::{Error, Shape, Tier};
 
@@ -77,10 +77,22 @@ pub struct Observation {
 struct Row {
     gpus: u32,
     nodes: u32,
+    #[serde(serialize_with = "short")]
     per_gpu: f64,
     accumulation: u32,
     seconds: f64,
+    #[serde(serialize_with = "short")]
     steps: f64,
+}
+
+/// Whole numbers without a fraction: most are, and journals have many of them.
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn short<S: Serializer>(number: &f64, to: S) -> Result<S::Ok, S::Error> {
+    if number.fract() == 0.0 && (0.0..1e15).contains(number) {
+        to.serialize_u64(*number as u64)
+    } else {
+        to.serialize_f64(*number)
+    }
 }
 
 impl From<Observation> for Row {
@@ -155,13 +167,13 @@ impl Observations {
         self.cells.is_empty()
     }
 
-    /// The most GPUs the trial has used; 0 before its first step.
+    /// The largest number of GPUs the trial has used; 0 before its first step.
     #[must_use]
     pub fn largest_gpus(&self) -> u32 {
         self.cells.keys().map(|key| key.gpus).max().unwrap_or(0)
     }
 
-    /// The most GPUs a trial may be given next: twice what it has used so far, so that it is not scaled out on
+    /// The largest number of GPUs a trial may be given next: twice what it has used so far, so that it is not scaled out on
     /// belief alone (Pollux OSDI'21 section 4.1).
     #[must_use]
     pub fn exploration_cap(&self) -> u32 {

@@ -4,6 +4,7 @@ use crate::{alloc, goodput, trials::engine};
 
 /// What can be wrong with a simulation.
 #[derive(Debug, Error)]
+#[non_exhaustive]
 pub enum Error {
     /// A workload without a single job.
     #[error(
@@ -89,8 +90,8 @@ pub enum Error {
         /// What was measured.
         allowed: String,
     },
-    /// A study that cannot go on.
-    #[error("the study cannot go on: {reason}")]
+    /// A study that cannot continue.
+    #[error("the study cannot continue: {reason}")]
     StudyFailed {
         /// Why.
         reason: String,

@@ -2,7 +2,7 @@
 
 use super::{Application, Error, JobSpec, Rules, Settings, StepTime, agent::Agent, run::adapts};
 use crate::{
-    alloc::{Allocation, Cluster},
+    alloc::{Allocation, Cluster, RemainingWork},
     goodput::{BatchPlan, NoiseScale, Shape},
     ids::GpuType,
 };
@@ -62,10 +62,7 @@ struct Pace {
 impl<'a> Job<'a> {
     pub(super) fn new(spec: &'a JobSpec, agent: Agent, settings: &Settings) -> Self {
         let learns = adapts(settings.policy);
-        let (restart_s, slowness) = match settings.rules {
-            Rules::Sosp23 => spec.application.sosp23(),
-            Rules::Own | Rules::Osdi21 => (settings.restart_delay_s, 1.0),
-        };
+        let (restart_s, slowness) = settings.rules.restart(spec.application, settings.restart_delay_s);
         Self {
             spec,
             learns,
@@ -73,7 +70,7 @@ impl<'a> Job<'a> {
             slowness,
             agent,
             allocation: Allocation::none(),
-            fullest_first: settings.rules == Rules::Osdi21 && !learns,
+            fullest_first: settings.rules.as_authors() && !learns,
             running: None,
             delay_s: 0.0,
             restarts: None,
@@ -118,8 +115,7 @@ impl<'a> Job<'a> {
         let before = self.running.take();
         let plan = BatchPlan { per_gpu: 0, accumulation: 0 };
         let now = Running { gpu_type, shape, placement, plan };
-        // In the simulator of Sia it does not matter which nodes they are.
-        let alike = rules == Rules::Sosp23 && before.is_some_and(|before| before.is_like(&now));
+        let alike = rules.moves_freely() && before.is_some_and(|before| before.is_like(&now));
         if !alike {
             self.delay_s = self.restart_s;
             self.restarts = Some(self.restarts.map_or(0, |restarts| restarts + 1));
@@ -128,11 +124,11 @@ impl<'a> Job<'a> {
         self.choose_batch()
     }
 
-    /// Examples, at the efficiency of the initial batch, until all epochs are done.
-    pub(super) fn remaining_examples(&self) -> f64 {
+    /// What is left until all epochs are done.
+    pub(super) fn remaining(&self) -> RemainingWork {
         let application = self.application();
         let left = application.progress_after(application.epochs()) - self.progress;
-        left * f64::from(application.initial_batch())
+        RemainingWork::Examples(left * f64::from(application.initial_batch()))
     }
 
     /// How much of its training is done, from 0 to 1; none at its beginning.
@@ -177,14 +173,15 @@ impl<'a> Job<'a> {
         Ok(self.pace(interference)?.map(|pace| self.delay_s + left / pace.rate))
     }
 
-    /// Trains for some seconds from `now_s` on. Epochs end after a whole number of seconds where `whole` says so.
+    /// Trains for some seconds from `now_s` on. By the rules of other simulators epochs end after a whole number of seconds.
     pub(super) fn advance(
         &mut self,
         mut now_s: f64,
         mut seconds: f64,
         interference: f64,
-        whole: bool,
+        rules: Rules,
     ) -> Result<(), Error> {
+        let whole = rules.in_rounds();
         let gpus = f64::from(self.allocation.gpus());
         let pause = self.delay_s.min(seconds);
         if gpus > 0.0 {

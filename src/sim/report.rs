@@ -1,8 +1,9 @@
 use super::{Application, StepTime};
 use crate::{alloc::Cluster, goodput::BatchPlan, ids::GpuType};
 
-/// What became of one job.
+/// The result of one job.
 #[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
 pub struct JobReport {
     /// Its name.
     pub name: String,
@@ -29,8 +30,9 @@ impl JobReport {
     }
 }
 
-/// What became of a workload.
+/// The results of a workload.
 #[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
 pub struct Report {
     /// All jobs, in the order of submission.
     pub jobs: Vec<JobReport>,

@@ -12,47 +12,33 @@ use super::{
     Application, Error, JobReport, JobSpec, Report, Workload,
     agent::{Agent, Batch},
     job::Job,
+    osdi21::{AuthorsSearch, Rules},
 };
 use crate::{
     alloc::{
-        Allocation, Cluster, Fairness, Policy, PolicyKind, PolluxOptions, PolluxPolicy, Problem,
-        SpeedupRules, TrialRequest,
+        Allocation, Cluster, Fairness, Policy, PolicyKind, PolluxPolicy, Problem, RemainingWork, TrialRequest,
     },
     goodput::{BatchPlan, Curve, GoodputTable, Shape},
     ids::{GpuType, NodeId, TrialId},
 };
-
-/// By which rules a simulation goes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Rules {
-    /// Ours: the policy is asked when a job comes or goes, and at least once in every interval; jobs fit their
-    /// models and choose their batches as live ones do.
-    #[default]
-    Own,
-    /// Those of the authors' simulator (Pollux OSDI'21), with their quirks: rounds of one interval, epochs that end at
-    /// whole seconds, the authors' fit, 50 sampled batches, and NCF on one GPU.
-    Osdi21,
-    /// The world of Sia's simulator (SOSP'23), with our jobs: rounds and whole seconds as above, restarts and speeds by model,
-    /// and before its start a job has tried one GPU of each type. A job pays for other GPUs, but not for other nodes.
-    Sosp23,
-}
 
 /// What policies that maximise FITNESS aim at.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Aim {
     /// Speedups by the exponent p.
     Speedup(Fairness),
-    /// A low mean completion time, see [`Problem::aim_at_completion`]. It takes jobs by their word on how many epochs they
+    /// A low mean completion time, see [`Problem::aim_at_completion`]. It trusts jobs on how many epochs they
     /// will train.
     Completion,
 }
 
 /// What is simulated, besides the jobs.
 #[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
 pub struct Settings {
     /// The machines.
     pub cluster: Cluster,
-    /// Who shares them out.
+    /// Who allocates them.
     pub policy: PolicyKind,
     /// By which rules.
     pub rules: Rules,
@@ -102,8 +88,7 @@ impl Settings {
         range("the interval in seconds", self.interval_s, 1.0, 86_400.0, "1 to 86400")?;
         range("the interference", self.interference, 0.0, 0.99, "0 to 0.99")?;
         range("the restart delay in seconds", self.restart_delay_s, 0.0, 86_400.0, "0 to 86400")?;
-        if self.rules != Rules::Own && (self.interval_s.fract() != 0.0 || self.restart_delay_s.fract() != 0.0)
-        {
+        if self.rules.in_rounds() && (self.interval_s.fract() != 0.0 || self.restart_delay_s.fract() != 0.0) {
             let value = if self.interval_s.fract() == 0.0 { self.restart_delay_s } else { self.interval_s };
             let what = "a time by the rules of osdi21";
             return Err(Error::OutOfRange { what, value, allowed: "a whole number of seconds" });
@@ -121,10 +106,10 @@ impl Settings {
         let known: BTreeMap<GpuType, u32> =
             workload.jobs().iter().flat_map(|job| measured(job.application)).collect();
         for (gpu_type, node_gpus, _) in self.cluster.room(u32::MAX) {
-            if known.get(&gpu_type).is_none_or(|&most| node_gpus > most) {
+            if known.get(&gpu_type).is_none_or(|&max| node_gpus > max) {
                 let allowed: Vec<String> = known
                     .iter()
-                    .map(|(gpu_type, most)| format!("{gpu_type} with up to {most} GPUs in a node"))
+                    .map(|(gpu_type, max)| format!("{gpu_type} with up to {max} GPUs in a node"))
                     .collect();
                 let nodes = format!("nodes with {node_gpus} GPUs of type {gpu_type}");
                 return Err(Error::BadCluster { nodes, allowed: allowed.join(", ") });
@@ -144,10 +129,9 @@ impl Settings {
 
     fn build_policy(&self) -> Box<dyn Policy> {
         match (self.policy, self.rules) {
-            (PolicyKind::Pollux, Rules::Osdi21) => Box::new(PolluxPolicy::new(PolluxOptions {
-                rules: SpeedupRules::Osdi21,
-                ..PolluxOptions::default()
-            })),
+            (PolicyKind::Pollux, Rules::Osdi21) => {
+                Box::new(PolluxPolicy::default().with_rules(&AuthorsSearch))
+            }
             (policy, _) => policy.build(),
         }
     }
@@ -155,6 +139,7 @@ impl Settings {
 
 /// How far a simulation has come.
 #[derive(Debug, Clone, Copy, PartialEq)]
+#[non_exhaustive]
 pub struct Moment {
     /// Seconds since its beginning.
     pub now_s: f64,
@@ -166,7 +151,7 @@ pub struct Moment {
     pub jobs: usize,
 }
 
-/// Runs a workload to its end. `watch` is told whenever the policy was asked.
+/// Runs a workload to its end. `watch` is called whenever the policy was asked.
 ///
 /// ```
 /// use pollux_tune::{alloc::*, sim::*};
@@ -185,14 +170,15 @@ pub fn simulate(
     settings.check()?;
     settings.check_cluster(workload)?;
     let mut run = Run::new(workload, settings)?;
-    if settings.rules == Rules::Own {
+    if !settings.rules.in_rounds() {
         // Jobs that are there from the beginning.
         run.decide()?;
     }
     while run.completed < run.jobs.len() {
-        match settings.rules {
-            Rules::Osdi21 | Rules::Sosp23 => run.advance(settings.interval_s)?,
-            Rules::Own => run.advance_to_news()?,
+        if settings.rules.in_rounds() {
+            run.advance(settings.interval_s)?;
+        } else {
+            run.advance_to_news()?;
         }
         run.decide()?;
         run.check_progress()?;
@@ -201,7 +187,7 @@ pub fn simulate(
     Ok(run.report())
 }
 
-/// Jobs that wait for longer while nobody has any GPU will wait for ever.
+/// Jobs that wait for longer while no job has any GPU will wait forever.
 const PATIENCE_S: f64 = 86_400.0;
 
 struct Run<'a> {
@@ -214,7 +200,7 @@ struct Run<'a> {
     now_s: f64,
     completed: usize,
     last_question_s: f64,
-    /// When somebody had GPUs last.
+    /// When some job had GPUs last.
     last_progress_s: f64,
 }
 
@@ -246,10 +232,9 @@ impl<'a> Run<'a> {
     /// Lets all jobs train for some seconds.
     fn advance(&mut self, seconds: f64) -> Result<(), Error> {
         let crowded = self.crowded_nodes();
-        let whole = self.settings.rules != Rules::Own;
         for job in self.jobs.iter_mut().filter(|job| job.completed_s.is_none()) {
             let slowed = slowdown(&job.allocation, &crowded, self.settings.interference);
-            job.advance(self.now_s, seconds, slowed, whole)?;
+            job.advance(self.now_s, seconds, slowed, self.settings.rules)?;
             self.completed += usize::from(job.completed_s.is_some());
         }
         self.now_s += seconds;
@@ -280,16 +265,16 @@ impl<'a> Run<'a> {
         }
         let problem = self.problem(&active)?;
         let plan = self.policy.allocate(&problem, &mut self.rng)?;
-        for (&job, assignment) in active.iter().zip(plan.placements) {
+        for (&job, placement) in active.iter().zip(plan.placements) {
             let job = &mut self.jobs[job];
-            if assignment.allocation != job.allocation {
-                job.reallocate(assignment.allocation, &self.settings.cluster, self.settings.rules)?;
+            if placement.allocation != job.allocation {
+                job.reallocate(placement.allocation, &self.settings.cluster, self.settings.rules)?;
             }
         }
         Ok(())
     }
 
-    /// Fails if jobs wait for ever: nobody has had GPUs for a day, and nobody new will come.
+    /// Fails if jobs wait forever: no job has had GPUs for a day, and no new one will come.
     fn check_progress(&mut self) -> Result<(), Error> {
         let moving = self.jobs.iter().any(|job| {
             job.completed_s.is_none() && (!job.allocation.is_empty() || job.spec.submitted_s > self.now_s)
@@ -316,8 +301,8 @@ impl<'a> Run<'a> {
             trials.push(TrialRequest {
                 current: job.allocation.clone(),
                 age_s: self.now_s - job.spec.submitted_s,
-                // What is on its way stays: to turn back half-way is a waste.
-                pinned: self.settings.rules != Rules::Osdi21 && job.is_restarting(),
+                // What is on its way stays: to turn back then is a waste.
+                pinned: !self.settings.rules.as_authors() && job.is_restarting(),
                 reallocations: job.restarts.unwrap_or(0),
                 realloc_delay_s: job.restart_s,
                 horizon_s: self.horizon_s(job),
@@ -327,7 +312,7 @@ impl<'a> Run<'a> {
             });
         }
         // The authors' versions of the policies that do not adapt know nothing of interference.
-        let aware = self.settings.rules == Rules::Own || adapts(self.settings.policy);
+        let aware = !self.settings.rules.in_rounds() || adapts(self.settings.policy);
         let mut problem = Problem {
             avoid_interference: self.settings.avoid_interference && aware,
             ..Problem::new(self.settings.cluster.clone(), trials)
@@ -352,12 +337,12 @@ impl<'a> Run<'a> {
     fn request(&mut self, index: usize, fair_gpus: u32) -> Result<TrialRequest, Error> {
         let (id, cluster) = (TrialId(index as u32), &self.settings.cluster);
         let job = &self.jobs[index];
-        let (spec, alone) = (job.spec, is_ncf(job.spec.application) && self.settings.rules == Rules::Osdi21);
+        let (spec, alone) = (job.spec, self.settings.rules.keeps_on_one_gpu(job.spec.application));
         match self.settings.policy {
             PolicyKind::Goodput | PolicyKind::Pollux => {
                 let mut request = job.agent.request(id, cluster, fair_gpus)?;
                 if job.agent.is_profiled() {
-                    request.remaining_examples = job.remaining_examples();
+                    request.remaining = job.remaining();
                 }
                 Ok(if alone { TrialRequest { max_gpus: 1, ..request } } else { request })
             }
@@ -366,11 +351,8 @@ impl<'a> Run<'a> {
                 let table = table.get_or_insert_with(|| Arc::new(true_table(spec, cluster, rules)));
                 let max_gpus = if alone { 1 } else { u32::MAX };
                 let left = spec.application.iterations_after(job.epoch, spec.requested_batch).max(1.0);
-                Ok(TrialRequest {
-                    max_gpus,
-                    remaining_examples: left,
-                    ..TrialRequest::new(id, table.clone())
-                })
+                let remaining = RemainingWork::Iterations(left);
+                Ok(TrialRequest { max_gpus, remaining, ..TrialRequest::new(id, table.clone()) })
             }
             PolicyKind::Static | PolicyKind::Tiresias => {
                 let table = &mut self.tables[index];
@@ -380,7 +362,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// By our rules: lets jobs train until something happens that the policy should hear of.
+    /// By our rules: lets jobs train until something happens that the policy should know of.
     fn advance_to_news(&mut self) -> Result<(), Error> {
         loop {
             let before = self.completed;
@@ -433,19 +415,16 @@ pub(super) fn adapts(policy: PolicyKind) -> bool {
     matches!(policy, PolicyKind::Goodput | PolicyKind::Pollux)
 }
 
-fn is_ncf(application: &Application) -> bool {
-    application.name() == "ncf"
-}
-
 fn agent(spec: &JobSpec, settings: &Settings) -> Result<Agent, Error> {
-    let batch = match settings.rules {
-        _ if !adapts(settings.policy) => Batch::Fixed(spec.requested_batch),
-        // The authors' simulator makes this exception.
-        Rules::Osdi21 if is_ncf(spec.application) => Batch::Fixed(spec.application.max_batch()),
-        _ => Batch::Adaptive,
+    let batch = if !adapts(settings.policy) {
+        Batch::Fixed(spec.requested_batch)
+    } else if settings.rules.keeps_on_one_gpu(spec.application) {
+        Batch::Fixed(spec.application.max_batch())
+    } else {
+        Batch::Adaptive
     };
     let mut agent = Agent::new(spec.application, settings.agent_rules(), batch, &settings.cluster);
-    if settings.rules == Rules::Sosp23 && batch == Batch::Adaptive {
+    if settings.rules.profiles_first() && batch == Batch::Adaptive {
         agent.profile()?;
     }
     Ok(agent)
@@ -467,19 +446,18 @@ fn true_table(spec: &JobSpec, cluster: &Cluster, rules: Rules) -> GoodputTable {
     let mut table = GoodputTable::new();
     for (gpu_type, largest, total) in spec.application.room(cluster, u32::MAX) {
         let Some(limits) = spec.application.batch_limits(&gpu_type) else { continue };
-        let most = total.min(spec.requested_batch / limits.per_gpu_min());
+        let max_gpus = total.min(spec.requested_batch / limits.per_gpu_min());
         let rate = |shape: Shape| {
             let gpus = shape.gpus();
-            // A quirk of the authors' oracle: on one GPU it counts with one accumulation pass at least.
-            let passes = if rules == Rules::Osdi21 && gpus == 1 { 2 } else { 1 };
+            let passes = rules.least_passes(gpus);
             let plan = BatchPlan::split(spec.requested_batch, gpus, limits.per_gpu_max(), passes);
-            let most = spec.application.max_batch() / (gpus * (plan.accumulation + 1));
+            let max = spec.application.max_batch() / (gpus * (plan.accumulation + 1));
             let mut placement = vec![largest; (gpus / largest) as usize];
             placement.extend(Some(gpus % largest).filter(|rest| *rest > 0));
-            let time = spec.application.step_time(&gpu_type, &placement, plan.per_gpu.min(most));
+            let time = spec.application.step_time(&gpu_type, &placement, plan.per_gpu.min(max));
             time.map_or(0.0, |time| 1.0 / time.with_accumulation_s(plan.accumulation))
         };
-        if let Ok(curve) = Curve::build(most, largest, rate) {
+        if let Ok(curve) = Curve::build(max_gpus, largest, rate) {
             table.insert(gpu_type, curve);
         }
     }

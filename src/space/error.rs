@@ -2,6 +2,7 @@ use thiserror::Error;
 
 /// What can be wrong with a space, a point or an assignment.
 #[derive(Debug, Clone, PartialEq, Error)]
+#[non_exhaustive]
 pub enum Error {
     /// A name that could not be written in a constraint.
     #[error(
@@ -123,7 +124,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn slips_of_the_fingers_are_understood() {
+    fn typing_mistakes_are_understood() {
         let known = ["objective", "trials", "parallel", "max_batch"];
         assert_eq!(similar("objectve", known), Some("objective"));
         assert_eq!(similar("trails", known), Some("trials"));

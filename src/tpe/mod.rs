@@ -1,6 +1,6 @@
 //! What to try next.
 //!
-//! A [`Suggester`] is asked for points of a search space and told how their trials ended. [`Tpe`] models where
+//! A [`Suggester`] is asked for points of a search space and gets the results of their trials. [`Tpe`] models where
 //! good trials are, [`Gp`] models the results, and [`Auto`] picks one of them; [`Random`], [`Halton`] and
 //! [`Grid`] do not learn; [`Enqueue`] puts known points before any of them.
 //!
@@ -8,8 +8,6 @@
 //! `parzen` (mixtures over all), then `split` (good and other trials), then `sampler`. Each knows only those
 //! before it. The Gaussian process has a folder of its own, `gp`. With several objectives, [`pareto`] says which trials
 //! are better.
-//!
-//! [`importance()`] says which parameters matter, once a study has results.
 //!
 //! [`importance()`] says which parameters matter, once a study has results.
 //!

@@ -9,6 +9,8 @@
 
 #[cfg(feature = "torch")]
 mod batching;
+#[cfg(feature = "torch")]
+pub mod builtin;
 mod error;
 mod launch;
 #[cfg(feature = "torch")]

@@ -110,7 +110,12 @@ impl World {
 
     fn join(&mut self, node: NodeId) {
         let (gpu_type, slots, up) = &self.alive[&node];
-        self.nodes.push_back(Input::NodeJoined { node, gpu_type: gpu_type.clone(), group: 0, slots: *slots });
+        self.nodes.push_back(Input::NodeJoined {
+            node,
+            gpu_type: gpu_type.clone(),
+            island: 0,
+            slots: *slots,
+        });
         for index in (0..*slots).filter(|index| !up.contains(index)) {
             let slot = SlotId { node, index };
             self.nodes.push_back(Input::WorkerLost { slot, reason: "was not there".to_owned() });
@@ -224,7 +229,7 @@ impl World {
                 let active = self.engine.state().active.get(&trial);
                 let saved = active.and_then(|active| active.checkpoint.as_ref());
                 let saved = saved.map_or(0.0, |checkpoint| checkpoint.epochs);
-                let holders = active.map_or_else(Vec::new, |active| active.holders.clone());
+                let holders = active.map_or_else(Vec::new, |active| active.phase.holders().to_vec());
                 let kept = holders.iter().any(|slot| self.is_alive(*slot));
                 let epochs = self.groups.get(&trial).filter(|_| kept).map_or(saved, |group| group.epochs);
                 let leaving = holders.into_iter().filter(|slot| !slots.contains(slot)).collect();

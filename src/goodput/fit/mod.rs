@@ -7,10 +7,7 @@
 //! not "0.01 s slower". The mean squared error stands for its root: same minimum, but smooth where the fit is perfect.
 
 mod kernel;
-mod lbfgsb;
-mod line_search;
 mod objective;
-mod osdi21;
 mod solver;
 mod start;
 #[cfg(test)]
@@ -21,8 +18,7 @@ pub(crate) use kernel::{
 };
 use objective::MODEL_VARIANCE;
 pub(crate) use objective::{CoefficientPrior, Group, Layout, Objective, weight};
-pub use osdi21::Osdi21Profile;
-pub(crate) use solver::Matrix;
+pub(crate) use solver::{Matrix, damped_step};
 pub(crate) use start::{explored, layout, rough};
 
 use super::{Error, Observation, Observations, ThroughputParams, Tier};
@@ -87,8 +83,8 @@ impl ThroughputPrior {
             squares += weight(observation.steps) * error * error;
             total += weight(observation.steps);
         }
-        let most = (squares / total).recip();
-        Self { mean: self.mean, precision: self.precision.map(|precision| precision.min(most)) }
+        let max = (squares / total).recip();
+        Self { mean: self.mean, precision: self.precision.map(|precision| precision.min(max)) }
     }
 
     /// Whether all costs of a configuration are known.
@@ -101,8 +97,8 @@ impl ThroughputPrior {
     }
 
     /// The model that the prior believes in, for a trial without a single step of its own. Costs of which the prior
-    /// knows nothing are 0, because unknown resources are believed to scale, but other nodes are a tenth dearer than
-    /// the own one.
+    /// knows nothing are 0, because unknown resources are believed to scale, but other nodes are a tenth more
+    /// expensive than the own one.
     pub fn params(&self) -> Result<ThroughputParams, Error> {
         let mut point = self.mean;
         for (variable, value) in point.iter_mut().enumerate() {
@@ -116,6 +112,7 @@ impl ThroughputPrior {
 
 /// The outcome of a fit.
 #[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
 pub struct Fit {
     /// The fitted model.
     pub params: ThroughputParams,

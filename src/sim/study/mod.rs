@@ -1,7 +1,7 @@
 //! A whole study in virtual time: the engine that runs live studies, with modelled trials around it.
 //!
 //! *Architecture invariant:* what to try, who gets which GPUs and which batch is decided by
-//! [`engine`](crate::trials::engine) and those who answer its questions. Here time passes.
+//! [`engine`](crate::trials::engine) and its services. Only time passes here.
 
 mod report;
 mod team;
@@ -22,16 +22,19 @@ use crate::{
     ids::{Generation, SlotId, TrialId},
     space::{Direction, Program, Study},
     trials::{
+        Execution,
         engine::{
             Checkpoint, Command, Engine, GroupCommand, GroupEvent, Input, Launch, Metrics, Outcome, Report,
             Services, TrialKind,
         },
         group::{Batch, FinalState},
+        trial_seed,
     },
 };
 
 /// Where a study is simulated.
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub struct World {
     /// The machines, which neither fail nor wait for anything.
     pub cluster: Cluster,
@@ -58,16 +61,16 @@ impl World {
         };
         range("the restart delay in seconds", self.realloc_s, 0.0, "0 to 86400")?;
         range("the time between two reports in seconds", self.report_s, 0.1, "0.1 to 86400")?;
-        let (asked, most) = (study.trial.min_gpus, self.cluster.total_gpus());
-        if asked > most {
-            let reason = format!("`trial.min_gpus` is {asked}, the cluster has {most} GPUs");
+        let (asked, total) = (study.trial.min_gpus, self.cluster.total_gpus());
+        if asked > total {
+            let reason = format!("`trial.min_gpus` is {asked}, the cluster has {total} GPUs");
             return Err(Error::CannotRun { job: "every trial".to_owned(), reason });
         }
         Ok(())
     }
 }
 
-/// Runs a study to its end, with trials that go as measurements say ([`Modelled`]). All chance follows from the seed of the
+/// Runs a study to its end, with trials that train as measurements say ([`Modelled`]). All random choices follow from the seed of the
 /// study.
 ///
 /// ```
@@ -102,7 +105,7 @@ pub fn simulate_study(study: &Study, world: &World) -> Result<StudyReport, Error
         wake_s: None,
         outcome: None,
     };
-    run.go()?;
+    run.run()?;
     Ok(run.tally.report(run.now_s))
 }
 
@@ -146,15 +149,15 @@ struct Run<'a> {
     outcome: Option<Outcome>,
 }
 
-/// After so many ticks without a trial that trains, there will never be one.
+/// After this number of ticks without a trial that trains, there will never be one.
 const IDLE_TICKS: u32 = 100;
 
 impl Run<'_> {
-    fn go(&mut self) -> Result<(), Error> {
+    fn run(&mut self) -> Result<(), Error> {
         self.inputs.push_back(Input::Started);
         for (node, state) in self.world.cluster.iter() {
-            let (gpu_type, group, slots) = (state.gpu_type.clone(), state.group, state.gpus);
-            self.inputs.push_back(Input::NodeJoined { node, gpu_type, group, slots });
+            let (gpu_type, island, slots) = (state.gpu_type.clone(), state.island, state.gpus);
+            self.inputs.push_back(Input::NodeJoined { node, gpu_type, island, slots });
         }
         let mut idle = 0;
         loop {
@@ -173,11 +176,11 @@ impl Run<'_> {
                 return Err(Error::StudyFailed { reason });
             };
             self.now_s = self.now_s.max(at.seconds());
-            self.happen(event, at)?;
+            self.on_event(event, at)?;
         }
     }
 
-    fn happen(&mut self, event: Event, at: At) -> Result<(), Error> {
+    fn on_event(&mut self, event: Event, at: At) -> Result<(), Error> {
         match event {
             Event::Tick => {
                 if self.wake_s.map(At::new) == Some(at) {
@@ -189,7 +192,7 @@ impl Run<'_> {
                 if let Some(team) = self.teams.get_mut(&trial).filter(|team| team.generation == generation) {
                     team.begin(self.now_s);
                     self.inputs.push_back(Input::group(trial, generation, GroupEvent::Formed));
-                    self.expect(trial)?;
+                    self.schedule_report(trial)?;
                 }
             }
             Event::Trains(trial, version) => {
@@ -234,7 +237,7 @@ impl Run<'_> {
         match command {
             GroupCommand::Launch(Launch { generation, slots, params, batch, checkpoint }) => {
                 let params = serde_json::to_value(&params).unwrap_or_default();
-                let seed = self.study.search.seed.wrapping_mul(1_000_003).wrapping_add(u64::from(trial.0));
+                let seed = trial_seed(self.study.search.seed, trial, Execution::Simulated);
                 let params = params.as_object().cloned().unwrap_or_default();
                 let modelled = Modelled::new(self.trainable, &params, seed, self.study.trial.epochs)?;
                 let epochs = checkpoint.map_or(0.0, |checkpoint| checkpoint.epochs);
@@ -249,7 +252,7 @@ impl Run<'_> {
                 if let Some(team) = self.teams.get_mut(&trial) {
                     team.advance(now_s)?;
                     team.retune(batch);
-                    self.expect(trial)?;
+                    self.schedule_report(trial)?;
                 }
             }
             GroupCommand::Stop(state) => {
@@ -278,8 +281,8 @@ impl Run<'_> {
         }
     }
 
-    /// Foresees when a trial reports next or ends.
-    fn expect(&mut self, trial: TrialId) -> Result<(), Error> {
+    /// Schedules the next report of a trial, or its end.
+    fn schedule_report(&mut self, trial: TrialId) -> Result<(), Error> {
         let Some(team) = self.teams.get_mut(&trial) else { return Ok(()) };
         team.version += 1;
         let seconds = team.until_done_s()?.min(self.world.report_s);
@@ -307,7 +310,7 @@ impl Run<'_> {
             noise: Some(team.noise()),
         };
         self.inputs.push_back(Input::group(trial, generation, GroupEvent::Reported(report)));
-        self.expect(trial)
+        self.schedule_report(trial)
     }
 }
 

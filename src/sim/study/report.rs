@@ -5,8 +5,9 @@ use crate::{
     trials::engine::{Fact, JournalEntry},
 };
 
-/// What became of one trial.
+/// The result of one trial.
 #[derive(Debug, Clone, PartialEq, Default)]
+#[non_exhaustive]
 pub struct TrialReport {
     /// When it was created, in seconds.
     pub created_s: f64,
@@ -20,8 +21,9 @@ pub struct TrialReport {
     pub values: Option<Vec<f64>>,
 }
 
-/// What became of a study.
+/// The results of a study.
 #[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
 pub struct StudyReport {
     /// All trials, in their order.
     pub trials: Vec<TrialReport>,
@@ -63,7 +65,7 @@ impl StudyReport {
     }
 }
 
-/// Reads the figures off the facts.
+/// Collects the figures from the facts.
 #[derive(Default)]
 pub(super) struct Tally {
     trials: BTreeMap<TrialId, TrialReport>,

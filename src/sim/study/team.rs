@@ -61,7 +61,7 @@ impl Team {
         }
     }
 
-    /// It stops to train where it is, and begins to come together elsewhere.
+    /// It stops training where it is, and begins to form elsewhere.
     pub(super) fn form(
         &mut self,
         now_s: f64,
@@ -70,7 +70,7 @@ impl Team {
         slots: &[SlotId],
         batch: Batch,
     ) {
-        // What it has not reported of its last generation nobody will hear.
+        // What it has not reported of its last generation is lost.
         let _ = self.advance(now_s);
         self.steps.clear();
         let mut nodes = BTreeMap::<_, u32>::new();

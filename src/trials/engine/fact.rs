@@ -25,6 +25,7 @@ impl JournalEntry {
 /// What became true. In their order, facts say everything about a study.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[non_exhaustive]
 pub enum Fact {
     /// A study began.
     StudyCreated {
@@ -45,7 +46,8 @@ pub enum Fact {
         /// The type of its GPUs.
         gpu_type: GpuType,
         /// Its network island.
-        group: u32,
+        #[serde(rename = "group")]
+        island: u32,
         /// How many slots it has.
         slots: u32,
     },

@@ -18,8 +18,8 @@ impl Engine {
         match input {
             Input::Started => self.start(work),
             Input::Tick => self.pending.wake_s = self.pending.wake_s.filter(|wake_s| *wake_s > work.now_s),
-            Input::NodeJoined { node, gpu_type, group, slots } => {
-                self.node_joined(work, node, gpu_type, group, slots);
+            Input::NodeJoined { node, gpu_type, island, slots } => {
+                self.node_joined(work, node, gpu_type, island, slots);
             }
             Input::NodeLost { node, reason } => {
                 if self.state.nodes.contains_key(&node) {
@@ -92,7 +92,7 @@ impl Engine {
         work: &mut StepBuilder,
         node: NodeId,
         gpu_type: GpuType,
-        group: u32,
+        island: u32,
         slots: u32,
     ) {
         if self.state.nodes.contains_key(&node) {
@@ -100,7 +100,7 @@ impl Engine {
             self.emit(work, Fact::NodeLost { node, reason: "it has joined again".to_owned() });
         }
         let slots = slots.min(Node::GPUS_MAX);
-        self.emit(work, Fact::NodeJoined { node, gpu_type, group, slots });
+        self.emit(work, Fact::NodeJoined { node, gpu_type, island, slots });
         self.pending.dirty = true;
     }
 
@@ -121,9 +121,7 @@ impl Engine {
 
     /// Groups speak with their generation: what an older one says does not count.
     fn current(&self, trial: TrialId, generation: Generation) -> Option<&ActiveTrial> {
-        let alive = |active: &&ActiveTrial| {
-            active.generation == generation && !matches!(active.phase, Phase::Waiting | Phase::Broken)
-        };
+        let alive = |active: &&ActiveTrial| active.generation == generation && active.phase.group().is_some();
         self.state.active.get(&trial).filter(alive)
     }
 
@@ -143,7 +141,7 @@ impl Engine {
                 self.emit(work, Fact::Checkpointed { trial, checkpoint });
             }
             GroupEvent::Paused(checkpoint) => {
-                if self.state.active[&trial].phase == Phase::Pausing {
+                if matches!(self.state.active[&trial].phase, Phase::Pausing(_)) {
                     self.emit(work, Fact::TrialPaused { trial, checkpoint });
                 }
             }
@@ -162,7 +160,8 @@ impl Engine {
 
     /// A generation has come together.
     fn formed(&mut self, work: &mut StepBuilder, trial: TrialId, generation: Generation) {
-        if self.current(trial, generation).is_some_and(|active| active.phase == Phase::Forming) {
+        if self.current(trial, generation).is_some_and(|active| matches!(active.phase, Phase::Forming { .. }))
+        {
             self.emit(work, Fact::GroupFormed { trial, generation });
         }
     }
@@ -170,11 +169,15 @@ impl Engine {
     /// The number of the last report of a generation that may still have something to say, and the slots it has or had.
     fn last_report(&self, trial: TrialId, generation: Generation) -> Option<(u32, Vec<SlotId>)> {
         if let Some(active) = self.current(trial, generation) {
-            return Some((active.reported, active.slots.clone()));
+            return Some((active.phase.reported(), active.slots().to_vec()));
         }
         let active = self.state.active.get(&trial)?;
-        let (_, reported) = active.previous_generation.filter(|(left, _)| *left == generation)?;
-        (active.phase == Phase::Forming).then(|| (reported, active.holders.clone()))
+        match &active.phase {
+            Phase::Forming { previous: Some((of, reported)), holders, .. } if *of == generation => {
+                Some((*reported, holders.clone()))
+            }
+            _ => None,
+        }
     }
 
     fn reported(&mut self, work: &mut StepBuilder, trial: TrialId, generation: Generation, report: Report) {
@@ -248,7 +251,7 @@ impl Engine {
 
     /// Ends the group of a trial, if there is one, without keeping its state.
     pub(super) fn stop_group(&self, work: &mut StepBuilder, trial: TrialId) {
-        if self.state.active.get(&trial).is_some_and(|active| active.phase != Phase::Waiting) {
+        if self.state.active.get(&trial).is_some_and(|active| !matches!(active.phase, Phase::Waiting)) {
             work.command(Command::Group { trial, command: GroupCommand::Stop(FinalState::Discarded) });
         }
     }
@@ -270,13 +273,13 @@ impl Engine {
     /// Changes the batch of a running trial, if another one is better.
     fn retune(&mut self, work: &mut StepBuilder, trial: TrialId) {
         let active = &self.state.active[&trial];
-        if active.phase != Phase::Running {
+        if !matches!(active.phase, Phase::Running(_)) {
             return;
         }
         let generation = active.generation;
-        let new = snapshot::batch(active, &active.slots, self);
+        let new = snapshot::batch(active, active.slots(), self);
         if let Some(batch) = new.filter(|new| snapshot::is_better(active, *new, self)) {
-            let total = snapshot::in_all(batch, active.slots.len(), &self.study.trial);
+            let total = snapshot::in_all(batch, active.slots().len(), &self.study.trial);
             self.emit(work, Fact::Retuned { trial, generation, batch });
             work.command(Command::Group { trial, command: GroupCommand::Retune { batch: total } });
         }

@@ -43,7 +43,7 @@ pub use self::{
     services::{AllocateService, Services},
     snapshot::{AllocationSnapshot, TrialSnapshot},
     solve_service::SolveService,
-    state::{ActiveTrial, EndedTrial, NodeState, Phase, State},
+    state::{ActiveTrial, EndedTrial, Failures, NodeState, Phase, State, Usage, WorkerGroup},
     suggest_service::SuggestService,
 };
 use crate::{
@@ -99,7 +99,7 @@ pub struct Step {
 /// let mut engine = Engine::new(&study, TrialKind::Rigid)?;
 /// engine.handle(Input::Started, 0.0);
 /// let gpu_type = "t4".to_owned().try_into()?;
-/// let joined = Input::NodeJoined { node: pollux_tune::ids::NodeId(0), gpu_type, group: 0, slots: 2 };
+/// let joined = Input::NodeJoined { node: pollux_tune::ids::NodeId(0), gpu_type, island: 0, slots: 2 };
 /// let step = engine.handle(joined, 1.0);
 /// assert!(matches!(step.commands[..], [Command::Suggest(_)]));
 ///

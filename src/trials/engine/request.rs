@@ -40,9 +40,9 @@ impl Engine {
     /// When trials that have slots have to end.
     fn trial_ends(&self) -> impl Iterator<Item = (TrialId, f64)> {
         let most = self.study.trial.timeout;
-        let running = self.state.active.iter().filter(|(_, active)| !active.slots.is_empty());
+        let running = self.state.active.iter().filter(|(_, active)| !active.slots().is_empty());
         running.filter_map(move |(&trial, active)| {
-            Some((trial, active.accounted_until_s + most?.as_secs_f64() - active.ran_s))
+            Some((trial, active.usage.until_s + most?.as_secs_f64() - active.usage.ran_s))
         })
     }
 
@@ -136,7 +136,8 @@ impl Engine {
             };
             self.pending.finished = true;
             work.command(Command::Finished(outcome));
-        } else if state.stopping && state.active.values().all(|active| active.phase == Phase::Waiting) {
+        } else if state.stopping && state.active.values().all(|active| matches!(active.phase, Phase::Waiting))
+        {
             self.pending.finished = true;
             work.command(Command::Finished(Outcome::Stopped));
         }

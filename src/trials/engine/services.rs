@@ -7,7 +7,7 @@ use crate::space::Study;
 ///
 /// ```
 /// use pollux_tune::space::Study;
-/// use pollux_tune::trials::engine::{Services, Command, Engine, Input, Metrics, Outcome, TrialKind};
+/// use pollux_tune::trials::engine::{Command, Engine, GroupCommand, GroupEvent, Input, Launch, Metrics, Outcome, Services, TrialKind};
 ///
 /// let study = Study::from_yaml("study.yaml", "
 /// space: {x: {float: [0, 1]}}
@@ -17,7 +17,7 @@ use crate::space::Study;
 /// let mut engine = Engine::new(&study, TrialKind::Rigid)?;
 /// let mut answers = Services::new(&study)?;
 /// let gpu_type = "cpu".to_owned().try_into()?;
-/// let node = Input::NodeJoined { node: pollux_tune::ids::NodeId(0), gpu_type, group: 0, slots: 2 };
+/// let node = Input::NodeJoined { node: pollux_tune::ids::NodeId(0), gpu_type, island: 0, slots: 2 };
 /// let mut inputs = vec![node, Input::Started];
 /// while let Some(input) = inputs.pop() {
 ///     let step = engine.handle(input, 0.0);

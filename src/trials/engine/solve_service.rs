@@ -5,7 +5,7 @@ use rand_chacha::ChaCha8Rng;
 
 use super::AllocationSnapshot;
 use crate::{
-    alloc::{self, Plan, Policy, PolicyKind},
+    alloc::{self, Plan, Policy},
     space::Study,
 };
 
@@ -20,8 +20,7 @@ pub struct SolveService {
 impl SolveService {
     /// The policy that a study names.
     pub fn new(study: &Study) -> Result<Self, alloc::Error> {
-        let kind: PolicyKind = study.scheduler.policy.name().parse()?;
-        Ok(Self { study: study.clone(), policy: kind.build() })
+        Ok(Self { study: study.clone(), policy: study.scheduler.policy.build() })
     }
 
     /// Who gets which GPUs. Random choices follow from the seed of the study and the number of the question.

@@ -361,10 +361,12 @@ impl Driver {
         std::mem::take(&mut self.outputs)
     }
 
-    /// Whether all that are wanted train, and nobody else is involved.
+    /// Whether all that are wanted train, and nobody else is involved. Survivors of a generation that has lost a worker are not all.
     fn is_whole(&self) -> bool {
         let members = self.group.members();
-        self.group.is_settled() && self.group.slots().iter().all(|slot| members.contains(slot))
+        self.group.is_settled()
+            && self.slots.iter().all(|slot| members.contains(slot))
+            && self.group.slots().iter().all(|slot| members.contains(slot))
     }
 }
 
@@ -384,3 +386,8 @@ fn engine_reports(report: &WorkerReport) -> Vec<Report> {
     let last = Report { epochs: report.epochs, steps, noise, ..Report::default() };
     evaluated.chain([last]).collect()
 }
+
+#[cfg(test)]
+mod properties;
+#[cfg(test)]
+mod tests;

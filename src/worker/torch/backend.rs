@@ -17,6 +17,7 @@ use super::{
 use crate::{
     goodput::{Observation, Shape},
     trials::group::{Batch, Evaluation, Form, Pause, Task, WorkerReport},
+    wire::with_causes,
     worker::{
         Error,
         protocol::{Backend, Failure, Role, StepProgress, StepRequest},
@@ -25,7 +26,8 @@ use crate::{
 
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
-        if error.is_of_the_group() { Self::Group(error.to_string()) } else { Self::Trial(error.to_string()) }
+        let reason = with_causes(&error);
+        if error.is_of_the_group() { Self::Group(reason) } else { Self::Trial(reason) }
     }
 }
 

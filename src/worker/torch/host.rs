@@ -17,7 +17,7 @@ use super::{abort::Aborts, backend::TorchBackend, trainable::Registry};
 use crate::{
     ids::TrialId,
     trials::group::{Form, WorkerCommand, WorkerEvent},
-    wire::{self, CommandReceiver, EventSender, Hello, VERSION},
+    wire::{self, CommandReceiver, EventSender, Hello, VERSION, with_causes},
     worker::{Error, launch::Place, protocol::Worker},
 };
 
@@ -27,8 +27,10 @@ use crate::{
 pub fn serve_if_worker(registry: &Registry) {
     let served = match Place::of_this_process() {
         Ok(None) => return,
-        Ok(Some(place)) => serve(&place, registry).map_err(|error| format!("worker {}: {error}", place.slot)),
-        Err(error) => Err(error.to_string()),
+        Ok(Some(place)) => {
+            serve(&place, registry).map_err(|error| format!("worker {}: {}", place.slot, with_causes(&error)))
+        }
+        Err(error) => Err(with_causes(&error)),
     };
     let code = match served {
         Ok(()) => 0,

@@ -36,7 +36,7 @@ impl Scene {
         from: &[(u32, u32)],
     ) {
         assert_eq!(*command, reshape(trial, generation, to));
-        assert_eq!(self.trial(trial).holders, slots(from));
+        assert_eq!(self.trial(trial).phase.holders(), slots(from));
     }
 }
 
@@ -106,7 +106,7 @@ fn a_slot_is_handed_over() {
         batch.total = 66;
     }
     assert_eq!(commands, [to_three]);
-    assert_eq!(scene.trial(0).holders, slots(&[(0, 0), (0, 1)]));
+    assert_eq!(scene.trial(0).phase.holders(), slots(&[(0, 0), (0, 1)]));
     assert_eq!(scene.trial(0).reallocations, 1);
 }
 
@@ -186,7 +186,7 @@ fn a_trial_without_a_share_waits_on_disk_and_comes_back() {
     assert_eq!(kinds(&facts), ["plan_adopted", "trial_pausing"]);
     let checkpoint = Checkpoint { name: "0/1".to_owned(), epochs: 2.5 };
     scene.input(Input::group(TrialId(0), Generation(1), GroupEvent::Paused(checkpoint)));
-    assert_eq!((scene.trial(0).phase, scene.trial(0).slots.len()), (Phase::Waiting, 0));
+    assert_eq!((scene.trial(0).phase.name(), scene.trial(0).slots().len()), ("waiting", 0));
     scene.ask_for_plan();
     let (facts, commands) = scene.plan(&[(0, &[(0, 1)]), (1, &[(1, 1)])]);
     assert_eq!(kinds(&facts), ["plan_adopted", "trial_started"]);
@@ -309,13 +309,13 @@ fn a_report_that_crosses_a_change_is_not_lost() {
     scene.report(0, 1, 1, (0.5, 0.5));
     scene.ask_for_plan();
     scene.plan(&[(0, &[(0, 1)]), (1, &[(1, 2)])]);
-    assert_eq!((scene.trial(0).generation, scene.trial(0).phase), (Generation(2), Phase::Forming));
+    assert_eq!((scene.trial(0).generation, scene.trial(0).phase.name()), (Generation(2), "forming"));
     assert_eq!(scene.report(0, 1, 1, (0.5, 0.5)).0, [], "it came before");
     let (facts, _) = scene.report(0, 1, 2, (1.0, 0.25));
     assert_eq!(kinds(&facts), ["measured"]);
     assert_eq!(
-        (scene.trial(0).epochs, scene.trial(0).phase),
-        (1.0, Phase::Forming),
+        (scene.trial(0).epochs, scene.trial(0).phase.name()),
+        (1.0, "forming"),
         "it is not together yet"
     );
     assert_eq!(kinds(&scene.ready(0, 2).0), ["group_formed"]);

@@ -31,7 +31,7 @@ fn survivors_go_on() {
     else {
         panic!("{commands:?}")
     };
-    assert_eq!((to, &scene.trial(0).holders), (&slots(&[(0, 0)]), &slots(&[(0, 0)])));
+    assert_eq!((to, scene.trial(0).phase.holders()), (&slots(&[(0, 0)]), &slots(&[(0, 0)])[..]));
     assert_eq!(scene.lose(0, 1), (vec![], vec![]), "it is known");
 }
 
@@ -134,7 +134,7 @@ fn a_joiner_that_dies_costs_nothing_and_a_holder_costs_a_checkpoint() {
     else {
         panic!("{commands:?}")
     };
-    assert_eq!((to, &scene.trial(0).holders), (&slots(&[(1, 1)]), &slots(&[(0, 0)])));
+    assert_eq!((to, scene.trial(0).phase.holders()), (&slots(&[(1, 1)]), &slots(&[(0, 0)])[..]));
     // The other one, too: back to where it was.
     let (_, commands) = scene.lose(1, 1);
     let [
@@ -146,7 +146,7 @@ fn a_joiner_that_dies_costs_nothing_and_a_holder_costs_a_checkpoint() {
     else {
         panic!("{commands:?}")
     };
-    assert_eq!((to, &scene.trial(0).holders), (&slots(&[(0, 0)]), &slots(&[(0, 0)])));
+    assert_eq!((to, scene.trial(0).phase.holders()), (&slots(&[(0, 0)]), &slots(&[(0, 0)])[..]));
     let (_, commands) = moving().lose(0, 0);
     let [
         Command::Group {

@@ -129,7 +129,7 @@ impl Scene {
 
 fn node_joined(node: u32, slots: u32) -> Input {
     let gpu_type = GpuType::new("t4").expect("it is a name");
-    Input::NodeJoined { node: NodeId(node), gpu_type, group: 0, slots }
+    Input::NodeJoined { node: NodeId(node), gpu_type, island: 0, slots }
 }
 
 fn slots(places: &[(u32, u32)]) -> Vec<SlotId> {

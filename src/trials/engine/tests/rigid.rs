@@ -209,5 +209,5 @@ fn a_trial_without_promise_is_stopped_and_its_slot_is_free_at_once() {
         "{commands:?}"
     );
     assert_eq!(kinds(&scene.suggest().0), ["trial_created", "trial_started"]);
-    assert_eq!(scene.trial(2).slots, slots(&[(0, 1)]));
+    assert_eq!(scene.trial(2).slots(), slots(&[(0, 1)]));
 }
