@@ -105,7 +105,7 @@ impl Supervisor {
         match command {
             Command::Ask { revision, trial } => services.ask.do_send(Ask { revision, trial }),
             Command::Fit { revision, trial } => {
-                services.consider.do_send(AllocatorRequest::Fit { revision, trial })
+                services.consider.do_send(AllocatorRequest::Fit { revision, trial });
             }
             Command::Solve { revision, question } => {
                 services.consider.do_send(AllocatorRequest::Solve { revision, question });

@@ -12,7 +12,7 @@ use indicatif::{HumanDuration, MultiProgress, ProgressBar, ProgressStyle};
 use super::scene::{Best, Scene};
 use crate::{
     cli::inspect::event,
-    space::{Direction, Study, Value},
+    space::Value,
     trials::engine::{Engine, Fact, JournalEntry},
 };
 
@@ -24,7 +24,6 @@ pub(super) struct Display {
     speaker: Speaker,
     thread: Option<JoinHandle<()>>,
     is_terminal: bool,
-    objectives: Vec<(String, Direction)>,
 }
 
 /// Says something to the user, from any thread.
@@ -52,14 +51,13 @@ impl Speaker {
 }
 
 impl Display {
-    pub(super) fn start(study: &Study, quiet: bool, emulated: bool) -> Self {
+    pub(super) fn start(quiet: bool, emulated: bool) -> Self {
         let is_terminal = io::stderr().is_terminal() && !quiet;
         let (sender, told) = mpsc::channel();
         let title = if emulated { "emulated " } else { "" };
         let show = move || if is_terminal { move_lines(&told, title) } else { print_lines(&told, quiet) };
         let thread = thread::Builder::new().name("display".to_owned()).spawn(show).ok();
-        let objectives = study.objectives.iter().map(|goal| (goal.metric.clone(), goal.direction)).collect();
-        Self { speaker: Speaker(sender), thread, is_terminal, objectives }
+        Self { speaker: Speaker(sender), thread, is_terminal }
     }
 
     pub(super) fn speaker(&self) -> Speaker {
@@ -73,11 +71,11 @@ impl Display {
     /// What is to see every step.
     pub(super) fn watch(&self) -> impl FnMut(&Engine, &[JournalEntry]) + Send + 'static {
         let Speaker(tell) = self.speaker();
-        let (is_terminal, objectives) = (self.is_terminal, self.objectives.clone());
+        let is_terminal = self.is_terminal;
         let mut last: Option<Instant> = None;
         let mut best = Best::default();
         move |engine, entries| {
-            best.see(&objectives, engine, entries);
+            best.see(engine, entries);
             for entry in entries {
                 if let Some(line) = line(entry, engine, is_terminal) {
                     let at_s = entry.at_s - engine.state().started_s;
@@ -86,7 +84,7 @@ impl Display {
             }
             if is_terminal && last.is_none_or(|last| last.elapsed() >= FRAME) {
                 last = Some(Instant::now());
-                let _ = tell.send(Say::Scene(Scene::of(engine, &objectives, &best)));
+                let _ = tell.send(Say::Scene(Scene::of(engine, &best)));
             }
         }
     }

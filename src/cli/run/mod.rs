@@ -156,7 +156,7 @@ pub(super) fn run(
         Folder::new(&folder).mark_emulated(devices)?;
     }
     log_to(&folder)?;
-    let display = Display::start(&study, arguments.quiet, emulated.is_some());
+    let display = Display::start(arguments.quiet, emulated.is_some());
     display.say(&format!("the study is in {}; {}", folder.display(), work.describe()));
     let runner = Runner::new(study).folder(&folder).watch(display.watch());
     let signals = Signals::listen(runner.stop_handle(), &folder, display.speaker())?;

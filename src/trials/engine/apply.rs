@@ -5,7 +5,6 @@ use super::{
 };
 use crate::{
     ids::{SlotId, TrialId},
-    space::Direction,
     trials::{
         End,
         stopping::{self, Verdict},
@@ -22,11 +21,8 @@ impl Engine {
 
     /// The same, with what the stopping rule says.
     pub(super) fn note(&mut self, entry: &JournalEntry) -> Result<Verdict, Error> {
-        let JournalEntry { at_s, fact } = entry;
-        if !(at_s.is_finite() && *at_s >= self.state.at_s) {
-            let problem = format!("its time is {at_s}, the one before it {}", self.state.at_s);
-            return Err(Error::OutOfPlace { kind: fact.kind(), problem });
-        }
+        let fact = &entry.fact;
+        self.state.check_time(entry)?;
         let verdict = match fact {
             Fact::Measured { trial, epochs, metrics, .. } => {
                 self.state.of(fact, *trial)?;
@@ -38,17 +34,14 @@ impl Engine {
             self.state.of(fact, trial)?;
             self.stopper.end(trial, how)?;
         }
-        self.state.apply(*at_s, fact)?;
+        self.state.apply(entry)?;
         Ok(verdict)
     }
 
     fn judge(&mut self, trial: TrialId, epochs: f64, metrics: &Metrics) -> Result<Verdict, Error> {
-        let Some(value) = metrics.get(&self.study.objectives[0].metric) else { return Ok(Verdict::Continue) };
-        let loss = match self.study.objectives[0].direction {
-            Direction::Minimize => value.value(),
-            Direction::Maximize => -value.value(),
-        };
-        Ok(self.stopper.report(trial, epochs, loss)?)
+        let objective = &self.study.objectives[0];
+        let Some(value) = metrics.get(&objective.metric) else { return Ok(Verdict::Continue) };
+        Ok(self.stopper.report(trial, epochs, objective.loss(value.value()))?)
     }
 }
 
@@ -73,12 +66,29 @@ impl State {
         self.active.get_mut(&trial).ok_or_else(|| Error::NotActive { kind: fact.kind(), trial })
     }
 
-    fn apply(&mut self, at_s: f64, fact: &Fact) -> Result<(), Error> {
+    /// Time does not go back.
+    fn check_time(&self, JournalEntry { at_s, fact }: &JournalEntry) -> Result<(), Error> {
+        if at_s.is_finite() && *at_s >= self.at_s {
+            return Ok(());
+        }
+        let problem = format!("its time is {at_s}, the one before it {}", self.at_s);
+        Err(Error::OutOfPlace { kind: fact.kind(), problem })
+    }
+
+    /// Makes a fact true; an error leaves everything as it was. An [`Engine`] does that and more: this is for those who only
+    /// want to know where the study stands.
+    pub fn apply(&mut self, entry: &JournalEntry) -> Result<(), Error> {
+        self.check_time(entry)?;
+        let JournalEntry { at_s, fact } = entry;
+        let at_s = *at_s;
         if let Some((trial, _, end)) = end_of(fact) {
-            let active =
+            let mut active =
                 self.active.remove(&trial).ok_or_else(|| Error::NotActive { kind: fact.kind(), trial })?;
-            let ActiveTrial { epochs, generation, .. } = active;
-            self.ended.insert(trial, EndedTrial { end, epochs, generation });
+            active.count(at_s);
+            let ActiveTrial { params, created_s, epochs, generation, metrics, slot_s, .. } = active;
+            let ended =
+                EndedTrial { params, created_s, ended_s: at_s, end, epochs, generation, metrics, slot_s };
+            self.ended.insert(trial, ended);
         } else if let Some(trial) = fact.trial() {
             self.apply_to_trial(at_s, fact, trial)?;
         } else {

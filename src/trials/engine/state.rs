@@ -123,12 +123,22 @@ pub struct ActiveTrial {
 /// A trial that is over.
 #[derive(Debug, Clone, PartialEq)]
 pub struct EndedTrial {
+    /// What it tried.
+    pub params: Params,
+    /// When it was created.
+    pub created_s: f64,
+    /// When it ended.
+    pub ended_s: f64,
     /// How.
     pub end: End,
     /// How far it came.
     pub epochs: f64,
     /// Its last generation.
     pub generation: u32,
+    /// The last value of each metric.
+    pub metrics: Metrics,
+    /// Seconds times slots it has had.
+    pub slot_s: f64,
 }
 
 impl ActiveTrial {

@@ -38,7 +38,10 @@ impl SuggestService {
 
     /// The search with all trials that it knows, to ask for the best of them and what they have in common.
     #[must_use]
-    pub fn into_search(self) -> Search {
+    pub fn into_search(mut self) -> Search {
+        if let Some((trial, _)) = self.offered {
+            self.search.withdraw(trial);
+        }
         self.search
     }
 

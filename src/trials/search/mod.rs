@@ -14,12 +14,13 @@ use rand_chacha::ChaCha8Rng;
 pub use self::{
     error::Error,
     fact::Fact,
+    results::best,
     trial::{End, State, Trial},
 };
 use super::stopping::{self, Reason, Stopper, Verdict};
 use crate::{
     ids::TrialId,
-    space::{Dims, Direction, Params, Point, Study},
+    space::{Dims, Params, Point, Study},
     tpe::{Outcome, Suggester},
 };
 
@@ -153,6 +154,11 @@ impl Search {
         Ok(())
     }
 
+    /// Leaves a trial out of the results, since nobody began it.
+    pub(super) fn withdraw(&mut self, id: TrialId) {
+        self.trials.remove(&id);
+    }
+
     /// How many parameters wait for a trial.
     #[must_use]
     pub fn waiting(&self) -> usize {
@@ -169,7 +175,7 @@ impl Search {
     /// stop, the trial has ended, as failed if it diverged: nothing more is to be told about it.
     pub fn report(&mut self, id: TrialId, epochs: f64, value: f64) -> Result<Verdict, Error> {
         self.running(id)?;
-        let loss = self.sign(0) * value;
+        let loss = self.study.objectives[0].loss(value);
         let verdict = self.stopper.report(id, epochs, loss)?;
         self.note(id, epochs, value);
         match &verdict {
@@ -223,19 +229,6 @@ impl Search {
         }
     }
 
-    /// 1 if less is better, else -1.
-    fn sign(&self, objective: usize) -> f64 {
-        match self.study.objectives[objective].direction {
-            Direction::Minimize => 1.0,
-            Direction::Maximize => -1.0,
-        }
-    }
-
-    /// Values such that less is better.
-    fn losses(&self, values: &[f64]) -> Vec<f64> {
-        (0..).zip(values).map(|(objective, value)| self.sign(objective) * value).collect()
-    }
-
     fn outcome(&self, end: &End, last: Option<(f64, f64)>) -> Result<Outcome, Error> {
         Ok(match end {
             End::Done(values) => {
@@ -243,11 +236,11 @@ impl Search {
                 if values.len() != wanted {
                     return Err(Error::Values { given: values.len(), wanted });
                 }
-                Outcome::Done(self.losses(values))
+                Outcome::Done(results::losses(&self.study.objectives, values))
             }
             // Whole epochs, so that trials that were stopped at the same rung are compared by value.
             End::Stopped(_) => Outcome::Stopped {
-                value: last.map(|(_, value)| self.sign(0) * value),
+                value: last.map(|(_, value)| self.study.objectives[0].loss(value)),
                 step: last.map_or(0, |(epochs, _)| epochs as u64),
             },
             End::Failed(_) => Outcome::Failed,
@@ -275,7 +268,7 @@ impl Search {
             Fact::Reported { id, epochs, value } => {
                 self.running(id)?;
                 // The verdict was journaled as an end of its own.
-                self.stopper.report(id, epochs, self.sign(0) * value)?;
+                self.stopper.report(id, epochs, self.study.objectives[0].loss(value))?;
                 self.note(id, epochs, value);
                 Ok(())
             }
