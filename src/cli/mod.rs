@@ -266,11 +266,14 @@ struct AskTellArgs {
     /// The study file
     #[arg(value_name = "STUDY.yaml")]
     study: PathBuf,
-    /// Keep everything that happens in this file, and go on from it if it exists
+    /// Keep the study in this folder, and resume it if there is one
+    #[arg(long, value_name = "FOLDER")]
+    folder: Option<PathBuf>,
+    /// Import this journal of an earlier version when the study begins; its folder is beside it unless --folder is given
     #[arg(long, value_name = "FILE.jsonl")]
     journal: Option<PathBuf>,
-    /// Learn from the journal of an earlier study before the first trial; may be given several times
-    #[arg(long, value_name = "FILE.jsonl")]
+    /// Learn from an earlier study before the first trial; may be given several times
+    #[arg(long, value_name = "FOLDER|FILE.jsonl")]
     warm_start: Vec<PathBuf>,
 }
 
@@ -317,7 +320,7 @@ struct ShowArgs {
 #[derive(Debug, Args)]
 #[command(arg_required_else_help = true)]
 struct BestArgs {
-    /// The folder of a study, or what `ask-tell --journal` wrote
+    /// The folder of a study, or a journal that an earlier version of `ask-tell` wrote
     #[arg(value_name = "FOLDER|FILE.jsonl")]
     journal: PathBuf,
     /// How many to show; with several objectives, the whole front is shown
@@ -332,7 +335,7 @@ struct BestArgs {
 #[derive(Debug, Args)]
 #[command(long_about = ABOUT_IMPORTANCE, arg_required_else_help = true)]
 struct ImportanceArgs {
-    /// The folder of a study, or what `ask-tell --journal` wrote
+    /// The folder of a study, or a journal that an earlier version of `ask-tell` wrote
     #[arg(value_name = "FOLDER|FILE.jsonl")]
     journal: PathBuf,
     /// The objective to explain [default: the first one]
@@ -495,8 +498,8 @@ fn run(
         }
         Command::Check(CheckArgs { files }) => study::check(&files, out, notes),
         Command::Schema => study::schema(out),
-        Command::AskTell(AskTellArgs { study, journal, warm_start }) => {
-            ask_tell::run(&ask_tell::Settings { study, journal, warm_start }, input, out, notes)
+        Command::AskTell(AskTellArgs { study, folder, journal, warm_start }) => {
+            ask_tell::run(&ask_tell::Settings { study, folder, journal, warm_start }, input, out, notes)
         }
         Command::Status(StatusArgs { folder, json }) => inspect::status(&folder, format(json), out),
         Command::Trials(TrialsArgs { folder, json }) => inspect::trials(&folder, format(json), out),
@@ -525,7 +528,7 @@ fn is_broken_pipe(error: &anyhow::Error) -> bool {
 fn exit_code(error: &anyhow::Error) -> ExitCode {
     let of_input = error.is::<profile::Error>()
         || error.is::<study::Error>()
-        || error.downcast_ref::<ask_tell::JournalError>().is_some_and(|error| !error.is_failure())
+        || error.is::<ask_tell::Error>()
         || error.is::<results::Error>()
         || error.is::<inspect::Error>()
         || error.is::<stop::Error>()

@@ -70,7 +70,7 @@ impl Projection {
         for entry in entries {
             let before_s = self.state.at_s;
             self.state.apply(entry).map_err(Problem::Fact)?;
-            // What ran, ran until the last word of the head before this one.
+            // What ran, ran until the last fact of the head before this one.
             let until_s = if matches!(entry.fact, Fact::HeadStarted {}) { before_s } else { entry.at_s };
             let trials = entry.fact.trial().map_or_else(
                 || self.state.active.keys().chain(self.spans.keys()).copied().collect(),

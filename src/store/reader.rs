@@ -194,6 +194,11 @@ impl Reader {
         Study::from_yaml("the study in the journal", yaml).map_err(|problems| damaged(problems.to_string()))
     }
 
+    /// Whether nothing happened yet.
+    pub fn is_empty(&self) -> Result<bool, Error> {
+        Ok(self.rows("SELECT seq FROM facts LIMIT 1", [], |_| Ok(()))?.is_empty())
+    }
+
     /// All facts from a place on; 0 is the first one.
     pub fn entries(&self, from: u64) -> Result<Vec<JournalEntry>, Error> {
         entries(&self.connection, &self.path, from)

@@ -71,6 +71,12 @@ impl Store {
         &self.folder
     }
 
+    /// From now on facts survive a loss of power, too: each write waits for the disk.
+    pub fn sync_always(&self) -> Result<(), Error> {
+        let set = self.connection.pragma_update(None, "synchronous", "full");
+        set.map_err(|source| Error::sqlite("open", &self.folder.journal(), source))
+    }
+
     /// How many facts there are.
     #[must_use]
     pub const fn len(&self) -> u64 {

@@ -17,5 +17,5 @@ pub mod stopping;
 
 pub use group::{Group, GroupAction};
 pub use promise::{promise_weight, weigh};
-pub use search::{End, Error, Fact, Search, State, Trial, best};
+pub use search::{End, Error, Search, State, Trial, best};
 pub use stopping::Verdict;

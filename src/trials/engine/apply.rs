@@ -46,7 +46,7 @@ impl Engine {
 }
 
 /// The trial that a fact ends, for the stopping rule and for the search.
-pub(super) fn end_of(fact: &Fact) -> Option<(TrialId, stopping::End, End)> {
+pub(in crate::trials) fn end_of(fact: &Fact) -> Option<(TrialId, stopping::End, End)> {
     Some(match fact {
         Fact::TrialDone { trial, values } => (*trial, stopping::End::Done, End::Done(values.clone())),
         Fact::TrialStopped { trial, reason } => {
@@ -139,6 +139,8 @@ impl State {
                 }
                 self.lose(at_s, reason, |other| other == slot);
             }
+            Fact::ResultImported { .. } => self.imported += 1,
+            Fact::TrialEnqueued { params } => self.queue.push_back(params.clone()),
             Fact::PlanAdopted { targets, .. } => {
                 for target in targets {
                     self.of(fact, target.trial)?;
@@ -177,6 +179,9 @@ impl State {
             if trial != expected {
                 let problem = format!("trial {trial} was created, the next one is {expected}");
                 return Err(Error::OutOfPlace { kind: fact.kind(), problem });
+            }
+            if self.queue.front() == Some(params) {
+                self.queue.pop_front();
             }
             self.active.insert(trial, ActiveTrial::new(params.clone(), point.clone(), at_s));
             return Ok(());

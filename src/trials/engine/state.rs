@@ -1,6 +1,6 @@
 //! What is true of a study: all of it follows from the facts.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use super::{Checkpoint, Metrics, Refit};
 use crate::{
@@ -26,6 +26,10 @@ pub struct State {
     pub up_s: f64,
     /// The machines that are here.
     pub nodes: BTreeMap<NodeId, NodeState>,
+    /// How many results of earlier studies are known.
+    pub imported: u32,
+    /// Parameters that are to be tried before others, the next one first.
+    pub queue: VecDeque<Params>,
     /// Trials that run or wait.
     pub active: BTreeMap<TrialId, ActiveTrial>,
     /// Trials that are over.
