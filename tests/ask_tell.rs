@@ -164,7 +164,8 @@ fn a_study_of_an_earlier_version_goes_on_as_it_would_have() {
     let arguments = [&study, Path::new("--journal"), &journal];
     let mut search = Search::start(&arguments);
     for line in earlier("ask-tell.next.jsonl").lines() {
-        let line: Value = serde_json::from_str(line).unwrap();
+        // The words of reasons have changed since.
+        let line: Value = serde_json::from_str(&line.replace(" go on\"", " continue\"")).unwrap();
         assert_eq!(search.send(&line["request"].to_string()), line["reply"], "{}", line["request"]);
     }
     let (code, notes) = search.end();

@@ -11,16 +11,15 @@ use std::{
 
 use pollux_tune::{
     emulate::{NodeLaunch, launch},
-    ids::GpuType,
-    wire::{
-        Batch, Command, Event, Form, Gateway, GatewayEvent, Hello, Member, Secret, Task, WorkerHandle,
-        WorkerId,
-    },
+    ids::{GpuType, Round, TrialId},
+    trials::group::{Batch, Form, Member, Task, WorkerCommand, WorkerEvent},
+    wire::{Gateway, GatewayEvent, Hello, Secret, WorkerHandle, WorkerId},
 };
 use tokio::{sync::mpsc::Receiver, time::timeout};
 
 /// Only so that a test that fails does so some time.
 const PATIENCE: Duration = Duration::from_secs(120);
+const TRIAL: TrialId = TrialId(1);
 
 /// A process that does not outlive its test.
 struct Node(Child);
@@ -55,6 +54,8 @@ fn prepared(gateway: &Gateway, secret: &Secret, node: u32, slots: Range<u32>) ->
 struct Head {
     heard: Receiver<GatewayEvent>,
     workers: BTreeMap<u32, (WorkerId, Hello, WorkerHandle)>,
+    /// Where workers that have prepared can be met.
+    addresses: BTreeMap<u32, String>,
 }
 
 impl Head {
@@ -64,20 +65,20 @@ impl Head {
 
     async fn await_workers(&mut self, count: usize) {
         while self.workers.len() < count {
-            if let GatewayEvent::Joined { worker, hello, line } = self.next().await {
-                self.workers.insert(hello.slot, (worker, hello, line));
+            if let GatewayEvent::Joined { worker, hello, handle } = self.next().await {
+                self.workers.insert(hello.slot.index, (worker, hello, handle));
             }
         }
     }
 
-    fn tell(&self, slots: &[u32], command: &Command) {
+    fn tell(&self, slots: &[u32], command: &WorkerCommand) {
         for slot in slots {
-            self.workers[slot].2.tell(command.clone());
+            self.workers[slot].2.send(command.clone());
         }
     }
 
     /// The next event, with its slot; none of a worker that is gone, which is forgotten.
-    async fn event(&mut self) -> (u32, Option<Event>) {
+    async fn event(&mut self) -> (u32, Option<WorkerEvent>) {
         let slot = |head: &Self, of: WorkerId| {
             *head.workers.iter().find(|(_, (worker, ..))| *worker == of).expect("it has joined").0
         };
@@ -92,7 +93,7 @@ impl Head {
         }
     }
 
-    async fn find<T>(&mut self, wanted: impl Fn(u32, &Event) -> Option<T>) -> T {
+    async fn find<T>(&mut self, wanted: impl Fn(u32, &WorkerEvent) -> Option<T>) -> T {
         loop {
             if let (slot, Some(event)) = self.event().await
                 && let Some(found) = wanted(slot, &event)
@@ -103,7 +104,11 @@ impl Head {
     }
 
     /// What each of some workers says of a kind.
-    async fn find_all<T>(&mut self, slots: &[u32], wanted: impl Fn(&Event) -> Option<T>) -> BTreeMap<u32, T> {
+    async fn find_all<T>(
+        &mut self,
+        slots: &[u32],
+        wanted: impl Fn(&WorkerEvent) -> Option<T>,
+    ) -> BTreeMap<u32, T> {
         let mut found = BTreeMap::new();
         while found.len() < slots.len() {
             let (slot, one) = self.find(|slot, event| wanted(event).map(|found| (slot, found))).await;
@@ -113,20 +118,27 @@ impl Head {
         found
     }
 
-    fn form(&self, generation: u64, slots: &[u32], broken: bool) -> Command {
-        let member = |slot: &u32| {
-            let hello = &self.workers[slot].1;
-            Member { slot: *slot, node: hello.node, store: hello.store.clone() }
+    fn form(&self, round: u64, slots: &[u32], broken: bool) -> WorkerCommand {
+        let member = |slot: &u32| Member {
+            slot: self.workers[slot].1.slot,
+            rendezvous_addr: self.addresses[slot].clone(),
         };
         let members = slots.iter().map(member).collect();
         let batch = Batch { total: 128 * slots.len() as u32, accumulation: 0 };
-        Command::Form(Form { trial: 1, generation, members, donors: Vec::new(), batch, broken })
+        WorkerCommand::Form(Form {
+            trial: TRIAL,
+            round: Round(round),
+            members,
+            donors: Vec::new(),
+            batch,
+            broken,
+        })
     }
 }
 
 fn task(checkpoint: PathBuf) -> Task {
     Task {
-        trial: 1,
+        trial: TRIAL,
         trainable: "cifar10".to_owned(),
         params: serde_json::Map::new(),
         seed: 0,
@@ -142,9 +154,9 @@ fn task(checkpoint: PathBuf) -> Task {
     }
 }
 
-fn formed(event: &Event) -> Option<u64> {
+fn formed(event: &WorkerEvent) -> Option<u64> {
     match event {
-        Event::Formed { steps, .. } => Some(*steps),
+        WorkerEvent::Formed { steps, .. } => Some(*steps),
         _ => None,
     }
 }
@@ -153,12 +165,12 @@ fn formed(event: &Event) -> Option<u64> {
 async fn a_group_over_two_nodes_survives_the_loss_of_the_one_where_it_met() {
     let secret = Secret::random().unwrap();
     let (gateway, heard) = Gateway::open(&"127.0.0.1:0".parse().unwrap(), &secret).unwrap();
-    let mut head = Head { heard, workers: BTreeMap::new() };
+    let mut head = Head { heard, workers: BTreeMap::new(), addresses: BTreeMap::new() };
     let mut nodes = [(0, 0..2), (1, 2..4)]
         .map(|(node, slots)| Node(prepared(&gateway, &secret, node, slots).spawn().expect("it starts")));
     head.await_workers(4).await;
     for (slot, (_, hello, _)) in &head.workers {
-        assert_eq!((hello.node, hello.pid), (slot / 2, nodes[*slot as usize / 2].0.id()));
+        assert_eq!((hello.slot.node.0, hello.pid), (slot / 2, nodes[*slot as usize / 2].0.id()));
     }
     #[cfg(target_os = "linux")]
     {
@@ -167,24 +179,31 @@ async fn a_group_over_two_nodes_survives_the_loss_of_the_one_where_it_met() {
     }
     let folder = env::temp_dir().join(format!("pollux-emulated-nodes-{}", process::id()));
     let all = [0, 1, 2, 3];
-    head.tell(&all, &Command::Prepare(Box::new(task(folder.join("trial")))));
-    head.find_all(&all, |event| (*event == Event::Prepared { trial: 1 }).then_some(())).await;
+    head.tell(&all, &WorkerCommand::Prepare(Box::new(task(folder.join("trial")))));
+    let prepared = |event: &WorkerEvent| match event {
+        WorkerEvent::Prepared { trial: TRIAL, rendezvous_addr } => Some(rendezvous_addr.clone()),
+        _ => None,
+    };
+    head.addresses = head.find_all(&all, prepared).await;
     head.tell(&all, &head.form(1, &all, false));
     assert!(head.find_all(&all, formed).await.values().all(|steps| *steps == 0));
-    let report = |slot: u32, event: &Event| match event {
-        Event::Reported(report) => Some((slot, report.as_ref().clone())),
+    let report = |slot: u32, event: &WorkerEvent| match event {
+        WorkerEvent::Reported(report) => Some((slot, report.as_ref().clone())),
         _ => None,
     };
     let (first, report) = head.find(report).await;
     let times = report.step_times[0];
-    assert_eq!((first, times.replicas, times.nodes, report.examples), (0, 4, 2, 512 * report.steps));
+    assert_eq!(
+        (first, times.shape.gpus(), times.shape.nodes(), report.examples),
+        (0, 4, 2, 512 * report.steps)
+    );
 
     nodes[0].0.kill().unwrap();
     let (mut gone, mut left) = (Vec::new(), BTreeMap::new());
     while gone.len() + left.len() < 4 {
         match head.event().await {
             (slot, None) => gone.push(slot),
-            (slot, Some(Event::Broken { generation: 1, steps, .. })) => {
+            (slot, Some(WorkerEvent::Broken { round: Round(1), steps, .. })) => {
                 left.insert(slot, steps.expect("it has trained"));
             }
             (_, Some(_)) => {}
@@ -196,12 +215,12 @@ async fn a_group_over_two_nodes_survives_the_loss_of_the_one_where_it_met() {
     assert!(furthest > 0);
     head.tell(&[2, 3], &head.form(2, &[2, 3], true));
     assert!(head.find_all(&[2, 3], formed).await.values().all(|steps| *steps == furthest));
-    let finished = |slot: u32, event: &Event| match event {
-        Event::Finished { generation, metrics, .. } => Some((slot, *generation, metrics["accuracy"])),
+    let finished = |slot: u32, event: &WorkerEvent| match event {
+        WorkerEvent::Finished { round, metrics, .. } => Some((slot, *round, metrics["accuracy"])),
         _ => None,
     };
-    let (slot, generation, accuracy) = head.find(finished).await;
-    assert_eq!((slot, generation), (2, 2));
+    let (slot, round, accuracy) = head.find(finished).await;
+    assert_eq!((slot, round), (2, Round(2)));
     assert!((0.5..1.0).contains(&accuracy));
     assert!(folder.join("trial").exists());
     fs::remove_dir_all(folder).unwrap();

@@ -45,7 +45,7 @@ fn finish(world: &mut World, seed: u64) {
     let ends = world.ends();
     assert_eq!(ends.len(), 12, "seed {seed}: {ends:?}");
     assert!(ends.values().all(|&times| times == 1), "seed {seed}: {ends:?}");
-    assert_eq!(world.answers.suggesting.told(), 12, "seed {seed}");
+    assert_eq!(world.services.suggest.told(), 12, "seed {seed}");
 }
 
 const MILD: Faults = Faults { worker: 10, node: 2, group: 10, head: 1, messages: 100 };
@@ -98,7 +98,7 @@ fn studies_that_are_stopped_go_on_later() {
             assert!(steps < 10_000, "seed {seed}: it does not stop: {:#?}", world.engine.state().active);
         }
         if world.outcome == Some(Outcome::Stopped) {
-            assert!(world.engine.state().active.values().all(|active| active.slots.is_empty()));
+            assert!(world.engine.state().active.values().all(|active| active.slots().is_empty()));
             let facts = world.journal.iter().rev().map(|entry| entry.fact.kind());
             let since = facts.take_while(|kind| *kind != "stop_requested");
             paused += since.filter(|kind| *kind == "trial_paused").count();

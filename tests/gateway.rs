@@ -11,9 +11,13 @@ use std::{
     thread,
 };
 
-use pollux_tune::wire::{
-    Address, Command, Error, Event, Gateway, GatewayEvent, Hello, Secret, VERSION, WorkerHandle, WorkerId,
-    attach, attach_blocking,
+use pollux_tune::{
+    ids::{NodeId, SlotId, TrialId},
+    trials::group::{FinalState, WorkerCommand, WorkerEvent},
+    wire::{
+        Address, Error, Gateway, GatewayEvent, Hello, Secret, VERSION, WorkerHandle, WorkerId, attach,
+        attach_blocking,
+    },
 };
 use tokio::{runtime::Builder, sync::mpsc::Receiver};
 
@@ -47,8 +51,20 @@ fn any_port() -> Address {
     "127.0.0.1:0".parse().expect("an address")
 }
 
-fn hello(slot: u32) -> Hello {
-    Hello { version: VERSION, node: 1, slot, pid: process::id(), store: "127.0.0.1:9".to_owned() }
+const fn slot(index: u32) -> SlotId {
+    SlotId { node: NodeId(1), index }
+}
+
+fn hello(index: u32) -> Hello {
+    Hello { version: VERSION, slot: slot(index), pid: process::id() }
+}
+
+fn prepared(trial: u32) -> WorkerEvent {
+    WorkerEvent::Prepared { trial: TrialId(trial), rendezvous_addr: "127.0.0.1:9".to_owned() }
+}
+
+const fn release(trial: u32, state: FinalState) -> WorkerCommand {
+    WorkerCommand::Release { trial: TrialId(trial), state }
 }
 
 fn secret() -> Secret {
@@ -61,7 +77,7 @@ fn in_runtime(test: impl Future<Output = ()>) {
 
 async fn joined(heard: &mut Receiver<GatewayEvent>) -> (WorkerId, Hello, WorkerHandle) {
     match heard.recv().await {
-        Some(GatewayEvent::Joined { worker, hello, line }) => (worker, hello, line),
+        Some(GatewayEvent::Joined { worker, hello, handle }) => (worker, hello, handle),
         other => panic!("{other:?}"),
     }
 }
@@ -74,18 +90,18 @@ fn messages_go_both_ways_in_order_over_either_kind_of_socket() {
             let secret = secret();
             let (gateway, mut heard) = Gateway::open(&address, &secret).expect("it opens");
             let (say, mut told) = attach(gateway.address(), &secret, hello(5)).await.expect("it is let in");
-            let (id, first, line) = joined(&mut heard).await;
+            let (id, first, handle) = joined(&mut heard).await;
             assert_eq!(first, hello(5));
             for number in 0..3000 {
-                say.send(Event::Prepared { trial: number }).expect("the head is there");
-                line.clone().tell(Command::Release { trial: number, save: false });
+                say.send(prepared(number)).expect("the head is there");
+                handle.clone().send(release(number, FinalState::Discarded));
             }
             for number in 0..3000 {
                 let Some(GatewayEvent::Event { worker, event }) = heard.recv().await else {
                     panic!("no event")
                 };
-                assert_eq!((worker, event), (id, Event::Prepared { trial: number }));
-                assert_eq!(told.recv().await, Some(Command::Release { trial: number, save: false }));
+                assert_eq!((worker, event), (id, prepared(number)));
+                assert_eq!(told.recv().await, Some(release(number, FinalState::Discarded)));
             }
         }
     });
@@ -99,24 +115,24 @@ fn a_worker_without_a_runtime_is_heard_to_its_last_word() {
         let address = gateway.address().clone();
         let worker = thread::spawn(move || {
             let (speaker, mut listener) = attach_blocking(&address, &secret, hello(0)).expect("it is let in");
-            let command = listener.hear().expect("it makes sense");
-            assert_eq!(command, Some(Command::Release { trial: 4, save: true }));
-            (0..500).for_each(|steps| speaker.say(&Event::Checkpointed { trial: 4, steps }));
+            let command = listener.recv().expect("it makes sense");
+            assert_eq!(command, Some(release(4, FinalState::Saved)));
+            (0..500).for_each(|steps| speaker.send(&WorkerEvent::Checkpointed { trial: TrialId(4), steps }));
             speaker.close();
             assert!(speaker.is_closed());
-            speaker.say(&Event::Released { trial: 4 });
-            assert_eq!(listener.hear().expect("no error"), None, "the head has heard everything");
+            speaker.send(&WorkerEvent::Released { trial: TrialId(4) });
+            assert_eq!(listener.recv().expect("no error"), None, "the head has heard everything");
         });
-        let (id, _, line) = joined(&mut heard).await;
-        line.tell(Command::Release { trial: 4, save: true });
+        let (id, _, handle) = joined(&mut heard).await;
+        handle.send(release(4, FinalState::Saved));
         for steps in 0..500 {
             let Some(GatewayEvent::Event { worker, event }) = heard.recv().await else { panic!("no event") };
-            assert_eq!((worker, event), (id, Event::Checkpointed { trial: 4, steps }));
+            assert_eq!((worker, event), (id, WorkerEvent::Checkpointed { trial: TrialId(4), steps }));
         }
         let gone = heard.recv().await;
         assert!(matches!(gone, Some(GatewayEvent::Lost { worker }) if worker == id), "{gone:?}");
         // Nobody is there to hear it, and nobody minds.
-        line.tell(Command::Release { trial: 4, save: true });
+        handle.send(release(4, FinalState::Saved));
         worker.join().expect("the worker is content");
         drop(gateway);
         assert!(heard.recv().await.is_none(), "exactly one farewell");
@@ -131,13 +147,13 @@ fn another_version_is_refused_and_both_sides_know_why() {
         let other = Hello { version: VERSION + 1, ..hello(2) };
         let error = attach(gateway.address(), &secret, other).await.expect_err("it is refused");
         let expected = format!(
-            "worker 2 speaks version {} of the protocol, the head speaks {VERSION}: they must be the same program",
+            "the worker of slot 1.2 speaks version {} of the protocol, the head speaks {VERSION}: they must be the same program",
             VERSION + 1
         );
         assert!(matches!(&error, Error::Refused(reason) if *reason == expected), "{error}");
         let told = heard.recv().await;
         assert!(
-            matches!(&told, Some(GatewayEvent::Refused { slot: Some(2), reason }) if *reason == expected),
+            matches!(&told, Some(GatewayEvent::Refused { slot: Some(refused), reason }) if *refused == slot(2) && *reason == expected),
             "{told:?}"
         );
         // Others still come in.
@@ -169,14 +185,14 @@ fn a_worker_whose_lines_are_dropped_is_sent_home() {
         let secret = secret();
         let (gateway, mut heard) = Gateway::open(&any_port(), &secret).expect("it opens");
         let (say, mut told) = attach(gateway.address(), &secret, hello(0)).await.expect("it is let in");
-        let (id, _, line) = joined(&mut heard).await;
-        let second = line.clone();
-        line.tell(Command::Release { trial: 1, save: false });
-        drop(line);
-        second.tell(Command::Release { trial: 2, save: false });
+        let (id, _, handle) = joined(&mut heard).await;
+        let second = handle.clone();
+        handle.send(release(1, FinalState::Discarded));
+        drop(handle);
+        second.send(release(2, FinalState::Discarded));
         drop(second);
         for trial in 1..=2 {
-            assert_eq!(told.recv().await, Some(Command::Release { trial, save: false }));
+            assert_eq!(told.recv().await, Some(release(trial, FinalState::Discarded)));
         }
         assert_eq!(told.recv().await, None);
         drop((say, told));
@@ -227,7 +243,8 @@ fn a_slow_head_loses_nothing() {
         let (say, _told) = attach(gateway.address(), &secret, hello(0)).await.expect("it is let in");
         let reason = "x".repeat(1000);
         for trial in 0..5000 {
-            say.send(Event::Failed { trial, reason: reason.clone() }).expect("the head is there");
+            say.send(WorkerEvent::Failed { trial: TrialId(trial), reason: reason.clone() })
+                .expect("the head is there");
         }
         joined(&mut heard).await;
         while heard.len() < 1024 {
@@ -235,7 +252,7 @@ fn a_slow_head_loses_nothing() {
         }
         for expected in 0..5000 {
             let Some(GatewayEvent::Event { event, .. }) = heard.recv().await else { panic!("no event") };
-            assert_eq!(event.trial(), expected);
+            assert_eq!(event.trial(), TrialId(expected));
         }
     });
 }
@@ -246,8 +263,8 @@ fn worker() {
     let (Ok(address), Ok(secret)) = (env::var(ADDRESS), env::var(SECRET)) else { return };
     let (address, secret) = (address.parse().expect("an address"), secret.parse().expect("a secret"));
     let (speaker, mut listener) = attach_blocking(&address, &secret, hello(7)).expect("it is let in");
-    speaker.say(&Event::Prepared { trial: 1 });
-    while listener.hear().expect("it makes sense").is_some() {}
+    speaker.send(&prepared(1));
+    while listener.recv().expect("it makes sense").is_some() {}
 }
 
 #[test]
@@ -267,7 +284,7 @@ fn a_killed_worker_is_gone() {
         assert_eq!(first.pid, process.id());
         let said = heard.recv().await;
         assert!(
-            matches!(said, Some(GatewayEvent::Event { event: Event::Prepared { trial: 1 }, .. })),
+            matches!(&said, Some(GatewayEvent::Event { event, .. }) if *event == prepared(1)),
             "{said:?}"
         );
         process.kill().expect("it lives");

@@ -11,7 +11,7 @@ use std::{
 use pollux_tune::{
     alloc::Reason,
     goodput::BatchPlan,
-    ids::{GpuType, NodeId, SlotId, TrialId},
+    ids::{Generation, GpuType, NodeId, SlotId, TrialId},
     store::{Folder, Journal, Reader, Store, TrialRow},
     trials::engine::{Checkpoint, Fact, JournalEntry, Metrics, Target},
 };
@@ -42,14 +42,29 @@ fn created(trial: u32, lr: f64) -> Fact {
 
 fn started(trial: u32, generation: u32, to: &[(u32, u32)], from: &[(u32, u32)]) -> Fact {
     let batch = Some(BatchPlan { per_gpu: 64, accumulation: 0 });
-    Fact::TrialStarted { trial: TrialId(trial), generation, slots: slots(to), batch, holders: slots(from) }
+    Fact::TrialStarted {
+        trial: TrialId(trial),
+        generation: Generation(generation),
+        slots: slots(to),
+        batch,
+        holders: slots(from),
+    }
 }
 
 fn measured(trial: u32, epochs: f64, accuracy: f64) -> Fact {
     let metrics = Metrics::from([("accuracy".to_owned(), accuracy.into())]);
     let (generation, number, steps) = (1, 1, vec![]);
     let trial = TrialId(trial);
-    Fact::Measured { trial, generation, number, epochs, metrics, gpu_type: None, steps, noise: None }
+    Fact::Measured {
+        trial,
+        generation: Generation(generation),
+        number,
+        epochs,
+        metrics,
+        gpu_type: None,
+        steps,
+        noise: None,
+    }
 }
 
 /// Three of four trials: one done, one stopped, one that has lost a worker.
@@ -62,7 +77,7 @@ fn facts() -> Vec<(f64, Fact)> {
     vec![
         (1000.0, Fact::StudyCreated { yaml: YAML.to_owned() }),
         (1000.0, Fact::HeadStarted {}),
-        (1001.0, Fact::NodeJoined { node: NodeId(0), gpu_type, group: 0, slots: 4 }),
+        (1001.0, Fact::NodeJoined { node: NodeId(0), gpu_type, island: 0, slots: 4 }),
         (1002.0, created(0, 0.1)),
         (1002.5, created(1, 0.01)),
         (1003.0, created(2, 0.001)),
@@ -77,7 +92,7 @@ fn facts() -> Vec<(f64, Fact)> {
         (1004.0, started(0, 1, &[(0, 0)], &[])),
         (1004.0, started(1, 1, &[(0, 1)], &[])),
         (1004.0, started(2, 1, &[(0, 2), (0, 3)], &[])),
-        (1005.0, Fact::GroupFormed { trial: TrialId(2), generation: 1 }),
+        (1005.0, Fact::GroupFormed { trial: TrialId(2), generation: Generation(1) }),
         (1010.0, measured(0, 10.0, 0.9)),
         (1010.0, Fact::TrialDone { trial: TrialId(0), values: vec![0.9] }),
         (1011.0, measured(1, 1.0, 0.1)),
@@ -92,7 +107,7 @@ fn facts() -> Vec<(f64, Fact)> {
         (1013.0, measured(2, 2.5, 0.5)),
         (1014.0, Fact::SlotLost { slot: slots(&[(0, 3)])[0], reason: "killed".to_owned() }),
         (1014.0, started(2, 2, &[(0, 2)], &[(0, 2)])),
-        (1075.5, Fact::GroupFormed { trial: TrialId(2), generation: 2 }),
+        (1075.5, Fact::GroupFormed { trial: TrialId(2), generation: Generation(2) }),
     ]
 }
 

@@ -91,7 +91,7 @@ fn keeps_rules(problem: &Problem, plan: &Plan) -> Verdict {
         for (id, count) in decision.allocation.iter() {
             let node = problem.cluster.get(id);
             prop_assert!(node.is_some(), "{} on a node that is not there", trial.id);
-            homes.extend(node.map(|node| (node.gpu_type.clone(), node.group)));
+            homes.extend(node.map(|node| (node.gpu_type.clone(), node.island)));
             *used.entry(id).or_default() += count;
             if decision.allocation.is_distributed() && !pinned {
                 spanning.entry(id).or_default().push(trial.id);

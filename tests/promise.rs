@@ -15,6 +15,7 @@ use pollux_tune::{
     ids::{GpuType, NodeId, TrialId},
     space::{Direction, EarlyStopping, StoppingRule},
     trials::{
+        engine::{AllocationSnapshot, TrialSnapshot},
         stopping::{End, Stopper, Verdict, stopper},
         weigh,
     },
@@ -47,7 +48,7 @@ fn a_trial_without_promise_is_not_scaled_out() {
     let (zoo, cluster) = (Zoo::load(), Cluster::parse("4x4xt4").expect("it is well-formed"));
     let shares = |promise: f64| {
         let mut requests = requests(&zoo, &cluster);
-        weigh(&mut requests, true, |id| if id == TrialId(0) { promise } else { 1.0 });
+        weigh(&mut requests, |id| if id == TrialId(0) { promise } else { 1.0 });
         gpus(&plan(&cluster, requests))
     };
     assert_eq!(shares(1.0), [4, 4, 4, 4]);
@@ -62,7 +63,7 @@ fn a_waiting_trial_without_promise_starts_small() {
     let (zoo, cluster) = (Zoo::load(), Cluster::parse("4x4xt4").expect("it is well-formed"));
     let mut requests = requests(&zoo, &cluster);
     requests[1].min_gpus = 2;
-    weigh(&mut requests, true, |id| if id == TrialId(1) { 0.2 } else { 1.0 });
+    weigh(&mut requests, |id| if id == TrialId(1) { 0.2 } else { 1.0 });
     assert_eq!(gpus(&plan(&cluster, requests))[1], 2);
 }
 
@@ -70,18 +71,36 @@ fn a_waiting_trial_without_promise_starts_small() {
 fn without_anything_better_nobody_is_held_back() {
     let (zoo, cluster) = (Zoo::load(), Cluster::parse("4x4xt4").expect("it is well-formed"));
     let mut requests = requests(&zoo, &cluster);
-    weigh(&mut requests, true, |_| 0.2);
+    weigh(&mut requests, |_| 0.2);
     assert_eq!(gpus(&plan(&cluster, requests)), [4, 4, 4, 4]);
 }
 
 #[test]
 fn without_the_setting_nothing_changes() {
-    let (zoo, cluster) = (Zoo::load(), Cluster::parse("4x4xt4").expect("it is well-formed"));
-    let plain = requests(&zoo, &cluster);
-    let mut requests = plain.clone();
-    weigh(&mut requests, false, |_| 0.0);
-    assert_eq!(requests, plain);
-    assert_eq!(plan(&cluster, requests), plan(&cluster, plain));
+    let cluster = Cluster::parse("4x4xt4").expect("it is well-formed");
+    let problem = |promise_weighting: bool, promises: [f64; 2]| {
+        let yaml = format!(
+            "{{space: {{x: {{float: [0, 1]}}}}, objective: {{minimize: loss}}, \
+             scheduler: {{promise_weighting: {promise_weighting}}}}}"
+        );
+        let study = pollux_tune::space::Study::from_yaml("study.yaml", &yaml).expect("it is well-formed");
+        let trials = [0, 1].map(|id| TrialSnapshot {
+            id: TrialId(id),
+            fit: None,
+            current: Allocation::none(),
+            age_s: 0.0,
+            reallocations: 0,
+            delay_s: 1.0,
+            horizon_s: 10.0,
+            attained_gpu_s: 0.0,
+            promise: promises[id as usize],
+            remaining_epochs: 10.0,
+        });
+        let snapshot = AllocationSnapshot { cluster: cluster.clone(), trials: trials.to_vec() };
+        snapshot.problem(&study).expect("its numbers are fine")
+    };
+    assert_eq!(problem(false, [0.0, 1.0]), problem(false, [1.0, 1.0]));
+    assert_ne!(problem(true, [0.0, 1.0]), problem(true, [1.0, 1.0]));
 }
 
 /// Seconds that a trial loses whenever it gets other GPUs.
@@ -148,7 +167,9 @@ impl Study<'_> {
             ..TrialRequest::new(TrialId(trial.trial as u32), Arc::clone(trial.table(&self.tables)))
         };
         let mut requests: Vec<TrialRequest> = self.running.iter().map(request).collect();
-        weigh(&mut requests, self.promise_weighting, |id| self.stopper.promise(TrialId(id.0)));
+        if self.promise_weighting {
+            weigh(&mut requests, |id| self.stopper.promise(id));
+        }
         let plan = plan(self.cluster, requests);
         for (trial, decision) in self.running.iter_mut().zip(plan.placements) {
             if trial.current != decision.allocation {

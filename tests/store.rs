@@ -14,7 +14,7 @@ use std::{
 };
 
 use pollux_tune::{
-    ids::TrialId,
+    ids::{Generation, TrialId},
     space::{Params, Study},
     store::{Error, Folder, Journal, Memory, Reader, Store, TrialState},
     trials::{
@@ -109,7 +109,7 @@ fn a_study_is_replayed_and_its_tables_agree() {
     for row in reader.trials().expect("there are trials") {
         let ended = &engine.state().ended[&row.trial];
         let values = if let End::Done(values) = &ended.end { Some(values.clone()) } else { None };
-        assert_eq!((row.values, row.generation), (values, ended.generation));
+        assert_eq!((row.values, Generation(row.generation)), (values, ended.generation));
         assert!((row.epochs - ended.epochs).abs() < 1e-12 && row.ended_s.is_some());
     }
     let best = reader.best(3).expect("there are results");
@@ -266,7 +266,7 @@ fn numbered(number: u64) -> JournalEntry {
         1 => Fact::TrialCreated { trial, params: Params::default(), point: vec![] },
         number => Fact::Measured {
             trial,
-            generation,
+            generation: Generation(generation),
             number: number as u32,
             epochs: number as f64,
             metrics: [("loss".to_owned(), (1.0 / (1.0 + number as f64)).into())].into(),

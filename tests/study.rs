@@ -9,11 +9,11 @@ mod spaces;
 use std::{fs, path::Path, time::Duration};
 
 use pollux_tune::{
-    alloc::{Cluster, Fairness, Node, PolicyKind},
+    alloc::{Cluster, ClusterSpec, Fairness, Node, NodeSet, PolicyKind},
     goodput::LrRule,
+    ids::GpuType,
     space::{
-        Algorithm, ClusterSpec, Diagnostics, Direction, Domain, NodeGroup, Objective, Policy, Program,
-        ScalingRule, Space, StoppingRule, Study, schema,
+        Algorithm, Diagnostics, Direction, Domain, Objective, Program, Space, StoppingRule, Study, schema,
     },
 };
 use proptest::prelude::*;
@@ -52,12 +52,12 @@ fn a_minimal_file_has_defaults() {
     assert_eq!(study.trial.program, None);
     assert_eq!((study.trial.initial_batch, study.trial.max_batch), (128, 4096));
     assert_eq!((study.trial.min_gpus, study.trial.max_gpus), (1, None));
-    assert_eq!(study.trial.scaling, ScalingRule::AdaScale);
+    assert_eq!(study.trial.scaling, LrRule::AdaScale);
     assert_eq!(study.trial.checkpoint_interval, Duration::from_secs(300));
     assert_eq!((study.search.trials, study.search.parallel, study.search.seed), (100, 4, 0));
     assert_eq!(study.search.algorithm, Algorithm::Tpe);
     assert_eq!(study.search.early_stopping.rule, StoppingRule::Never);
-    assert_eq!(study.scheduler.policy, Policy::Goodput);
+    assert_eq!(study.scheduler.policy, PolicyKind::Goodput);
     assert!(study.scheduler.avoid_interference && study.scheduler.promise_weighting);
     assert_eq!(study.cluster, None);
     assert_eq!(read(&format!("{MINIMAL}trial:\nsearch: {{}}\n")).unwrap(), study);
@@ -115,8 +115,9 @@ fn studies() -> impl Strategy<Value = Study> {
         study.search.early_stopping.threshold = Some(-numbers.0);
         (study.scheduler.p, study.scheduler.knowledge_sharing) = (numbers.1, flag);
         study.scheduler.immediate = flag;
-        let groups = vec![NodeGroup { nodes: 2, gpus: numbers.2, gpu_type: "a100".to_owned() }];
-        study.cluster = flag.then_some(ClusterSpec { groups });
+        let gpu_type = GpuType::new("a100").unwrap();
+        let node_sets = vec![NodeSet { nodes: 2, gpus: numbers.2, gpu_type }];
+        study.cluster = flag.then_some(ClusterSpec { node_sets });
         study
     })
 }
@@ -285,14 +286,20 @@ fn what_depends_on_a_mistake_is_not_blamed() {
 
 #[test]
 fn names_are_those_of_the_modules_they_choose_from() {
-    assert_eq!(Policy::NAMES, PolicyKind::ALL.map(PolicyKind::name));
-    for name in ScalingRule::NAMES {
-        assert_eq!(LrRule::from_name(name).unwrap().name(), *name);
+    for name in PolicyKind::NAMES {
+        let study = read(&format!("{MINIMAL}scheduler: {{policy: {name}}}")).unwrap();
+        assert_eq!(study.scheduler.policy.name(), *name);
     }
+    for name in LrRule::NAMES {
+        let study = read(&format!("{MINIMAL}trial: {{scaling: {name}}}")).unwrap();
+        assert_eq!(study.trial.scaling.name(), *name);
+    }
+    let old = read(&format!("{MINIMAL}search: {{algorithm: quasi}}")).unwrap();
+    assert_eq!(old.search.algorithm, Algorithm::Halton, "its earlier name");
     let cluster = read(&format!("{MINIMAL}cluster: 2x8xA100, 4x4xt4")).unwrap().cluster.unwrap();
     assert_eq!(Cluster::parse(&cluster.to_string()).unwrap().total_gpus(), 32);
     assert_eq!(cluster.to_string(), "2x8xa100,4x4xt4");
-    let (nodes, gpus) = (Cluster::NODES_MAX, Node::GPUS_MAX);
+    let (nodes, gpus) = (NodeSet::NODES_MAX, Node::GPUS_MAX);
     assert!(read(&format!("{MINIMAL}cluster: {nodes}x{gpus}xt4")).is_ok());
     assert!(read(&format!("{MINIMAL}cluster: {}x1xt4", nodes + 1)).is_err());
     assert!(read(&format!("{MINIMAL}cluster: 1x{}xt4", gpus + 1)).is_err());

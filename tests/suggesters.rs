@@ -304,7 +304,7 @@ fn mistakes_of_the_caller_are_named_and_change_nothing() {
         let wrong = Error::Objectives { trial: id, given: objectives + 1, expected: objectives };
         assert_eq!(suggester.tell(id, Outcome::Done(vec![0.0; objectives + 1])), Err(wrong), "{name}");
         suggester.tell(id, Outcome::Done(vec![0.0; objectives])).expect("it is running");
-        assert_eq!(suggester.tell(id, Outcome::Failed), Err(Error::AlreadyTold(id)), "{name}");
+        assert_eq!(suggester.tell(id, Outcome::Failed), Err(Error::DuplicateResult(id)), "{name}");
         assert!(suggester.ask(other, &mut rng(other)).is_ok(), "{name}");
     }
 }

@@ -14,7 +14,7 @@ use std::{
 };
 
 use pollux_tune::{
-    ids::{GpuType, NodeId, SlotId, TrialId},
+    ids::{Generation, GpuType, NodeId, SlotId, TrialId},
     space::Study,
     store::{Journal, Store},
     trials::engine::{Fact, JournalEntry, Metrics, TrialKind},
@@ -65,7 +65,7 @@ impl Story {
         story.fact(Fact::HeadStarted {});
         for (node, (gpu_type, count)) in (0..).map(NodeId).zip(nodes) {
             let gpu_type = GpuType::new(gpu_type).expect("it is a name");
-            story.fact(Fact::NodeJoined { node, gpu_type, group: 0, slots: *count });
+            story.fact(Fact::NodeJoined { node, gpu_type, island: 0, slots: *count });
             story.slots.extend((0..*count).map(|index| SlotId { node, index }));
         }
         story
@@ -96,7 +96,13 @@ impl Story {
                 let holders = std::mem::replace(&mut trial.slots, slots.clone());
                 trial.generation += 1;
                 let (trial, generation) = (*id, trial.generation);
-                changed.push(Fact::TrialStarted { trial, generation, slots, batch: None, holders });
+                changed.push(Fact::TrialStarted {
+                    trial,
+                    generation: Generation(generation),
+                    slots,
+                    batch: None,
+                    holders,
+                });
             }
         }
         let formed: Vec<Fact> = changed
@@ -126,7 +132,7 @@ impl Story {
             let metrics = Metrics::from([("accuracy".to_owned(), accuracy.into())]);
             ended.push(Fact::Measured {
                 trial: id,
-                generation: trial.generation,
+                generation: Generation(trial.generation),
                 number: 1,
                 epochs: trial.epochs,
                 metrics,

@@ -12,13 +12,13 @@ mod resnet;
 use std::{
     env, fs,
     path::{Path, PathBuf},
-    process::{Command, exit},
+    process::{WorkerCommand, exit},
     time::Duration,
 };
 
 use pollux_tune::{
     space::Params,
-    wire::{Pause, Task},
+    trials::group::{Pause, Task},
     worker::{
         Batching, BoxError, Dataset, Example, Happening, Optimizer, Pool, Registry, Schedule, Slot,
         Trainable, Training, serve_if_worker,
@@ -151,7 +151,7 @@ impl Bench {
             }
             await_reports(&mut training, 3);
             let pid = training.pool().pid(0).unwrap();
-            assert!(Command::new("kill").args(["-9", &pid.to_string()]).status().unwrap().success());
+            assert!(WorkerCommand::new("kill").args(["-9", &pid.to_string()]).status().unwrap().success());
             // The survivor alone; then the replacement joins, which is a growth.
             kinds[3].push(await_formed(&mut training, 1));
             kinds[0].push(await_formed(&mut training, 2));
@@ -226,7 +226,7 @@ fn cpu_s(pid: u32) -> f64 {
 fn peer(python: &Path, width: i64, per_worker: u32, workers: usize) -> Step {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/elastic/peer.py");
     let numbers = [width.to_string(), per_worker.to_string(), workers.to_string(), STEPS.to_string()];
-    let run = || Command::new(python).arg(&script).args(&numbers).output().unwrap();
+    let run = || WorkerCommand::new(python).arg(&script).args(&numbers).output().unwrap();
     // Now and then a rank of its aborts at its end: once more will do.
     let output = Some(run()).filter(|output| output.status.success()).unwrap_or_else(run);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));

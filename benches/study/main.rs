@@ -14,11 +14,13 @@ use std::{
 
 use pollux_tune::{
     actors::Runner,
-    ids::{NodeId, TrialId},
+    goodput::{Observation, Shape},
+    ids::{Generation, NodeId, TrialId},
     space::{Params, Study},
     store::{Journal, Memory, Reader, Store},
     trials::engine::{
-        Command, Engine, Fact, Input, JournalEntry, Metrics, StepTimes, SuggestService, TrialKind,
+        Command, Engine, Fact, GroupCommand, GroupEvent, Input, JournalEntry, Launch, Metrics,
+        SuggestService, TrialKind,
     },
 };
 
@@ -114,7 +116,7 @@ fn run(study: &Study, journal: &mut dyn Journal) -> Result<(f64, u64)> {
     let mut suggesting = SuggestService::new(study)?;
     let gpu_type = "cpu".to_owned().try_into()?;
     let mut inputs =
-        vec![Input::NodeJoined { node: NodeId(0), gpu_type, group: 0, slots: 8 }, Input::Started];
+        vec![Input::NodeJoined { node: NodeId(0), gpu_type, island: 0, slots: 8 }, Input::Started];
     while let Some(input) = inputs.pop() {
         let step = engine.handle(input, start.elapsed().as_secs_f64());
         journal.append(&step.facts)?;
@@ -123,12 +125,13 @@ fn run(study: &Study, journal: &mut dyn Journal) -> Result<(f64, u64)> {
         }
         for command in step.commands {
             match command {
-                Command::Ask { revision, trial } => {
-                    inputs.push(Input::Suggested { revision, answer: suggesting.ask(trial) });
-                }
-                Command::Launch { trial, generation, params, .. } => {
+                Command::Suggest(request) => inputs.push(suggesting.answer(request)),
+                Command::Group {
+                    trial,
+                    command: GroupCommand::Launch(Launch { generation, params, .. }),
+                } => {
                     let metrics = Metrics::from([("loss".to_owned(), params.float("lr")?.into())]);
-                    inputs.insert(0, Input::TrialFinished { trial, generation, metrics });
+                    inputs.insert(0, Input::group(trial, generation, GroupEvent::Finished(metrics)));
                 }
                 _ => {}
             }
@@ -158,10 +161,11 @@ fn appends(count: u32) -> Result<()> {
 }
 
 fn report(number: u32) -> JournalEntry {
-    let steps = vec![StepTimes { gpus: 4, nodes: 1, per_gpu: 64, accumulation: 0, seconds: 0.1, steps: 10 }];
+    let shape = Shape::new(4, 1).expect("four GPUs of a node");
+    let steps = vec![Observation { shape, per_gpu: 64.0, accumulation: 0, iter_time_s: 0.1, steps: 10.0 }];
     let fact = Fact::Measured {
         trial: TrialId(number % 16),
-        generation: 3,
+        generation: Generation(3),
         number,
         epochs: f64::from(number) * 1e-3,
         metrics: Metrics::from([("loss".to_owned(), 0.5.into()), ("accuracy".to_owned(), 0.9.into())]),

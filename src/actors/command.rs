@@ -20,15 +20,11 @@ use tokio::{
     time,
 };
 
-use super::{
-    error::Error,
-    message::{EngineInput, GroupCommand, Launch},
-    supervisor::TrialRunners,
-};
+use super::{error::Error, message::EngineInput, supervisor::TrialRunners};
 use crate::{
     ids::{SlotId, TrialId},
     store::Folder,
-    trials::engine::{Input, Metrics, Report},
+    trials::engine::{FailureCause, GroupCommand, GroupEvent, Input, Launch, Metrics, Report},
 };
 
 /// How long a program may take to end when it is asked to.
@@ -86,8 +82,8 @@ fn is_there(program: &str) -> bool {
 }
 
 impl TrialRunners for Commands {
-    fn order(&mut self, trial: TrialId, order: GroupCommand, supervisor: &Recipient<EngineInput>) {
-        match order {
+    fn command(&mut self, trial: TrialId, command: GroupCommand, supervisor: &Recipient<EngineInput>) {
+        match command {
             GroupCommand::Launch(launch) => {
                 self.running.retain(|_, stop| !stop.is_closed());
                 let (stop, stopped) = oneshot::channel();
@@ -97,13 +93,14 @@ impl TrialRunners for Commands {
                 let (place, supervisor) = (self.place.clone(), supervisor.clone());
                 actix::spawn(async move {
                     let _slot = lock.lock().await;
-                    let mut attempt = Attempt { place, launch, supervisor, reports: 0, last: Metrics::new() };
+                    let mut attempt =
+                        Attempt { place, trial, launch, supervisor, reports: 0, last: Metrics::new() };
                     if let Some(input) = attempt.run(stopped).await {
                         attempt.supervisor.do_send(input.into());
                     }
                 });
             }
-            GroupCommand::Stop { .. } => {
+            GroupCommand::Stop(_) => {
                 if let Some(stop) = self.running.remove(&trial) {
                     // It may have ended by itself.
                     let _ = stop.send(());
@@ -124,7 +121,7 @@ pub(crate) fn end_programs(folder: &Folder) {
         let ours = format!("{FOLDER}={}", folder.display());
         // Its number may be that of somebody else by now.
         if environment.split(|byte| *byte == 0).any(|variable| variable == ours.as_bytes()) {
-            tracing::warn!(pid = text.trim(), "ending a program that was left behind");
+            tracing::warn!(pid = text.trim(), "exit a program that was left behind");
             let _ = kill_process_group(pid, Signal::KILL);
         }
     }
@@ -133,6 +130,7 @@ pub(crate) fn end_programs(folder: &Folder) {
 /// One start of a program.
 struct Attempt {
     place: Arc<Place>,
+    trial: TrialId,
     launch: Launch,
     supervisor: Recipient<EngineInput>,
     reports: u32,
@@ -147,17 +145,19 @@ impl Attempt {
         }
         let (mut child, mut log) = match self.start() {
             Ok(started) => started,
-            Err(error) => return Some(self.failed(format!("it cannot be started: {error}"), false)),
+            Err(error) => {
+                return Some(self.failed(format!("it cannot be started: {error}"), FailureCause::Trial));
+            }
         };
         let group = ProcessGroup::of(&child);
-        let Launch { trial, generation, .. } = self.launch;
-        self.supervisor.do_send(Input::WorkersReady { trial, generation }.into());
+        let (trial, generation) = (self.trial, self.launch.generation);
+        self.supervisor.do_send(Input::group(trial, generation, GroupEvent::Formed).into());
         if let Some(output) = child.stdout.take() {
             let mut lines = BufReader::new(output).split(b'\n');
             loop {
                 tokio::select! {
                     line = lines.next_segment() => match line {
-                        Ok(Some(line)) => self.hear(&String::from_utf8_lossy(&line), &mut log),
+                        Ok(Some(line)) => self.on_line(&String::from_utf8_lossy(&line), &mut log),
                         // The end, or as good as that.
                         Ok(None) | Err(_) => break,
                     },
@@ -178,13 +178,13 @@ impl Attempt {
         group.forget();
         Some(match status {
             Ok(status) => self.ended(status),
-            Err(error) => self.failed(format!("its end was missed: {error}"), true),
+            Err(error) => self.failed(format!("its end was missed: {error}"), FailureCause::Infrastructure),
         })
     }
 
     fn start(&self) -> io::Result<(Child, File)> {
         let Place { words, folder, gpus } = &*self.place;
-        let Launch { trial, params, slots, .. } = &self.launch;
+        let (trial, Launch { params, slots, .. }) = (&self.trial, &self.launch);
         let home = folder.checkpoint(*trial);
         fs::create_dir_all(&home)?;
         let json = serde_json::to_string(params)?;
@@ -209,7 +209,7 @@ impl Attempt {
 
     /// `{lr}` is the value of that parameter.
     fn fill_in(&self, word: &str) -> String {
-        let mut word = word.replace("{trial}", &self.launch.trial.to_string());
+        let mut word = word.replace("{trial}", &self.trial.to_string());
         for (name, value) in self.launch.params.iter() {
             word = word.replace(&format!("{{{name}}}"), &value.to_string());
         }
@@ -217,7 +217,7 @@ impl Attempt {
     }
 
     /// A line of output: metrics, or words for the log.
-    fn hear(&mut self, line: &str, log: &mut File) {
+    fn on_line(&mut self, line: &str, log: &mut File) {
         // A full disk is told by those who must write.
         let _ = writeln!(log, "{line}");
         let Some((epochs, metrics)) = metrics(line) else { return };
@@ -225,30 +225,34 @@ impl Attempt {
         self.last.extend(metrics.clone());
         let epochs = epochs.unwrap_or_else(|| f64::from(self.reports));
         let report = Report { number: self.reports, epochs, metrics, ..Report::default() };
-        let Launch { trial, generation, .. } = self.launch;
-        self.supervisor.do_send(Input::Reported { trial, generation, report }.into());
+        let (trial, generation) = (self.trial, self.launch.generation);
+        self.supervisor.do_send(Input::group(trial, generation, GroupEvent::Reported(report)).into());
     }
 
     fn ended(&mut self, status: ExitStatus) -> Input {
-        let Launch { trial, generation, .. } = self.launch;
+        let (trial, generation) = (self.trial, self.launch.generation);
         if status.success() {
-            return Input::TrialFinished { trial, generation, metrics: std::mem::take(&mut self.last) };
+            return Input::group(trial, generation, GroupEvent::Finished(std::mem::take(&mut self.last)));
         }
         let log = self.place.folder.log(trial);
         let said = tail(&log).unwrap_or_default();
         let said = if said.is_empty() { said } else { format!("\n{said}") };
         match status.code() {
-            Some(code) => {
-                self.failed(format!("it ended with exit code {code}, see {}{said}", log.display()), false)
-            }
+            Some(code) => self.failed(
+                format!("it ended with exit code {code}, see {}{said}", log.display()),
+                FailureCause::Trial,
+            ),
             // Whoever killed it had reasons that need not be the trial's fault.
-            None => self.failed(format!("it was killed ({status}), see {}{said}", log.display()), true),
+            None => self.failed(
+                format!("it was killed ({status}), see {}{said}", log.display()),
+                FailureCause::Infrastructure,
+            ),
         }
     }
 
-    fn failed(&self, reason: String, retry: bool) -> Input {
-        let Launch { trial, generation, .. } = self.launch;
-        Input::GroupFailed { trial, generation, reason, retry }
+    fn failed(&self, reason: String, cause: FailureCause) -> Input {
+        let (trial, generation) = (self.trial, self.launch.generation);
+        Input::group(trial, generation, GroupEvent::Failed { reason, cause })
     }
 }
 

@@ -6,10 +6,20 @@ use actix::{Actor, Addr, ArbiterHandle, Recipient};
 
 use super::{
     group::{ClusterHandles, TrialGroup},
-    message::{EngineInput, GroupCommand, Launch},
+    message::{EngineInput, ForGroup},
     supervisor::TrialRunners,
 };
-use crate::{ids::TrialId, space::Study, store::Folder, wire::Task};
+use crate::{
+    ids::TrialId,
+    space::Study,
+    store::Folder,
+    trials::{
+        Execution,
+        engine::{GroupCommand, Launch},
+        group::{FinalState, Task},
+        trial_seed,
+    },
+};
 
 /// Makes groups, and hands orders to them.
 pub(super) struct Elastic {
@@ -18,30 +28,30 @@ pub(super) struct Elastic {
     pub(super) folder: PathBuf,
     /// Seconds from report to report.
     pub(super) report_every_s: f64,
-    pub(super) world: ClusterHandles,
+    pub(super) cluster: ClusterHandles,
     /// Where groups live.
     pub(super) arbiter: ArbiterHandle,
     pub(super) groups: BTreeMap<TrialId, Addr<TrialGroup>>,
 }
 
 impl Elastic {
-    fn task(&self, launch: &Launch) -> Task {
-        let trial = &self.study.trial;
+    fn task(&self, trial: TrialId, launch: &Launch) -> Task {
+        let settings = &self.study.trial;
         let params = match serde_json::to_value(&launch.params) {
             Ok(serde_json::Value::Object(params)) => params,
             // An assignment is a mapping of names to plain values, which JSON has.
             Ok(_) | Err(_) => serde_json::Map::new(),
         };
         Task {
-            trial: launch.trial.0,
+            trial,
             trainable: self.trainable.clone(),
             params,
-            seed: self.study.search.seed.wrapping_add(u64::from(launch.trial.0)),
-            epochs: trial.epochs,
-            initial_batch: trial.initial_batch,
-            lr_rule: trial.scaling.name().to_owned(),
-            checkpoint: Folder::new(&self.folder).checkpoint(launch.trial),
-            checkpoint_every_s: trial.checkpoint_interval.as_secs_f64(),
+            seed: trial_seed(self.study.search.seed, trial, Execution::Live),
+            epochs: settings.epochs,
+            initial_batch: settings.initial_batch,
+            lr_rule: settings.scaling.name().to_owned(),
+            checkpoint: Folder::new(&self.folder).checkpoint(trial),
+            checkpoint_every_s: settings.checkpoint_interval.as_secs_f64(),
             report_every_s: self.report_every_s,
             evaluate_every: 1.0,
             measure_noise: true,
@@ -51,22 +61,23 @@ impl Elastic {
 }
 
 impl TrialRunners for Elastic {
-    fn order(&mut self, trial: TrialId, order: GroupCommand, supervisor: &Recipient<EngineInput>) {
-        if let GroupCommand::Launch(launch) = order {
-            // Whoever was there before has nothing more to say.
+    fn command(&mut self, trial: TrialId, command: GroupCommand, supervisor: &Recipient<EngineInput>) {
+        if let GroupCommand::Launch(launch) = command {
+            // Whoever was there before has nothing more to report.
             if let Some(before) = self.groups.remove(&trial) {
-                before.do_send(GroupCommand::Stop { keep: false });
+                before.do_send(ForGroup(GroupCommand::Stop(FinalState::Discarded)));
             }
-            let (task, world, supervisor) = (self.task(&launch), self.world.clone(), supervisor.clone());
+            let task = self.task(trial, &launch);
+            let (cluster, supervisor) = (self.cluster.clone(), supervisor.clone());
             let group = TrialGroup::start_in_arbiter(&self.arbiter, move |_| {
-                TrialGroup::new(launch, task, world, supervisor)
+                TrialGroup::new(task, launch, cluster, supervisor)
             });
             self.groups.insert(trial, group);
             return;
         }
-        let is_last = matches!(order, GroupCommand::Stop { keep: false });
+        let is_last = command == GroupCommand::Stop(FinalState::Discarded);
         if let Some(group) = self.groups.get(&trial) {
-            group.do_send(order);
+            group.do_send(ForGroup(command));
         }
         if is_last {
             self.groups.remove(&trial);

@@ -31,9 +31,9 @@ impl ExitSender {
         Self { tell, is_over: Arc::default() }
     }
 
-    pub(super) fn tell(&self, ending: SessionExit) {
+    pub(super) fn tell(&self, exit: SessionExit) {
         // Who does not listen any more knows already.
-        let _ = self.tell.send(ending);
+        let _ = self.tell.send(exit);
     }
 
     /// From now on actors go in peace.
@@ -43,14 +43,14 @@ impl ExitSender {
 
     /// To be held by an actor of this name: its loss is noticed.
     pub(super) fn guard(&self, name: &'static str) -> ActorGuard {
-        ActorGuard { ending: self.clone(), name, is_released: false }
+        ActorGuard { exit: self.clone(), name, is_released: false }
     }
 }
 
 /// Tells of the death of the actor that holds it. A panic in a handler ends an actor silently.
 #[derive(Debug)]
 pub(super) struct ActorGuard {
-    ending: ExitSender,
+    exit: ExitSender,
     name: &'static str,
     is_released: bool,
 }
@@ -64,8 +64,8 @@ impl ActorGuard {
 
 impl Drop for ActorGuard {
     fn drop(&mut self) {
-        if !self.is_released && !self.ending.is_over.load(Ordering::Acquire) {
-            self.ending.tell(SessionExit::Died(self.name));
+        if !self.is_released && !self.exit.is_over.load(Ordering::Acquire) {
+            self.exit.tell(SessionExit::Died(self.name));
         }
     }
 }

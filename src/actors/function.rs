@@ -16,15 +16,11 @@ use actix::Recipient;
 use thiserror::Error;
 use tokio::sync::oneshot;
 
-use super::{
-    error::Error,
-    message::{EngineInput, GroupCommand, Launch},
-    supervisor::TrialRunners,
-};
+use super::{error::Error, message::EngineInput, supervisor::TrialRunners};
 use crate::{
-    ids::TrialId,
+    ids::{Generation, TrialId},
     space::Params,
-    trials::engine::{Input, Metrics, Report},
+    trials::engine::{FailureCause, GroupCommand, GroupEvent, Input, Launch, Metrics, Report},
 };
 
 /// Why a function gives up.
@@ -43,7 +39,7 @@ pub struct Stopped;
 pub struct Trial {
     id: TrialId,
     params: Params,
-    generation: u32,
+    generation: Generation,
     reports: u32,
     is_stopped: Arc<AtomicBool>,
     supervisor: Recipient<EngineInput>,
@@ -71,9 +67,9 @@ impl Trial {
         self.reports += 1;
         let metrics = metrics.into_iter().map(|(name, value)| (name.to_owned(), value.into())).collect();
         let report = Report { number: self.reports, epochs, metrics, ..Report::default() };
-        let (heard, answer) = oneshot::channel();
-        let input = Input::Reported { trial: self.id, generation: self.generation, report };
-        self.supervisor.do_send(EngineInput { input, ack: Some(heard) });
+        let (ack, answer) = oneshot::channel();
+        let input = Input::group(self.id, self.generation, GroupEvent::Reported(report));
+        self.supervisor.do_send(EngineInput { input, ack: Some(ack) });
         // The decision is made when this returns; without a supervisor there is nothing to run for.
         let is_alone = answer.blocking_recv().is_err();
         if is_alone || self.is_stopped() { Err(Stopped) } else { Ok(()) }
@@ -109,8 +105,8 @@ impl Functions {
 }
 
 impl TrialRunners for Functions {
-    fn order(&mut self, trial: TrialId, order: GroupCommand, supervisor: &Recipient<EngineInput>) {
-        match order {
+    fn command(&mut self, trial: TrialId, command: GroupCommand, supervisor: &Recipient<EngineInput>) {
+        match command {
             GroupCommand::Launch(Launch { generation, params, .. }) => {
                 // Those whose function has returned are held by nobody else.
                 self.running.retain(|_, flag| Arc::strong_count(flag) > 1);
@@ -121,7 +117,7 @@ impl TrialRunners for Functions {
                 // The threads live as long as this does.
                 let _ = self.jobs.send(job);
             }
-            GroupCommand::Stop { .. } => {
+            GroupCommand::Stop(_) => {
                 if let Some(flag) = self.running.remove(&trial) {
                     flag.store(true, Ordering::Release);
                 }
@@ -148,9 +144,10 @@ fn work(function: &Function, queue: &Mutex<Receiver<Trial>>) {
         }
         let result = panic::catch_unwind(AssertUnwindSafe(|| function(&mut trial)));
         let Trial { id, generation, .. } = trial;
-        let failed = |reason| Input::GroupFailed { trial: id, generation, reason, retry: false };
+        let failed =
+            |reason| Input::group(id, generation, GroupEvent::Failed { reason, cause: FailureCause::Trial });
         let input = match result {
-            Ok(Ok(metrics)) => Input::TrialFinished { trial: id, generation, metrics },
+            Ok(Ok(metrics)) => Input::group(id, generation, GroupEvent::Finished(metrics)),
             // The engine knows: it was its wish.
             Ok(Err(problem)) if problem.is::<Stopped>() => continue,
             Ok(Err(problem)) => failed(problem.to_string()),

@@ -1,15 +1,16 @@
-//! What actors say to each other.
+//! What actors send to each other.
 
 use std::sync::Arc;
 
-use actix::Message;
+use actix::{Message, Recipient};
 use tokio::sync::oneshot;
 
 use crate::{
-    goodput::BatchPlan,
-    ids::{SlotId, TrialId},
-    space::Params,
-    trials::engine::{AllocationSnapshot, Checkpoint, Input, JournalEntry},
+    ids::{Round, SlotId, TrialId},
+    trials::{
+        engine::{AllocatorRequest, GroupCommand, Input, JournalEntry, SuggestRequest},
+        group::{WorkerCommand, WorkerEvent},
+    },
 };
 
 /// Something for the engine.
@@ -32,39 +33,49 @@ impl From<Input> for EngineInput {
 #[rtype(result = "()")]
 pub(super) struct FactsAppended(pub(super) Arc<[JournalEntry]>);
 
-/// A question to the suggester.
+/// A question for the suggester.
 #[derive(Debug, Message)]
 #[rtype(result = "()")]
-pub(super) struct Ask {
-    pub(super) revision: u64,
-    pub(super) trial: TrialId,
-}
+pub(super) struct ForSuggester(pub(super) SuggestRequest);
 
-/// A question to the allocator.
+/// A question for the allocator.
 #[derive(Debug, Message)]
 #[rtype(result = "()")]
-pub(super) enum AllocatorRequest {
-    Fit { revision: u64, trial: TrialId },
-    Solve { revision: u64, question: Box<AllocationSnapshot> },
-}
+pub(super) struct ForAllocator(pub(super) AllocatorRequest);
 
 /// What a group is to do.
-#[derive(Debug, Clone, Message)]
+#[derive(Debug, Message)]
 #[rtype(result = "()")]
-pub(super) enum GroupCommand {
-    Launch(Launch),
-    Reshape { generation: u32, slots: Vec<SlotId>, batch: Option<BatchPlan> },
-    Retune { batch: BatchPlan },
-    Stop { keep: bool },
+pub(super) struct ForGroup(pub(super) GroupCommand);
+
+/// A command for the worker of a slot. Whoever sends one receives the events of the worker until it has left.
+#[derive(Debug, Message)]
+#[rtype(result = "()")]
+pub(super) struct ToWorker {
+    pub(super) slot: SlotId,
+    pub(super) from: WorkerOwner,
+    pub(super) command: WorkerCommand,
 }
 
-/// The start of a group.
+/// The group that a worker works for.
 #[derive(Debug, Clone)]
-pub(super) struct Launch {
+pub(super) struct WorkerOwner {
     pub(super) trial: TrialId,
-    pub(super) generation: u32,
-    pub(super) slots: Vec<SlotId>,
-    pub(super) params: Params,
-    pub(super) batch: Option<BatchPlan>,
-    pub(super) checkpoint: Option<Checkpoint>,
+    /// Where the rounds of the group begin: a trial may have several groups, one after the other.
+    pub(super) round: Round,
+    pub(super) events: Recipient<FromWorker>,
+}
+
+impl PartialEq for WorkerOwner {
+    fn eq(&self, other: &Self) -> bool {
+        (self.trial, self.round) == (other.trial, other.round)
+    }
+}
+
+/// What a worker has reported; none if it is gone.
+#[derive(Debug, Message)]
+#[rtype(result = "()")]
+pub(super) struct FromWorker {
+    pub(super) slot: SlotId,
+    pub(super) event: Option<WorkerEvent>,
 }

@@ -1,11 +1,11 @@
 use std::{
-    collections::{BTreeMap, VecDeque},
+    collections::VecDeque,
     fs::{File, OpenOptions},
     io,
     os::unix::process::ExitStatusExt,
     path::PathBuf,
     process,
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
     time::Duration,
 };
 
@@ -19,12 +19,15 @@ use tokio::{
 use super::{
     error::Error,
     exit::{ActorGuard, ExitSender, SessionExit},
-    message::EngineInput,
+    message::{EngineInput, FromWorker, ToWorker, WorkerOwner},
 };
 use crate::{
-    ids::{GpuType, NodeId, SlotId, TrialId},
-    trials::engine::Input,
-    wire::{Address, Command, Event, GatewayEvent, Secret, WorkerHandle, WorkerId},
+    ids::{GpuType, NodeId, SlotId},
+    trials::{
+        engine::Input,
+        group::{WorkerCommand, WorkerEvent},
+    },
+    wire::{Address, GatewayEvent, Secret, WorkerHandle, WorkerId},
 };
 
 /// A worker process that ends so often before it says anything will not do better the next time.
@@ -72,41 +75,6 @@ impl NodeSpec {
     }
 }
 
-/// Where the workers of all slots can be met by others.
-pub(super) type Directory = Arc<Mutex<BTreeMap<SlotId, String>>>;
-
-/// A command for the worker of a slot. Who tells a worker something hears from it until it has let go.
-#[derive(Debug, Message)]
-#[rtype(result = "()")]
-pub(super) struct Tell {
-    pub(super) slot: SlotId,
-    pub(super) from: Owner,
-    pub(super) command: Command,
-}
-
-/// The group that a worker works for.
-#[derive(Debug, Clone)]
-pub(super) struct Owner {
-    pub(super) trial: TrialId,
-    /// The first generation of the group: a trial may have several groups, one after the other.
-    pub(super) group: u64,
-    pub(super) hears: Recipient<Said>,
-}
-
-impl PartialEq for Owner {
-    fn eq(&self, other: &Self) -> bool {
-        (self.trial, self.group) == (other.trial, other.group)
-    }
-}
-
-/// What a worker has said; none if it is gone.
-#[derive(Debug, Message)]
-#[rtype(result = "()")]
-pub(super) struct Said {
-    pub(super) slot: SlotId,
-    pub(super) event: Option<Event>,
-}
-
 /// What the gateway has heard of a worker of this node.
 #[derive(Debug, Message)]
 #[rtype(result = "()")]
@@ -118,9 +86,8 @@ pub(super) struct NodeContext {
     pub(super) address: Address,
     pub(super) secret: Secret,
     pub(super) logs: PathBuf,
-    pub(super) directory: Directory,
     pub(super) supervisor: Recipient<EngineInput>,
-    pub(super) ending: ExitSender,
+    pub(super) exit: ExitSender,
 }
 
 /// The worker processes of one machine: starts them, starts them again, and carries words between them and the groups.
@@ -137,10 +104,10 @@ pub(super) struct Node {
 #[derive(Default)]
 struct SlotState {
     process: usize,
-    line: Option<(WorkerId, WorkerHandle)>,
-    owner: Option<Owner>,
+    worker: Option<(WorkerId, WorkerHandle)>,
+    owner: Option<WorkerOwner>,
     /// Commands of whoever comes next.
-    waiting: VecDeque<(Owner, Command)>,
+    waiting: VecDeque<(WorkerOwner, WorkerCommand)>,
 }
 
 /// A process, or the attempt to have one.
@@ -160,7 +127,7 @@ impl Node {
         });
         let slots = slots.collect();
         let processes = spec.processes.iter().map(|_| Running::default()).collect();
-        let guard = around.ending.guard("node");
+        let guard = around.exit.guard("node");
         Self { spec, around, slots, processes, has_joined: false, _guard: guard }
     }
 
@@ -215,7 +182,7 @@ impl Node {
             let said = super::command::tail(&self.log(process)).unwrap_or_default();
             let log = self.log(process);
             let reason = format!("{how}; it said, in {}:\n{said}", log.display());
-            self.around.ending.tell(SessionExit::Failed(Error::NoWorkers(reason)));
+            self.around.exit.tell(SessionExit::Failed(Error::NoWorkers(reason)));
         }
         let pause = PAUSE.saturating_mul(1 << failures.saturating_sub(2).min(8)).min(LONGEST_PAUSE);
         // The first end after a good time is an accident.
@@ -227,19 +194,18 @@ impl Node {
     fn lose(&mut self, place: usize, reason: &str) {
         let slot = self.slot(place);
         let slot_state = &mut self.slots[place];
-        if slot_state.line.take().is_none() {
+        if slot_state.worker.take().is_none() {
             return;
         }
-        let mut told: Vec<Owner> = slot_state.owner.take().into_iter().collect();
+        let mut owners: Vec<WorkerOwner> = slot_state.owner.take().into_iter().collect();
         for (owner, _) in slot_state.waiting.drain(..) {
-            if !told.contains(&owner) {
-                told.push(owner);
+            if !owners.contains(&owner) {
+                owners.push(owner);
             }
         }
-        self.directory().remove(&slot);
         // TrialRunners hear it first: what the engine decides must not find them unaware.
-        for owner in told {
-            owner.hears.do_send(Said { slot, event: None });
+        for owner in owners {
+            owner.events.do_send(FromWorker { slot, event: None });
         }
         if self.has_joined {
             let reason = reason.to_owned();
@@ -247,38 +213,33 @@ impl Node {
         }
     }
 
-    fn directory(&self) -> std::sync::MutexGuard<'_, BTreeMap<SlotId, String>> {
-        self.around.directory.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn joined(&mut self, place: usize, worker: WorkerId, line: WorkerHandle, store: String) {
+    fn joined(&mut self, place: usize, worker: WorkerId, handle: WorkerHandle) {
         self.lose(place, "another process has taken its slot");
         let slot = self.slot(place);
-        self.directory().insert(slot, store);
-        self.slots[place].line = Some((worker, line));
+        self.slots[place].worker = Some((worker, handle));
         let process = &mut self.processes[self.slots[place].process];
         (process.failures, process.faults) = (0, 0);
         if self.has_joined {
             self.around.supervisor.do_send(Input::WorkerJoined { slot }.into());
-        } else if self.slots.iter().all(|slot_state| slot_state.line.is_some()) {
+        } else if self.slots.iter().all(|slot_state| slot_state.worker.is_some()) {
             self.has_joined = true;
             let NodeSpec { node, gpu_type, group, .. } = &self.spec;
             let (node, gpu_type, group, slots) = (*node, gpu_type.clone(), *group, self.spec.slots());
-            self.around.supervisor.do_send(Input::NodeJoined { node, gpu_type, group, slots }.into());
+            self.around.supervisor.do_send(Input::NodeJoined { node, gpu_type, island: group, slots }.into());
         }
     }
 
-    fn said(&mut self, place: usize, event: Event) {
+    fn on_event(&mut self, place: usize, event: WorkerEvent) {
         let slot = self.slot(place);
         let slot_state = &mut self.slots[place];
-        tracing::trace!(%slot, ?event, "a worker has said");
-        let has_let_go = matches!(event, Event::Released { .. } | Event::Failed { .. });
+        tracing::trace!(%slot, ?event, "event of a worker");
+        let has_left = matches!(event, WorkerEvent::Released { .. } | WorkerEvent::Failed { .. });
         let Some(owner) = &slot_state.owner else { return };
-        if event.trial() != owner.trial.0 {
+        if event.trial() != owner.trial {
             return;
         }
-        owner.hears.do_send(Said { slot, event: Some(event) });
-        if has_let_go {
+        owner.events.do_send(FromWorker { slot, event: Some(event) });
+        if has_left {
             slot_state.owner = None;
             slot_state.serve_next();
         }
@@ -286,14 +247,16 @@ impl Node {
 
     /// The slot of a connection.
     fn place(&self, worker: WorkerId) -> Option<usize> {
-        self.slots.iter().position(|slot_state| slot_state.line.as_ref().is_some_and(|(of, _)| *of == worker))
+        self.slots
+            .iter()
+            .position(|slot_state| slot_state.worker.as_ref().is_some_and(|(of, _)| *of == worker))
     }
 }
 
 impl SlotState {
-    fn tell(&self, command: Command) {
-        if let Some((_, line)) = &self.line {
-            line.tell(command);
+    fn tell(&self, command: WorkerCommand) {
+        if let Some((_, worker)) = &self.worker {
+            worker.send(command);
         }
     }
 
@@ -342,17 +305,17 @@ impl Actor for Node {
 impl Handler<FromGateway> for Node {
     type Result = ();
 
-    fn handle(&mut self, FromGateway(heard): FromGateway, _: &mut Context<Self>) {
-        match heard {
-            GatewayEvent::Joined { worker, hello, line } => {
-                let place = hello.slot as usize;
+    fn handle(&mut self, FromGateway(event): FromGateway, _: &mut Context<Self>) {
+        match event {
+            GatewayEvent::Joined { worker, hello, handle } => {
+                let place = hello.slot.index as usize;
                 if place < self.slots.len() {
-                    self.joined(place, worker, line, hello.store);
+                    self.joined(place, worker, handle);
                 }
             }
             GatewayEvent::Event { worker, event } => {
                 if let Some(place) = self.place(worker) {
-                    self.said(place, event);
+                    self.on_event(place, event);
                 }
             }
             GatewayEvent::Lost { worker } => {
@@ -370,21 +333,24 @@ impl Handler<FromGateway> for Node {
     }
 }
 
-impl Handler<Tell> for Node {
+impl Handler<ToWorker> for Node {
     type Result = ();
 
-    fn handle(&mut self, Tell { slot, from, command }: Tell, _: &mut Context<Self>) {
+    fn handle(&mut self, ToWorker { slot, from, command }: ToWorker, _: &mut Context<Self>) {
         let Some(slot_state) =
-            self.slots.get_mut(slot.index as usize).filter(|slot_state| slot_state.line.is_some())
+            self.slots.get_mut(slot.index as usize).filter(|slot_state| slot_state.worker.is_some())
         else {
-            from.hears.do_send(Said { slot, event: None });
+            // Whoever had the worker knows of its loss already: a second word of it might come after the next worker has joined.
+            if matches!(command, WorkerCommand::Prepare(_)) {
+                from.events.do_send(FromWorker { slot, event: None });
+            }
             return;
         };
         tracing::trace!(%slot, trial = %from.trial, ?command, is_free = slot_state.owner.is_none(), "to a worker");
         match &slot_state.owner {
             Some(owner) if *owner != from => slot_state.waiting.push_back((from, command)),
             Some(_) => slot_state.tell(command),
-            None if matches!(command, Command::Prepare(_)) => {
+            None if matches!(command, WorkerCommand::Prepare(_)) => {
                 slot_state.owner = Some(from);
                 slot_state.tell(command);
             }

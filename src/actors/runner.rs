@@ -14,8 +14,9 @@ use super::{
     session::{self, SharedWatch, TrialBackend, Workers},
 };
 use crate::{
-    ids::{GpuType, NodeId},
-    space::{ClusterSpec, Program, Study},
+    alloc::{ClusterSpec, NodeSet},
+    ids::NodeId,
+    space::{Program, Study},
     store::Memory,
     trials::{
         Search,
@@ -121,13 +122,17 @@ impl Runner {
     /// Trains the trainable that the study file names, on slots of this machine: this program is started again for each of
     /// them, so the first thing that it does must be [`serve_if_worker`](crate::worker::serve_if_worker).
     #[cfg(feature = "torch")]
-    pub fn run_trainable(self, gpu_type: &GpuType, slots: &[crate::worker::Slot]) -> Result<Finished, Error> {
+    pub fn run_trainable(
+        self,
+        gpu_type: &crate::ids::GpuType,
+        slots: &[crate::worker::Slot],
+    ) -> Result<Finished, Error> {
         let process = |(number, place): (usize, &crate::worker::Slot)| {
             let (place, arguments) = (*place, self.worker_arguments.clone());
             let start = move |address: &Address, secret: &Secret| {
-                let (node, slot) = (0, number as u32);
+                let slot = crate::ids::SlotId { node: NodeId(0), index: number as u32 };
                 let arguments = &arguments[..];
-                let launch = crate::worker::Launch { address, secret, node, slot, place, arguments };
+                let launch = crate::worker::Launch { address, secret, slot, place, arguments };
                 crate::worker::launch(&launch).map_err(|error| error.to_string())
             };
             ProcessSpec { slots: 1, start: Arc::new(start) }
@@ -148,10 +153,9 @@ impl Runner {
         };
         crate::emulate::check(trainable, cluster)?;
         let mut nodes = Vec::new();
-        for group in &cluster.groups {
-            let gpu_type = GpuType::new(&group.gpu_type)?;
-            for _ in 0..group.nodes {
-                let (number, slots, name) = (nodes.len() as u32, group.gpus, gpu_type.clone());
+        for NodeSet { nodes: count, gpus, gpu_type } in &cluster.node_sets {
+            for _ in 0..*count {
+                let (number, slots, name) = (nodes.len() as u32, *gpus, gpu_type.clone());
                 let arguments = self.worker_arguments.clone();
                 let start = move |address: &Address, secret: &Secret| {
                     let launch = crate::emulate::NodeLaunch {

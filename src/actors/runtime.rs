@@ -48,7 +48,7 @@ pub(super) enum Runtime {
 impl Runtime {
     pub(super) fn local(slots: u32) -> Result<Self, Error> {
         let gpu_type = GpuType::new("cpu")?;
-        Ok(Self::Local(Input::NodeJoined { node: NodeId(0), gpu_type, group: 0, slots }))
+        Ok(Self::Local(Input::NodeJoined { node: NodeId(0), gpu_type, island: 0, slots }))
     }
 
     pub(super) fn workers(
@@ -56,7 +56,7 @@ impl Runtime {
         workers: &Workers,
         folder: &Path,
         supervisor: &Recipient<EngineInput>,
-        ending: &ExitSender,
+        exit: &ExitSender,
     ) -> Result<(Elastic, Self), Error> {
         let slots: u32 = workers.nodes.iter().map(NodeSpec::slots).sum();
         let wanted = study.trial.min_gpus;
@@ -71,24 +71,22 @@ impl Runtime {
             address: gateway.address().clone(),
             secret,
             logs: Folder::new(&folder).logs(),
-            directory: Arc::default(),
             supervisor: supervisor.clone(),
-            ending: ending.clone(),
+            exit: exit.clone(),
         };
         let nodes: BTreeMap<NodeId, Addr<Node>> = workers
             .nodes
             .iter()
             .map(|spec| (spec.node, Node::new(spec.clone(), around.clone()).start()))
             .collect();
-        let tell = nodes.iter().map(|(node, address)| (*node, address.clone().recipient())).collect();
-        let world =
-            ClusterHandles { nodes: Arc::new(tell), directory: around.directory, ending: ending.clone() };
+        let to_workers = nodes.iter().map(|(node, address)| (*node, address.clone().recipient())).collect();
+        let cluster = ClusterHandles { nodes: Arc::new(to_workers), exit: exit.clone() };
         let elastic = Elastic {
             study: study.clone(),
             trainable: workers.trainable.clone(),
             folder,
             report_every_s: REPORT_EVERY_S.max(REPORT_EVERY_REAL_S / workers.time_scale),
-            world,
+            cluster,
             arbiter: System::current().arbiter().clone(),
             groups: BTreeMap::new(),
         };
@@ -104,13 +102,13 @@ async fn route(mut heard: Receiver<GatewayEvent>, nodes: BTreeMap<NodeId, Addr<N
     while let Some(heard) = heard.recv().await {
         let node = match &heard {
             GatewayEvent::Joined { worker, hello, .. } => {
-                homes.insert(*worker, NodeId(hello.node));
-                Some(NodeId(hello.node))
+                homes.insert(*worker, hello.slot.node);
+                Some(hello.slot.node)
             }
             GatewayEvent::Event { worker, .. } => homes.get(worker).copied(),
             GatewayEvent::Lost { worker } => homes.remove(worker),
             GatewayEvent::Refused { slot, reason } => {
-                tracing::warn!(slot, reason, "a worker was refused");
+                tracing::warn!(?slot, reason, "a worker was refused");
                 None
             }
         };

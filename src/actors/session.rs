@@ -1,4 +1,4 @@
-//! One life of the actors, from the journal to an ending, and what comes after it.
+//! One life of the actors, from the journal to an exit, and what comes after it.
 
 use std::{
     path::{Path, PathBuf},
@@ -26,9 +26,7 @@ use crate::{
     store::{self, Journal, Memory, Reader, Store},
     trials::{
         Search,
-        engine::{
-            self, Engine, FitService, Input, JournalEntry, Outcome, SolveService, SuggestService, TrialKind,
-        },
+        engine::{Engine, Input, JournalEntry, Outcome, Services, TrialKind},
     },
 };
 
@@ -116,13 +114,12 @@ impl Head {
         if let (Some(folder), false) = (&self.folder, entries.is_empty()) {
             same_study(&self.study, &Reader::open(folder)?.study()?)?;
         }
-        let (engine, suggesting, fitting) = replay(&self.study, self.work.kind(), &entries)?;
-        let solving = SolveService::new(&self.study).map_err(engine::Error::from)?;
+        let (engine, Services { suggest, allocate }) = replay(&self.study, self.work.kind(), &entries)?;
         if let Some(folder) = &self.folder {
             store::Folder::new(folder).write_study(&self.study.to_yaml())?;
         }
-        let (tell, mut endings) = mpsc::unbounded_channel();
-        let ending = ExitSender::new(tell);
+        let (tell, mut exits) = mpsc::unbounded_channel();
+        let exit = ExitSender::new(tell);
         let clock = Clock::after(engine.state().at_s, self.work.time_scale());
         let watch = self.watch.clone().map(|watch| -> Watch {
             Box::new(move |engine, entries| {
@@ -131,39 +128,40 @@ impl Head {
         });
         let (head, first, second) = (Arbiter::new(), Arbiter::new(), Arbiter::new());
         let supervisor = {
-            let ending = ending.clone();
+            let exit = exit.clone();
             Supervisor::start_in_arbiter(&head.handle(), move |_| {
-                Supervisor::new(engine, journal, clock, watch, &ending)
+                Supervisor::new(engine, journal, clock, watch, &exit)
             })
         };
         let happened = supervisor.clone().recipient();
         let suggester = {
-            let (supervisor, ending) = (happened.clone(), ending.clone());
-            Suggester::start_in_arbiter(&first.handle(), move |_| {
-                Suggester::new(suggesting, supervisor, &ending)
-            })
+            let (supervisor, exit) = (happened.clone(), exit.clone());
+            Suggester::start_in_arbiter(&first.handle(), move |_| Suggester::new(suggest, supervisor, &exit))
         };
         let allocator = {
-            let (supervisor, ending) = (happened.clone(), ending.clone());
+            let (supervisor, exit) = (happened.clone(), exit.clone());
             Allocator::start_in_arbiter(&second.handle(), move |_| {
-                Allocator::new(fitting, solving, supervisor, &ending)
+                Allocator::new(allocate, supervisor, &exit)
             })
         };
-        let learn = vec![suggester.clone().recipient(), allocator.clone().recipient()];
-        let services =
-            ServiceAddresses { ask: suggester.clone().recipient(), consider: allocator.recipient(), learn };
-        let (groups, stage) = self.open(&happened, &ending)?;
+        let facts = vec![suggester.clone().recipient(), allocator.clone().recipient()];
+        let services = ServiceAddresses {
+            suggester: suggester.clone().recipient(),
+            allocator: allocator.recipient(),
+            facts,
+        };
+        let (groups, stage) = self.open(&happened, &exit)?;
         supervisor.do_send(Begin { services, groups });
         if let Runtime::Local(joined) = &stage {
             supervisor.do_send(EngineInput::from(joined.clone()));
         }
-        let ended = self.wait(&supervisor, &mut endings).await;
+        let ended = self.wait(&supervisor, &mut exits).await;
         let search = match ended {
             // All facts are on their way to the suggester by then.
             SessionExit::Finished(_) => suggester.send(TakeSearch).await.ok().flatten(),
             SessionExit::Failed(_) | SessionExit::Died(_) => None,
         };
-        ending.close();
+        exit.close();
         drop(stage);
         for arbiter in [head, first, second] {
             arbiter.stop();
@@ -177,7 +175,7 @@ impl Head {
     fn open(
         &self,
         supervisor: &Recipient<EngineInput>,
-        ending: &ExitSender,
+        exit: &ExitSender,
     ) -> Result<(Box<dyn TrialRunners>, Runtime), Error> {
         let folder = || self.folder.clone().ok_or(Error::NoFolder);
         Ok(match &self.work {
@@ -188,8 +186,7 @@ impl Head {
                 (Box::new(Commands::new(words, &folder()?, *gpus)?), Runtime::local(*slots)?)
             }
             TrialBackend::Workers(workers) => {
-                let (elastic, stage) =
-                    Runtime::workers(&self.study, workers, &folder()?, supervisor, ending)?;
+                let (elastic, stage) = Runtime::workers(&self.study, workers, &folder()?, supervisor, exit)?;
                 (Box::new(elastic), stage)
             }
         })
@@ -198,7 +195,7 @@ impl Head {
     async fn wait(
         &mut self,
         supervisor: &Addr<Supervisor>,
-        endings: &mut mpsc::UnboundedReceiver<SessionExit>,
+        exits: &mut mpsc::UnboundedReceiver<SessionExit>,
     ) -> SessionExit {
         let mut asked = false;
         loop {
@@ -207,9 +204,9 @@ impl Head {
                 supervisor.do_send(EngineInput::from(Input::StopRequested));
             }
             tokio::select! {
-                ending = endings.recv() => {
+                exit = exits.recv() => {
                     // Senders live as long as this does.
-                    if let Some(ending) = ending { return ending }
+                    if let Some(exit) = exit { return exit }
                 }
                 Ok(()) = self.stop.changed(), if !asked => {}
             }
@@ -238,19 +235,13 @@ fn same_study(study: &Study, before: &Study) -> Result<(), Error> {
 }
 
 /// What follows from the facts so far.
-fn replay(
-    study: &Study,
-    kind: TrialKind,
-    entries: &[JournalEntry],
-) -> Result<(Engine, SuggestService, FitService), Error> {
-    let mut engine = Engine::new(study, kind)?;
-    let (mut suggesting, mut fitting) = (SuggestService::new(study)?, FitService::new(study));
+fn replay(study: &Study, kind: TrialKind, entries: &[JournalEntry]) -> Result<(Engine, Services), Error> {
+    let (mut engine, mut services) = (Engine::new(study, kind)?, Services::new(study)?);
     for entry in entries {
         engine.apply(entry)?;
-        suggesting.apply(entry)?;
-        fitting.apply(entry)?;
+        services.apply(entry)?;
     }
-    Ok((engine, suggesting, fitting))
+    Ok((engine, services))
 }
 
 /// Facts that outlive the actors, but not the program.

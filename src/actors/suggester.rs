@@ -2,30 +2,27 @@ use actix::{Actor, Context, Handler, Message, Recipient};
 
 use super::{
     exit::{ActorGuard, ExitSender, SessionExit},
-    message::{Ask, EngineInput, FactsAppended},
+    message::{EngineInput, FactsAppended, ForSuggester},
 };
-use crate::trials::{
-    Search,
-    engine::{Input, SuggestService},
-};
+use crate::trials::{Search, engine::SuggestService};
 
 /// Chooses what trials try. It has a thread of its own.
 pub(super) struct Suggester {
     /// None once its results were taken.
-    suggesting: Option<SuggestService>,
+    service: Option<SuggestService>,
     supervisor: Recipient<EngineInput>,
-    ending: ExitSender,
+    exit: ExitSender,
     _guard: ActorGuard,
 }
 
 impl Suggester {
     pub(super) fn new(
-        suggesting: SuggestService,
+        service: SuggestService,
         supervisor: Recipient<EngineInput>,
-        ending: &ExitSender,
+        exit: &ExitSender,
     ) -> Self {
-        let guard = ending.guard("suggester");
-        Self { suggesting: Some(suggesting), supervisor, ending: ending.clone(), _guard: guard }
+        let guard = exit.guard("suggester");
+        Self { service: Some(service), supervisor, exit: exit.clone(), _guard: guard }
     }
 }
 
@@ -37,22 +34,21 @@ impl Handler<FactsAppended> for Suggester {
     type Result = ();
 
     fn handle(&mut self, FactsAppended(entries): FactsAppended, _: &mut Context<Self>) {
-        let Some(suggesting) = &mut self.suggesting else { return };
+        let Some(service) = &mut self.service else { return };
         for entry in &*entries {
-            if let Err(error) = suggesting.apply(entry) {
-                self.ending.tell(SessionExit::Failed(error.into()));
+            if let Err(error) = service.apply(entry) {
+                self.exit.tell(SessionExit::Failed(error.into()));
             }
         }
     }
 }
 
-impl Handler<Ask> for Suggester {
+impl Handler<ForSuggester> for Suggester {
     type Result = ();
 
-    fn handle(&mut self, Ask { revision, trial }: Ask, _: &mut Context<Self>) {
-        let Some(suggesting) = &mut self.suggesting else { return };
-        let answer = suggesting.ask(trial);
-        self.supervisor.do_send(Input::Suggested { revision, answer }.into());
+    fn handle(&mut self, ForSuggester(request): ForSuggester, _: &mut Context<Self>) {
+        let Some(service) = &mut self.service else { return };
+        self.supervisor.do_send(service.answer(request).into());
     }
 }
 
@@ -65,6 +61,6 @@ impl Handler<TakeSearch> for Suggester {
     type Result = Option<Search>;
 
     fn handle(&mut self, _: TakeSearch, _: &mut Context<Self>) -> Option<Search> {
-        self.suggesting.take().map(SuggestService::into_search)
+        self.service.take().map(SuggestService::into_search)
     }
 }

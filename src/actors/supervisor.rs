@@ -5,18 +5,21 @@ use actix::{Actor, AsyncContext, Context, Handler, Recipient, SpawnHandle};
 use super::{
     clock::Clock,
     exit::{ActorGuard, ExitSender, SessionExit},
-    message::{AllocatorRequest, Ask, EngineInput, FactsAppended, GroupCommand, Launch},
+    message::{EngineInput, FactsAppended, ForAllocator, ForSuggester},
 };
 use crate::{
     ids::TrialId,
     store::Journal,
-    trials::engine::{Command, Engine, Fact, Input, JournalEntry, Step},
+    trials::{
+        engine::{Command, Engine, Fact, GroupCommand, Input, JournalEntry, Step},
+        group::FinalState,
+    },
 };
 
 /// Those who run trials.
 pub(super) trait TrialRunners: Send {
-    /// Carries out an order for a trial.
-    fn order(&mut self, trial: TrialId, order: GroupCommand, supervisor: &Recipient<EngineInput>);
+    /// Carries out a command for a trial.
+    fn command(&mut self, trial: TrialId, command: GroupCommand, supervisor: &Recipient<EngineInput>);
 }
 
 /// Sees every step of a study.
@@ -24,9 +27,9 @@ pub(super) type Watch = Box<dyn FnMut(&Engine, &[JournalEntry]) + Send>;
 
 /// Who answers what the engine asks.
 pub(super) struct ServiceAddresses {
-    pub(super) ask: Recipient<Ask>,
-    pub(super) consider: Recipient<AllocatorRequest>,
-    pub(super) learn: Vec<Recipient<FactsAppended>>,
+    pub(super) suggester: Recipient<ForSuggester>,
+    pub(super) allocator: Recipient<ForAllocator>,
+    pub(super) facts: Vec<Recipient<FactsAppended>>,
 }
 
 /// Owns the engine and the journal. Everything that happens comes here, and everything that is to be done comes from here.
@@ -37,7 +40,7 @@ pub(super) struct Supervisor {
     journal: Box<dyn Journal + Send>,
     clock: Clock,
     watch: Option<Watch>,
-    ending: ExitSender,
+    exit: ExitSender,
     /// Who carries out what; they know the supervisor, so they come after it.
     staff: Option<(ServiceAddresses, Box<dyn TrialRunners>)>,
     alarm: Option<SpawnHandle>,
@@ -51,11 +54,11 @@ impl Supervisor {
         journal: Box<dyn Journal + Send>,
         clock: Clock,
         watch: Option<Watch>,
-        ending: &ExitSender,
+        exit: &ExitSender,
     ) -> Self {
-        let guard = ending.guard("supervisor");
-        let (ending, staff, alarm) = (ending.clone(), None, None);
-        Self { _guard: guard, engine, journal, clock, watch, ending, staff, alarm, is_deaf: false }
+        let guard = exit.guard("supervisor");
+        let (exit, staff, alarm) = (exit.clone(), None, None);
+        Self { _guard: guard, engine, journal, clock, watch, exit, staff, alarm, is_deaf: false }
     }
 
     fn take(&mut self, input: Input, context: &mut Context<Self>) {
@@ -66,7 +69,7 @@ impl Supervisor {
         let Step { facts, commands } = self.engine.handle(input, self.clock.now_s());
         if let Err(error) = self.journal.append(&facts) {
             self.is_deaf = true;
-            self.ending.tell(SessionExit::Failed(error.into()));
+            self.exit.tell(SessionExit::Failed(error.into()));
             return;
         }
         if let Some(watch) = &mut self.watch {
@@ -89,11 +92,15 @@ impl Supervisor {
                 fact => tracing::info!(at_s, ?fact),
             }
             if let Some(trial) = without_group(fact) {
-                groups.order(trial, GroupCommand::Stop { keep: false }, &context.address().recipient());
+                groups.command(
+                    trial,
+                    GroupCommand::Stop(FinalState::Discarded),
+                    &context.address().recipient(),
+                );
             }
         }
         let facts: Arc<[JournalEntry]> = facts.into();
-        for adviser in &services.learn {
+        for adviser in &services.facts {
             adviser.do_send(FactsAppended(facts.clone()));
         }
     }
@@ -101,26 +108,12 @@ impl Supervisor {
     fn carry_out(&mut self, command: Command, context: &mut Context<Self>) {
         let supervisor = context.address().recipient();
         let Some((services, groups)) = &mut self.staff else { return };
-        let mut order = |trial, order| groups.order(trial, order, &supervisor);
         match command {
-            Command::Ask { revision, trial } => services.ask.do_send(Ask { revision, trial }),
-            Command::Fit { revision, trial } => {
-                services.consider.do_send(AllocatorRequest::Fit { revision, trial });
-            }
-            Command::Solve { revision, question } => {
-                services.consider.do_send(AllocatorRequest::Solve { revision, question });
-            }
-            Command::Launch { trial, generation, slots, params, batch, checkpoint } => {
-                let launch = Launch { trial, generation, slots, params, batch, checkpoint };
-                order(trial, GroupCommand::Launch(launch));
-            }
-            Command::Reshape { trial, generation, slots, batch, .. } => {
-                order(trial, GroupCommand::Reshape { generation, slots, batch });
-            }
-            Command::Retune { trial, batch, .. } => order(trial, GroupCommand::Retune { batch }),
-            Command::Stop { trial, keep, .. } => order(trial, GroupCommand::Stop { keep }),
+            Command::Suggest(request) => services.suggester.do_send(ForSuggester(request)),
+            Command::Allocate(request) => services.allocator.do_send(ForAllocator(request)),
+            Command::Group { trial, command } => groups.command(trial, command, &supervisor),
             Command::WakeAt { at_s } => self.wake_at(at_s, context),
-            Command::Finished(outcome) => self.ending.tell(SessionExit::Finished(outcome)),
+            Command::Finished(outcome) => self.exit.tell(SessionExit::Finished(outcome)),
         }
     }
 

@@ -1,4 +1,4 @@
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, fmt, path::Path};
 
 use super::Error;
 use crate::ids::{GpuType, NodeId};
@@ -10,13 +10,80 @@ pub struct Node {
     pub gpu_type: GpuType,
     /// How many of its GPUs can be used now.
     pub gpus: u32,
-    /// The network island it belongs to, such as a rack or a Slurm partition. A trial never spans two groups.
-    pub group: u32,
+    /// The network island it belongs to, such as a rack or a Slurm partition. A trial never spans two islands.
+    pub island: u32,
 }
 
 impl Node {
     /// A node has at most this many GPUs.
     pub const GPUS_MAX: u32 = 1024;
+}
+
+/// Nodes of one kind: a term of a [`ClusterSpec`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NodeSet {
+    /// How many there are.
+    pub nodes: u32,
+    /// GPUs on each.
+    pub gpus: u32,
+    /// The type of the GPUs.
+    pub gpu_type: GpuType,
+}
+
+impl NodeSet {
+    /// The largest number of nodes.
+    pub const NODES_MAX: u32 = 65_536;
+
+    fn parse(text: &str) -> Option<Self> {
+        let mut parts = text.splitn(3, 'x');
+        let mut count = |max: u32| {
+            let number = parts.next()?.trim().parse::<u32>().ok()?;
+            (1..=max).contains(&number).then_some(number)
+        };
+        let (nodes, gpus) = (count(Self::NODES_MAX)?, count(Node::GPUS_MAX)?);
+        Some(Self { nodes, gpus, gpu_type: GpuType::new(parts.next()?).ok()? })
+    }
+}
+
+/// The machines of a cluster as users describe them: `NODESxGPUSxTYPE` terms with commas between, such as `16x4xt4` or
+/// `2x8xa100,4x4xt4`.
+///
+/// ```
+/// use pollux_tune::alloc::ClusterSpec;
+/// assert_eq!(ClusterSpec::parse("2x8xA100, 4x4xt4")?.to_string(), "2x8xa100,4x4xt4");
+/// assert!(ClusterSpec::parse("8xa100").unwrap_err().to_string().contains("NODESxGPUSxTYPE"));
+/// # Ok::<(), pollux_tune::alloc::Error>(())
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ClusterSpec {
+    /// In the order of their numbers.
+    pub node_sets: Vec<NodeSet>,
+}
+
+impl ClusterSpec {
+    /// Reads the terms.
+    pub fn parse(text: &str) -> Result<Self, Error> {
+        let term = |term: &str| {
+            NodeSet::parse(term.trim()).ok_or_else(|| Error::BadCluster { text: term.trim().to_owned() })
+        };
+        Ok(Self { node_sets: text.split(',').map(term).collect::<Result<_, _>>()? })
+    }
+
+    /// Whether a text is the name of a file with a cluster, rather than a cluster.
+    #[must_use]
+    pub fn names_file(text: &str) -> bool {
+        Path::new(text).extension().is_some_and(|end| end == "yaml" || end == "yml")
+    }
+}
+
+impl fmt::Display for ClusterSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (place, NodeSet { nodes, gpus, gpu_type }) in self.node_sets.iter().enumerate() {
+            let comma = if place > 0 { "," } else { "" };
+            write!(f, "{comma}{nodes}x{gpus}x{gpu_type}")?;
+        }
+        Ok(())
+    }
 }
 
 /// The machines that trials can be placed on. Nodes and GPUs may come and go between two questions.
@@ -35,34 +102,15 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// A cluster that is read from text has at most this many nodes in a term.
-    pub const NODES_MAX: u32 = 65_536;
-
     /// A cluster without nodes.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Reads `NODESxGPUSxTYPE` terms with commas between, such as `16x4xt4` or `2x8xa100,4x4xt4`.
-    /// Nodes are numbered from 0 in that order, all in one group.
+    /// Reads a [`ClusterSpec`]. Nodes are numbered from 0 in its order, all in one island.
     pub fn parse(text: &str) -> Result<Self, Error> {
-        let mut cluster = Self::new();
-        for term in text.split(',') {
-            let bad = || Error::BadCluster { text: term.trim().to_owned() };
-            let mut parts = term.trim().splitn(3, 'x');
-            let mut count = |most: u32| {
-                let number = parts.next().and_then(|part| part.trim().parse::<u32>().ok());
-                number.filter(|number| (1..=most).contains(number)).ok_or_else(bad)
-            };
-            let (nodes, gpus) = (count(Self::NODES_MAX)?, count(Node::GPUS_MAX)?);
-            let gpu_type = parts.next().and_then(|name| GpuType::new(name).ok()).ok_or_else(bad)?;
-            for _ in 0..nodes {
-                let id = NodeId(cluster.nodes.len() as u32);
-                cluster.add(id, Node { gpu_type: gpu_type.clone(), gpus, group: 0 })?;
-            }
-        }
-        Ok(cluster)
+        Ok(ClusterSpec::parse(text)?.into())
     }
 
     /// Adds a node under a number that is not taken.
@@ -116,16 +164,26 @@ impl Cluster {
         self.nodes.values().map(|node| node.gpus).fold(0, u32::saturating_add)
     }
 
-    /// For each GPU type, the GPUs of its largest node, and how many of its GPUs a trial could have that may have `most`:
+    /// For each GPU type, the GPUs of its largest node, and how many of its GPUs a trial could have that may have `max_gpus`:
     /// what [`GoodputModel::table`](crate::goodput::GoodputModel::table) takes.
-    pub fn room(&self, most: u32) -> impl Iterator<Item = (GpuType, u32, u32)> + use<> {
+    pub fn room(&self, max_gpus: u32) -> impl Iterator<Item = (GpuType, u32, u32)> + use<> {
         let mut by_type: BTreeMap<GpuType, (u32, u32)> = BTreeMap::new();
         for node in self.nodes.values() {
             let (largest, total) = by_type.entry(node.gpu_type.clone()).or_default();
             *largest = node.gpus.max(*largest);
             *total = total.saturating_add(node.gpus);
         }
-        by_type.into_iter().map(move |(gpu_type, (largest, total))| (gpu_type, largest, total.min(most)))
+        by_type.into_iter().map(move |(gpu_type, (largest, total))| (gpu_type, largest, total.min(max_gpus)))
+    }
+}
+
+impl From<ClusterSpec> for Cluster {
+    fn from(spec: ClusterSpec) -> Self {
+        let sets = spec.node_sets.into_iter();
+        let nodes = sets.flat_map(|NodeSet { nodes, gpus, gpu_type }| {
+            std::iter::repeat_n(Node { gpu_type, gpus, island: 0 }, nodes as usize)
+        });
+        Self { nodes: (0..).map(NodeId).zip(nodes).collect() }
     }
 }
 

@@ -7,21 +7,21 @@ impl Problem {
     /// The same question, with weights and p such that policies that maximise FITNESS aim at a low mean completion time
     /// instead of equal speedups.
     ///
-    /// Whoever is done first should have most: among trials whose speed grows as `k^a`, the mean completion time is least
+    /// The trial that is done first should have most: among trials whose speed grows as `k^a`, the mean completion time is minimal
     /// if the i-th longest of m trials gets the share `(i/m)^b - ((i-1)/m)^b` of the GPUs, with `b = 1 / (1 - a)` (heSRPT,
     /// Berg, Vesilo and Harchol-Balter 2020). That is what maximises the sum of `w_i k_i^a` with weights `w_i` equal to the
     /// share to the power of `1 - a`; real trials bring their own speedups instead of `k_i^a`. Weights that trials
     /// have already are kept as factors.
     ///
-    /// Trials are sorted by [`remaining_examples`](super::TrialRequest::remaining_examples) over the goodput of their fair
-    /// share; where the former is 0, as long as nothing is known, they count as shortest.
+    /// Trials are sorted by [`remaining`](super::TrialRequest::remaining) over the goodput of their fair
+    /// share; where the former is unknown, they count as shortest.
     ///
     /// ```
-    /// use pollux_tune::{alloc::*, goodput::*};
+    /// use pollux_tune::{alloc::*, goodput::*, ids::*};
     /// use rand::SeedableRng;
     /// let curve = Curve::build(8, 8, |shape| f64::from(shape.gpus()).sqrt())?;
     /// let table = GoodputTable::from([(GpuType::new("t4")?, curve)]);
-    /// let trial = |id, left| TrialRequest { remaining_examples: left, ..TrialRequest::new(TrialId(id), table.clone()) };
+    /// let trial = |id, left| TrialRequest { remaining: RemainingWork::Examples(left), ..TrialRequest::new(TrialId(id), table.clone()) };
     /// let problem = Problem::new(Cluster::parse("1x8xt4")?, vec![trial(0, 1e6), trial(1, 1e4)]);
     /// let rng = &mut rand_chacha::ChaCha8Rng::seed_from_u64(0);
     /// let plan = GoodputPolicy::default().allocate(&problem.clone().aim_at_completion()?, rng)?;
@@ -32,8 +32,8 @@ impl Problem {
         let instance = Instance::new(&self)?;
         let left_s = |trial: usize| {
             let data = &instance.trials[trial];
-            let known = data.fair_goodput > 0.0 && data.remaining_examples > 0.0;
-            if known { data.remaining_examples / data.fair_goodput } else { 0.0 }
+            let known = data.fair_goodput > 0.0 && data.remaining > 0.0;
+            if known { data.remaining / data.fair_goodput } else { 0.0 }
         };
         let mut longest_first: Vec<usize> = (0..self.trials.len()).collect();
         longest_first.sort_by(|&a, &b| left_s(b).total_cmp(&left_s(a)));
@@ -53,13 +53,14 @@ impl Problem {
 #[cfg(test)]
 mod tests {
     use crate::alloc::{
-        TrialRequest,
-        placement::tests::{problem, trial},
+        RemainingWork, TrialRequest,
+        policy::placement::tests::{problem, trial},
     };
 
     #[test]
     fn weights_follow_the_rank_of_the_time_left() {
-        let left = |id, remaining_examples| TrialRequest { remaining_examples, ..trial(id, 1) };
+        let left =
+            |id, examples| TrialRequest { remaining: RemainingWork::Examples(examples), ..trial(id, 1) };
         let heavy = TrialRequest { weight: 2.0, ..left(2, 500.0) };
         let question =
             problem("1x4xt4", vec![left(0, 1e9), left(1, 0.0), heavy]).aim_at_completion().unwrap();

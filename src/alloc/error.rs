@@ -23,6 +23,9 @@ pub enum Error {
     /// Two trials carry the same number.
     #[error("trial {0} appears twice")]
     DuplicateTrial(TrialId),
+    /// What is left of the trials of a problem cannot be compared.
+    #[error("trial {0}: its remaining work has another unit than that of the trials before it")]
+    MixedUnits(TrialId),
     /// Two nodes carry the same number.
     #[error("node {0} appears twice")]
     DuplicateNode(NodeId),
@@ -34,7 +37,7 @@ pub enum Error {
     BadLimits {
         /// The trial.
         trial: TrialId,
-        /// Its least number of GPUs.
+        /// Its smallest number of GPUs.
         min: u32,
         /// Its largest number of GPUs.
         max: u32,

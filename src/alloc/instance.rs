@@ -37,7 +37,7 @@ pub(crate) struct NodeSlot {
     pub(crate) gpus: u32,
 }
 
-/// Nodes that one trial may span: one GPU type, one group.
+/// Nodes that one trial may span: one GPU type, one island.
 pub(crate) struct Pool {
     pub(crate) gpu_type: GpuType,
     pub(crate) nodes: Vec<usize>,
@@ -59,7 +59,8 @@ pub(crate) struct TrialData {
     pub(crate) fair_goodput: f64,
     pub(crate) attained_gpu_s: f64,
     pub(crate) requested_gpus: u32,
-    pub(crate) remaining_examples: f64,
+    /// In the unit of the problem; 0 if unknown.
+    pub(crate) remaining: f64,
     /// Speedup without the re-allocation factor by pool, tier and GPUs - 1; 0 where the trial cannot run.
     speedups: Vec<[Vec<f64>; Tier::COUNT]>,
 }
@@ -80,7 +81,7 @@ impl TrialData {
     }
 
     /// The largest number of GPUs it could use in a pool.
-    pub(crate) fn most(&self, pool: usize) -> u32 {
+    pub(crate) fn largest_in(&self, pool: usize) -> u32 {
         Tier::ALL.map(|tier| self.largest(pool, tier)).into_iter().max().unwrap_or(0)
     }
 }
@@ -105,7 +106,7 @@ impl Instance {
         let mut pool_of = BTreeMap::new();
         let mut nodes = Vec::with_capacity(problem.cluster.len());
         for (id, node) in problem.cluster.iter() {
-            let pool = *pool_of.entry((node.gpu_type.clone(), node.group)).or_insert_with(|| {
+            let pool = *pool_of.entry((node.gpu_type.clone(), node.island)).or_insert_with(|| {
                 pools.push(Pool { gpu_type: node.gpu_type.clone(), nodes: Vec::new(), gpus: 0, largest: 0 });
                 pools.len() - 1
             });
@@ -131,7 +132,7 @@ impl Instance {
     /// Speedup of a trial with these GPUs once it runs there, without the re-allocation factor.
     pub(crate) fn steady_speedup(&self, trial: usize, row: &[(usize, u32)]) -> f64 {
         let Some(&(first, _)) = row.first() else { return 0.0 };
-        let tier = if row.len() > 1 { Tier::Node } else { Tier::Local };
+        let tier = Tier::spanning(row.len());
         self.trials[trial].speedup(self.nodes[first].pool, tier, gpus_of(row))
     }
 
@@ -196,7 +197,7 @@ fn compile(
     let one_pool = |row: &Row| row.windows(2).all(|pair| nodes[pair[0].0].pool == nodes[pair[1].0].pool);
     let current = current.filter(one_pool).unwrap_or_default();
     let factor = match trial.horizon_s.filter(|_| rules == SpeedupRules::Own) {
-        // It stands still for a part of the horizon.
+        // It does not train for a part of the horizon.
         Some(horizon_s) if trial.realloc_delay_s > 0.0 => horizon_s / (horizon_s + trial.realloc_delay_s),
         Some(_) => 1.0,
         None => realloc_factor(trial.age_s, trial.reallocations, trial.realloc_delay_s),
@@ -218,7 +219,7 @@ fn compile(
         fair_goodput: fair,
         attained_gpu_s: trial.attained_gpu_s,
         requested_gpus: trial.requested_gpus,
-        remaining_examples: trial.remaining_examples,
+        remaining: trial.remaining.amount(),
         speedups,
     }
 }
@@ -254,14 +255,14 @@ fn fair_goodput(trial: &TrialRequest, pools: &[Pool], fair_gpus: u32, rules: Spe
     if share > 0.0 { sum / share } else { 0.0 }
 }
 
-/// The curve at `gpus` packed onto as few nodes as hold them; beyond its end it goes on in proportion,
+/// The curve at `gpus` packed onto as few nodes as hold them; beyond its end it continues in proportion,
 /// because what was not explored is believed to scale.
 fn goodput_beyond(curve: &Curve, gpus: u32, node_gpus: u32) -> f64 {
     let tier = if gpus <= node_gpus { Tier::Local } else { Tier::Node };
     let largest_with = |tier| {
         (1..=gpus.min(curve.max_gpus(tier))).rev().map(|k| (k, curve.at(tier, k))).find(|&(_, g)| g > 0.0)
     };
-    // A trial may need more memory than its fair share has: then the least it can run on stands for it, in proportion.
+    // A trial may need more memory than its fair share has: then the smallest number it can run on is scaled down in proportion.
     let smallest_with = |tier| {
         (gpus..=curve.max_gpus(tier)).map(|k| (k, curve.at(tier, k))).find(|&(_, goodput)| goodput > 0.0)
     };
@@ -277,7 +278,7 @@ fn goodput_beyond(curve: &Curve, gpus: u32, node_gpus: u32) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::alloc::placement::tests::{problem, running, trial};
+    use crate::alloc::policy::placement::tests::{problem, running, trial};
 
     #[test]
     fn a_move_costs_its_part_of_the_horizon() {

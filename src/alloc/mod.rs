@@ -1,6 +1,6 @@
 //! Which trial gets which GPUs.
 //!
-//! A [`Problem`] (cluster, trials, fairness) goes into a [`Policy`], a [`Plan`] with reasons comes out.
+//! A [`Problem`] (cluster, trials, fairness) is the input of a [`Policy`], a [`Plan`] with reasons its output.
 //! `goodput` is the policy that studies use; `pollux` is the search of the paper, for comparison;
 //! `static`, `optimus` and `tiresias` are baselines.
 //!
@@ -16,30 +16,22 @@ mod allocation;
 mod cluster;
 mod completion;
 mod error;
-mod fixed;
 mod instance;
-mod kind;
 mod objective;
-mod optimal;
-mod optimus;
-mod placement;
 mod plan;
 mod policy;
-mod pollux;
 mod problem;
-mod tiresias;
 
-pub use allocation::Allocation;
-pub use cluster::{Cluster, Node};
-pub use error::Error;
-pub use fixed::StaticPolicy;
-pub use instance::SpeedupRules;
-pub use kind::PolicyKind;
-pub use objective::{Fairness, realloc_factor};
-pub use optimal::{GoodputOptions, GoodputPolicy};
-pub use optimus::OptimusPolicy;
-pub use plan::{Plan, Reason, TrialPlacement};
-pub use policy::Policy;
-pub use pollux::{PolluxOptions, PolluxPolicy};
-pub use problem::{Problem, TrialRequest};
-pub use tiresias::TiresiasPolicy;
+pub use self::{
+    allocation::Allocation,
+    cluster::{Cluster, ClusterSpec, Node, NodeSet},
+    error::Error,
+    instance::SpeedupRules,
+    objective::{Fairness, realloc_factor},
+    plan::{Plan, Reason, TrialPlacement},
+    policy::{
+        GoodputOptions, GoodputPolicy, OptimusPolicy, Policy, PolicyKind, PolluxOptions, PolluxPolicy,
+        StaticPolicy, TiresiasPolicy,
+    },
+    problem::{Problem, RemainingWork, TrialRequest},
+};

@@ -28,7 +28,7 @@ impl Fairness {
     pub const FLOOR: f64 = 4e-3;
 
     /// The exponent p, from -20 to 20. Beyond that the sums leave the range of floating-point numbers; within 0.001 of 0
-    /// their differences drown in rounding, and p is taken as 0, the geometric mean.
+    /// their differences are lost to rounding, and p is taken as 0, the geometric mean.
     pub fn new(p: f64) -> Result<Self, Error> {
         if (-20.0..=20.0).contains(&p) {
             return Ok(Self(if p.abs() < 1e-3 { 0.0 } else { p }));
@@ -78,7 +78,7 @@ impl Fairness {
 }
 
 /// `REALLOC_FACTOR` (Pollux OSDI'21 section 4.2): the share of its time that a trial of this age trains if it is re-allocated
-/// now and goes on being re-allocated as often as before.
+/// now and is re-allocated as often as before from then on.
 ///
 /// ```
 /// use pollux_tune::alloc::realloc_factor;

@@ -25,13 +25,13 @@ pub enum Reason {
     Grown,
     /// Others make better use of some of its GPUs.
     Shrunk,
-    /// As many GPUs elsewhere, or GPUs of another type or group.
+    /// As many GPUs elsewhere, or GPUs of another type or island.
     Moved,
     /// Others make better use of all of its GPUs.
     Preempted,
     /// No GPUs are left for it.
     Waiting,
-    /// Its least number of GPUs is more than any pool of one GPU type has.
+    /// Its minimum number of GPUs is more than any pool of one GPU type has.
     TooLarge,
     /// It cannot run on any GPU type of the cluster.
     CannotRun,
@@ -74,7 +74,7 @@ pub struct Plan {
     pub placements: Vec<TrialPlacement>,
     /// FITNESS of the plan.
     pub fitness: f64,
-    /// No plan whatever has a FITNESS above this; none where the policy does not know.
+    /// No plan has a FITNESS above this; none where the policy does not know.
     pub fitness_bound: Option<f64>,
 }
 
@@ -101,7 +101,7 @@ impl Plan {
     }
 
     /// Whether the plan keeps all rules: every trial answered once, no GPU given twice, no GPU that is not there,
-    /// one GPU type and group per trial, at most one distributed trial on a node where that is asked for, limits
+    /// one GPU type and island per trial, at most one distributed trial on a node where that is asked for, limits
     /// kept, pinned trials unmoved, and every figure a number.
     pub fn check(&self, problem: &Problem) -> Result<(), Error> {
         let broken = |text: String| Err(Error::BrokenPlan(text));
@@ -128,9 +128,9 @@ impl Plan {
                 let Some(node) = problem.cluster.get(node_id) else {
                     return broken(format!("trial {id}: node {node_id} is not there"));
                 };
-                let pool = (&node.gpu_type, node.group);
+                let pool = (&node.gpu_type, node.island);
                 if *home.get_or_insert(pool) != pool {
-                    return broken(format!("trial {id} mixes GPU types or groups"));
+                    return broken(format!("trial {id} mixes GPU types or islands"));
                 }
                 let load = used.entry(node_id).or_default();
                 load.gpus += gpus;

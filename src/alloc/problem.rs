@@ -6,6 +6,39 @@ use crate::{
     ids::{GpuType, TrialId},
 };
 
+/// What is left of a trial, in a unit that all trials of a [`Problem`] share: divided by goodput it orders trials by the time
+/// that they still take.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub enum RemainingWork {
+    /// Nobody knows, or nothing is left.
+    #[default]
+    Unknown,
+    /// Examples, at the efficiency of the initial batch.
+    Examples(f64),
+    /// Statistical epochs.
+    Epochs(f64),
+    /// Steps of the optimizer.
+    Iterations(f64),
+}
+
+impl RemainingWork {
+    /// How much of its unit is left; 0 if unknown.
+    #[must_use]
+    pub const fn amount(self) -> f64 {
+        match self {
+            Self::Unknown => 0.0,
+            Self::Examples(amount) | Self::Epochs(amount) | Self::Iterations(amount) => amount,
+        }
+    }
+
+    /// Whether both can be compared.
+    fn has_unit_of(self, other: Self) -> bool {
+        self == Self::Unknown
+            || other == Self::Unknown
+            || std::mem::discriminant(&self) == std::mem::discriminant(&other)
+    }
+}
+
 /// One trial as the allocator sees it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TrialRequest {
@@ -36,13 +69,12 @@ pub struct TrialRequest {
     pub attained_gpu_s: f64,
     /// The GPUs its user asks for: what `static` and `tiresias` give.
     pub requested_gpus: u32,
-    /// Examples (at the efficiency of the initial batch) until it is done: what `optimus` and
-    /// [`Problem::aim_at_completion`] go by. 0 if unknown.
-    pub remaining_examples: f64,
+    /// What is left of its training: what `optimus` and [`Problem::aim_at_completion`] use.
+    pub remaining: RemainingWork,
 }
 
 impl TrialRequest {
-    /// The smallest weight; beyond these limits sums over trials drown in rounding.
+    /// The smallest weight; beyond these limits sums over trials are lost to rounding.
     pub const WEIGHT_MIN: f64 = 1e-6;
     /// The largest weight.
     pub const WEIGHT_MAX: f64 = 1e6;
@@ -64,7 +96,7 @@ impl TrialRequest {
             horizon_s: None,
             attained_gpu_s: 0.0,
             requested_gpus: 1,
-            remaining_examples: 0.0,
+            remaining: RemainingWork::Unknown,
         }
     }
 
@@ -92,8 +124,8 @@ impl TrialRequest {
         number("the re-allocation delay in seconds", self.realloc_delay_s, false)?;
         number("the horizon in seconds", self.horizon_s.unwrap_or(0.0), false)?;
         number("the attained GPU time in seconds", self.attained_gpu_s, false)?;
-        number("the number of remaining examples", self.remaining_examples, false)?;
-        number("the least number of GPUs", f64::from(self.min_gpus), true)?;
+        number("the remaining work", self.remaining.amount(), false)?;
+        number("the minimum number of GPUs", f64::from(self.min_gpus), true)?;
         if self.min_gpus > self.max_gpus {
             return Err(Error::BadLimits { trial: self.id, min: self.min_gpus, max: self.max_gpus });
         }
@@ -121,15 +153,39 @@ impl Problem {
         Self { cluster, trials, fairness: Fairness::default(), avoid_interference: true }
     }
 
-    /// Whether every number is usable and every trial appears once.
+    /// Whether every number is usable, every trial appears once, and what is left of them has one unit.
     pub fn check(&self) -> Result<(), Error> {
         let mut seen = BTreeSet::new();
+        let mut remaining = RemainingWork::Unknown;
         for trial in &self.trials {
             trial.check()?;
             if !seen.insert(trial.id) {
                 return Err(Error::DuplicateTrial(trial.id));
             }
+            if !trial.remaining.has_unit_of(remaining) {
+                return Err(Error::MixedUnits(trial.id));
+            }
+            if trial.remaining != RemainingWork::Unknown {
+                remaining = trial.remaining;
+            }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::alloc::policy::placement::tests::{problem, trial};
+
+    #[test]
+    fn work_in_different_units_is_refused() {
+        let trials = |second| {
+            let known = |id, remaining| TrialRequest { remaining, ..trial(id, 1) };
+            let first = [known(0, RemainingWork::Epochs(3.0)), known(1, RemainingWork::Unknown)];
+            problem("1x4xt4", first.into_iter().chain([known(2, second)]).collect()).check()
+        };
+        assert_eq!(trials(RemainingWork::Epochs(5.0)), Ok(()));
+        assert_eq!(trials(RemainingWork::Examples(5.0)), Err(Error::MixedUnits(TrialId(2))));
     }
 }

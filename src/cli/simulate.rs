@@ -7,9 +7,8 @@ use std::{
 };
 
 use crate::{
-    alloc::{self, Cluster, Fairness, PolicyKind},
+    alloc::{self, Cluster, ClusterSpec, Fairness, PolicyKind},
     sim::{self, Aim, JobReport, Moment, Report, Rules, Workload, simulate},
-    space::ClusterSpec,
 };
 use serde_json::{Value, json};
 use thiserror::Error;
@@ -73,8 +72,7 @@ pub(crate) fn cluster(text: &str, notes: &mut impl Write) -> anyhow::Result<Clus
     if !ClusterSpec::names_file(text) {
         return Ok(Cluster::parse(text).map_err(Error::Setting)?);
     }
-    let spec = study::load_cluster(Path::new(text), notes)?;
-    Ok(Cluster::parse(&spec.to_string()).map_err(Error::Setting)?)
+    Ok(study::load_cluster(Path::new(text), notes)?.into())
 }
 
 /// Simulates a workload and prints what became of it.

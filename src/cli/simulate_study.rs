@@ -6,9 +6,9 @@ use std::{
 };
 
 use crate::{
-    alloc::Cluster,
+    alloc::{Cluster, PolicyKind},
     sim::{StudyReport, World, simulate_study},
-    space::{Policy, Program, Study},
+    space::{Program, Study},
 };
 use serde_json::{Value, json};
 
@@ -76,17 +76,17 @@ impl Variant {
         let (mut study, world) = (study.clone(), world.clone());
         let best_batch = name == "static-best";
         let policy = if best_batch { "static" } else { name };
-        study.scheduler.policy = Policy::from_name(policy).unwrap_or(Policy::Goodput);
+        study.scheduler.policy = policy.parse().unwrap_or_default();
         match study.scheduler.policy {
-            Policy::Goodput => {}
+            PolicyKind::Goodput => {}
             // As in the paper: decisions in intervals, and each trial explores for itself.
-            Policy::Pollux => {
+            PolicyKind::Pollux => {
                 (study.scheduler.immediate, study.scheduler.knowledge_sharing) = (false, false);
             }
             // What does not adapt GPUs does not adapt batches either, and need not know how fast trials are.
-            Policy::Static | Policy::Optimus | Policy::Tiresias => {
+            PolicyKind::Static | PolicyKind::Optimus | PolicyKind::Tiresias => {
                 study.trial.batch_per_gpu = study.trial.batch_per_gpu.or(Some(study.trial.initial_batch));
-                study.scheduler.knowledge_sharing = study.scheduler.policy == Policy::Optimus;
+                study.scheduler.knowledge_sharing = study.scheduler.policy == PolicyKind::Optimus;
             }
         }
         Self { name: name.to_owned(), study, world, best_batch }
@@ -111,10 +111,10 @@ fn ablations(study: &Study, world: &World) -> Vec<Variant> {
     let ours = || Variant::new(study, world, "goodput");
     vec![
         ours().named("fixed batch", |variant| variant.best_batch = true),
-        ours().named("no moves", |variant| variant.study.scheduler.policy = Policy::Static),
+        ours().named("no moves", |variant| variant.study.scheduler.policy = PolicyKind::Static),
         ours().named("nothing shared", |variant| variant.study.scheduler.knowledge_sharing = false),
         ours().named("only at intervals", |variant| variant.study.scheduler.immediate = false),
-        ours().named("dear moves", |variant| variant.world.realloc_s = PAPER_REALLOC_S),
+        ours().named("expensive moves", |variant| variant.world.realloc_s = PAPER_REALLOC_S),
     ]
 }
 

@@ -6,7 +6,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use crate::space::{self, ClusterSpec, Diagnostics, Dim, Objective, Study};
+use crate::{
+    alloc::ClusterSpec,
+    space::{self, Diagnostics, Dim, Objective, Study},
+};
 use thiserror::Error;
 
 use super::{fit::counted, output_error};

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::{error::Error, session::Session};
-use crate::{ids::GpuType, wire::Batch};
+use crate::{ids::GpuType, trials::group::Batch};
 
 /// Later than anything that matters: many years.
 const FOREVER_S: f64 = 1e9;

@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     goodput::{Observation, Observations, Shape},
-    wire::{Form, Metric, Report, StepTime, Task},
+    trials::group::{Evaluation, Form, Task, WorkerReport},
 };
 
 /// By how much the measured time of steps may differ from the modelled one.
@@ -26,7 +26,7 @@ pub(super) struct Desk {
     seen: Observations,
     /// The first step with a batch pays for what later ones do not.
     warm: bool,
-    pub(super) metrics: Vec<Metric>,
+    pub(super) metrics: Vec<Evaluation>,
     /// Steps in the last report.
     told: Option<u64>,
 }
@@ -109,22 +109,15 @@ impl Desk {
         course: &Course,
         form: &Form,
         now: Instant,
-    ) -> Result<Report, Error> {
+    ) -> Result<WorkerReport, Error> {
         self.reported = now;
         let state = session.current();
         self.told = Some(state.steps);
         let seen = std::mem::take(&mut self.seen);
-        let step_times = seen.iter().map(|times| StepTime {
-            replicas: self.shape.gpus(),
-            nodes: self.shape.nodes(),
-            per_gpu: times.per_gpu,
-            accumulation: times.accumulation,
-            seconds: times.iter_time_s,
-            steps: times.steps,
-        });
-        Ok(Report {
+        let step_times = seen.iter().map(|times| Observation { shape: self.shape, ..times });
+        Ok(WorkerReport {
             trial: form.trial,
-            generation: form.generation,
+            round: form.round,
             steps: state.steps,
             examples: state.examples,
             epochs: session.epochs(),
@@ -133,7 +126,7 @@ impl Desk {
             batch: Some(course.batch),
             step_times: step_times.collect(),
             noise: session.noise(course.batch),
-            metrics: std::mem::take(&mut self.metrics),
+            evaluations: std::mem::take(&mut self.metrics),
         })
     }
 }

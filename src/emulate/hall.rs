@@ -3,7 +3,6 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fmt,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
@@ -17,36 +16,17 @@ use tokio::{
 };
 
 use super::session::State;
-use crate::wire::Member;
-
-/// A worker at a table.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub(super) struct Seat {
-    pub(super) node: u32,
-    pub(super) slot: u32,
-}
-
-impl From<&Member> for Seat {
-    fn from(member: &Member) -> Self {
-        Self { node: member.node, slot: member.slot }
-    }
-}
-
-impl fmt::Display for Seat {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "the worker of slot {} on node {}", self.slot, self.node)
-    }
-}
+use crate::ids::{Round, SlotId, TrialId};
 
 /// Whom to meet, and with what.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct Invitation {
-    pub(super) trial: u32,
-    pub(super) generation: u64,
+    pub(super) trial: TrialId,
+    pub(super) round: Round,
     /// Who comes.
-    pub(super) seat: Seat,
+    pub(super) seat: SlotId,
     /// Who is awaited.
-    pub(super) everybody: BTreeSet<Seat>,
+    pub(super) everybody: BTreeSet<SlotId>,
     pub(super) offer: Option<Offer>,
 }
 
@@ -67,7 +47,7 @@ pub(super) enum Word {
     Lost(String),
 }
 
-type Tables = BTreeMap<(u32, u64), Table>;
+type Tables = BTreeMap<(TrialId, Round), Table>;
 
 /// The tables of one node.
 #[derive(Debug)]
@@ -78,8 +58,8 @@ pub(super) struct Hall {
 
 #[derive(Debug, Default)]
 struct Table {
-    everybody: BTreeSet<Seat>,
-    seated: BTreeMap<Seat, Sitting>,
+    everybody: BTreeSet<SlotId>,
+    seated: BTreeMap<SlotId, Sitting>,
     lost: Option<String>,
 }
 
@@ -119,24 +99,24 @@ impl Hall {
 
     /// Sits down at the table of a group.
     pub(super) fn sit(self: &Arc<Self>, invitation: Invitation) -> Chair {
-        let Invitation { trial, generation, seat, everybody, offer } = invitation;
+        let Invitation { trial, round, seat, everybody, offer } = invitation;
         let (tell, words) = mpsc::unbounded_channel();
         let mut tables = self.tables();
         let table = tables
-            .entry((trial, generation))
+            .entry((trial, round))
             .or_insert_with(|| Table { everybody: everybody.clone(), ..Table::default() });
         let refused = if let Some(reason) = &table.lost {
             Some(reason.clone())
         } else if table.everybody != everybody || !everybody.contains(&seat) {
-            Some(format!("{seat} was invited to another group"))
+            Some(format!("the worker of slot {seat} was invited to another group"))
         } else if table.seated.contains_key(&seat) {
-            Some(format!("{seat} is there already"))
+            Some(format!("the worker of slot {seat} is there already"))
         } else {
             None
         };
         if let Some(reason) = refused {
             if table.seated.is_empty() {
-                tables.remove(&(trial, generation));
+                tables.remove(&(trial, round));
             }
             drop(tables);
             // The other end is right here.
@@ -149,16 +129,16 @@ impl Hall {
             table.tell(&Word::Met(table.furthest(now, self.time_scale)));
         }
         drop(tables);
-        let place = Taken { hall: self.clone(), table: (trial, generation), seat, farewell: false };
+        let place = Taken { hall: self.clone(), table: (trial, round), seat, farewell: false };
         Chair { words, way: Way::Here(place) }
     }
 
-    fn get_up(&self, at: (u32, u64), seat: Seat, farewell: bool) {
+    fn get_up(&self, at: (TrialId, Round), seat: SlotId, farewell: bool) {
         let mut tables = self.tables();
         let Some(table) = tables.get_mut(&at) else { return };
         table.seated.remove(&seat);
         if !farewell && table.lost.is_none() {
-            let reason = format!("{seat} is gone");
+            let reason = format!("the worker of slot {seat} is gone");
             table.lost = Some(reason.clone());
             table.tell(&Word::Lost(reason));
         }
@@ -172,8 +152,8 @@ impl Hall {
 #[derive(Debug)]
 struct Taken {
     hall: Arc<Hall>,
-    table: (u32, u64),
-    seat: Seat,
+    table: (TrialId, Round),
+    seat: SlotId,
     farewell: bool,
 }
 

@@ -4,7 +4,10 @@ use std::collections::VecDeque;
 
 use tokio::sync::mpsc::UnboundedReceiver;
 
-use crate::wire::{Batch, Command, Form};
+use crate::{
+    ids::{Round, TrialId},
+    trials::group::{Batch, Form, WorkerCommand},
+};
 
 /// The head is gone: there is nobody to work for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -12,8 +15,8 @@ pub(super) struct Gone;
 
 #[derive(Debug)]
 pub(super) struct Inbox {
-    coming: UnboundedReceiver<Command>,
-    waiting: VecDeque<Command>,
+    coming: UnboundedReceiver<WorkerCommand>,
+    waiting: VecDeque<WorkerCommand>,
 }
 
 /// Why a group is to be left.
@@ -26,7 +29,7 @@ pub(super) enum Leave {
 }
 
 impl Inbox {
-    pub(super) const fn new(coming: UnboundedReceiver<Command>) -> Self {
+    pub(super) const fn new(coming: UnboundedReceiver<WorkerCommand>) -> Self {
         Self { coming, waiting: VecDeque::new() }
     }
 
@@ -38,7 +41,7 @@ impl Inbox {
     }
 
     /// The next command to be done.
-    pub(super) async fn next(&mut self) -> Result<Command, Gone> {
+    pub(super) async fn next(&mut self) -> Result<WorkerCommand, Gone> {
         loop {
             if let Some(command) = self.waiting.pop_front() {
                 return Ok(command);
@@ -48,23 +51,23 @@ impl Inbox {
     }
 
     /// Whether the group of a trial is to be left.
-    pub(super) fn leave(&self, trial: u32, generation: u64) -> Option<Leave> {
+    pub(super) fn leave(&self, trial: TrialId, round: Round) -> Option<Leave> {
         let reasons = self.waiting.iter().filter_map(|command| match command {
-            Command::Form(Form { trial: of, generation: newer, broken, .. })
-                if *of == trial && *newer > generation =>
+            WorkerCommand::Form(Form { trial: of, round: newer, broken, .. })
+                if *of == trial && *newer > round =>
             {
                 Some(if *broken { Leave::Broken } else { Leave::Orderly })
             }
-            Command::Release { trial: of, .. } if *of == trial => Some(Leave::Orderly),
+            WorkerCommand::Release { trial: of, .. } if *of == trial => Some(Leave::Orderly),
             _ => None,
         });
         reasons.reduce(|one, other| if one == Leave::Broken { one } else { other })
     }
 
     /// Takes the next batch that the group was given.
-    pub(super) fn retuned(&mut self, trial: u32, generation: u64) -> Option<Batch> {
-        let meant = |command: &Command| match command {
-            Command::Retune { trial: of, generation: to, batch } if *of == trial && *to == generation => {
+    pub(super) fn retuned(&mut self, trial: TrialId, round: Round) -> Option<Batch> {
+        let meant = |command: &WorkerCommand| match command {
+            WorkerCommand::Retune { trial: of, round: to, batch } if *of == trial && *to == round => {
                 Some(*batch)
             }
             _ => None,

@@ -12,14 +12,15 @@ use super::{
     course::{earlier, later},
     door,
     error::Error,
-    hall::{Chair, Hall, Invitation, Offer, Seat, Word},
+    hall::{Chair, Hall, Invitation, Offer, Word},
     inbox::{Gone, Inbox},
     session::Session,
     training::Training,
 };
 use crate::{
-    ids::GpuType,
-    wire::{Command, Event, Form, Member, Pause, Secret, Task},
+    ids::{GpuType, SlotId, TrialId},
+    trials::group::{FinalState, Form, Member, Pause, Task, WorkerCommand, WorkerEvent},
+    wire::Secret,
 };
 
 /// Making a model and opening its data, in emulated seconds.
@@ -32,8 +33,7 @@ const PAUSE_S: f64 = 0.1;
 /// Where a light worker is.
 #[derive(Debug, Clone)]
 pub(super) struct Place {
-    pub(super) node: u32,
-    pub(super) slot: u32,
+    pub(super) slot: SlotId,
     pub(super) gpu_type: GpuType,
     /// Real seconds of an emulated one.
     pub(super) time_scale: f64,
@@ -47,8 +47,8 @@ pub(super) struct Place {
 /// Does what the head says until it is gone.
 pub(super) async fn work(
     place: &Place,
-    commands: UnboundedReceiver<Command>,
-    events: UnboundedSender<Event>,
+    commands: UnboundedReceiver<WorkerCommand>,
+    events: UnboundedSender<WorkerEvent>,
 ) {
     let mut worker = Worker { place, inbox: Inbox::new(commands), events, session: None };
     let Err(Gone) = worker.run().await;
@@ -57,7 +57,7 @@ pub(super) async fn work(
 pub(super) struct Worker<'a> {
     pub(super) place: &'a Place,
     pub(super) inbox: Inbox,
-    events: UnboundedSender<Event>,
+    events: UnboundedSender<WorkerEvent>,
     session: Option<Session>,
 }
 
@@ -88,7 +88,7 @@ impl From<Error> for Stop {
     }
 }
 
-/// What a worker does in a new generation.
+/// What a worker does in a new round.
 enum Role {
     Train,
     Donate,
@@ -108,22 +108,22 @@ impl Worker<'_> {
     async fn run(&mut self) -> Result<Infallible, Gone> {
         loop {
             match self.inbox.next().await? {
-                Command::Prepare(task) => self.prepare(*task).await?,
-                Command::Form(form) => self.form(&form).await?,
+                WorkerCommand::Prepare(task) => self.prepare(*task).await?,
+                WorkerCommand::Form(form) => self.form(&form).await?,
                 // Its group is gone.
-                Command::Retune { .. } => {}
-                Command::Release { trial, save } => self.release(trial, save)?,
+                WorkerCommand::Retune { .. } => {}
+                WorkerCommand::Release { trial, state } => self.release(trial, state)?,
             }
         }
     }
 
-    pub(super) fn say(&self, event: Event) -> Result<(), Gone> {
+    pub(super) fn say(&self, event: WorkerEvent) -> Result<(), Gone> {
         self.events.send(event).map_err(|_| Gone)
     }
 
-    fn fail(&mut self, trial: u32, error: &Error) -> Result<(), Gone> {
+    fn fail(&mut self, trial: TrialId, error: &Error) -> Result<(), Gone> {
         self.session = None;
-        self.say(Event::Failed { trial, reason: error.to_string() })
+        self.say(WorkerEvent::Failed { trial, reason: error.to_string() })
     }
 
     fn emulated_s(&self, from: Instant, to: Instant) -> f64 {
@@ -136,27 +136,27 @@ impl Worker<'_> {
             Ok(session) => {
                 sleep_until(later(Instant::now(), PREPARE_S * self.place.time_scale)).await;
                 self.session = Some(session);
-                self.say(Event::Prepared { trial })
+                self.say(WorkerEvent::Prepared { trial, rendezvous_addr: self.place.store.clone() })
             }
             Err(error) => self.fail(trial, &error),
         }
     }
 
-    fn release(&mut self, trial: u32, save: bool) -> Result<(), Gone> {
+    fn release(&mut self, trial: TrialId, state: FinalState) -> Result<(), Gone> {
         if let Some(session) = self.session.take_if(|session| session.task.trial == trial)
-            && save
+            && state == FinalState::Saved
             && session.state.is_some()
         {
-            match checkpoint::save(&session, self.place.slot) {
-                Ok(steps) => self.say(Event::Checkpointed { trial, steps })?,
+            match checkpoint::save(&session, self.place.slot.index) {
+                Ok(steps) => self.say(WorkerEvent::Checkpointed { trial, steps })?,
                 Err(error) => return self.fail(trial, &error),
             }
         }
-        self.say(Event::Released { trial })
+        self.say(WorkerEvent::Released { trial })
     }
 
     fn role(&self, form: &Form) -> Role {
-        let here = |member: &Member| Seat::from(member) == self.seat();
+        let here = |member: &Member| member.slot == self.seat();
         if form.members.iter().any(here) {
             Role::Train
         } else if form.donors.iter().any(here) {
@@ -166,23 +166,23 @@ impl Worker<'_> {
         }
     }
 
-    pub(super) const fn seat(&self) -> Seat {
-        Seat { node: self.place.node, slot: self.place.slot }
+    pub(super) const fn seat(&self) -> SlotId {
+        self.place.slot
     }
 
-    /// Takes part in a new generation for as long as it lasts.
+    /// Takes part in a new round for as long as it lasts.
     async fn form(&mut self, form: &Form) -> Result<(), Gone> {
-        let (trial, generation) = (form.trial, form.generation);
+        let (trial, round) = (form.trial, form.round);
         let Some(mut session) = self.session.take_if(|session| session.task.trial == trial) else {
             let reason = "the worker was told to train before it had prepared".to_owned();
-            return self.say(Event::Broken { trial, generation, steps: None, reason });
+            return self.say(WorkerEvent::Broken { trial, round, steps: None, reason });
         };
-        if generation <= session.generation {
+        if round <= session.round {
             // Of a group that has been replaced since.
             self.session = Some(session);
             return Ok(());
         }
-        session.generation = generation;
+        session.round = round;
         let ended = match self.role(form) {
             Role::Train => self.train(form, &mut session).await,
             Role::Donate => self.donate(form, &session).await,
@@ -190,7 +190,7 @@ impl Worker<'_> {
         };
         match ended {
             // It is of no more use here.
-            Ok(()) => self.say(Event::Released { trial }),
+            Ok(()) => self.say(WorkerEvent::Released { trial }),
             Err(Stop::Left | Stop::Aborted) => {
                 self.session = Some(session);
                 Ok(())
@@ -198,7 +198,7 @@ impl Worker<'_> {
             Err(Stop::Lost(reason)) => {
                 let steps = session.state.map(|state| state.steps);
                 self.session = Some(session);
-                self.say(Event::Broken { trial, generation, steps, reason })
+                self.say(WorkerEvent::Broken { trial, round, steps, reason })
             }
             Err(Stop::Failed(error)) => self.fail(trial, &error),
             Err(Stop::Gone) => Err(Gone),
@@ -233,18 +233,18 @@ impl Worker<'_> {
         let idle_s = session.stepped.map_or(0.0, |stepped| self.emulated_s(stepped, Instant::now()));
         let invitation = Invitation {
             trial: form.trial,
-            generation: form.generation,
+            round: form.round,
             seat: self.seat(),
-            everybody: form.members.iter().chain(&form.donors).map(Seat::from).collect(),
+            everybody: form.members.iter().chain(&form.donors).map(|member| member.slot).collect(),
             offer: session.state.map(|state| Offer { state, idle_s }),
         };
-        let mut chair = if first.store == self.place.store {
+        let mut chair = if first.rendezvous_addr == self.place.store {
             self.place.hall.sit(invitation)
         } else {
-            door::visit(first.store.clone(), &self.place.secret, invitation)
+            door::visit(first.rendezvous_addr.clone(), &self.place.secret, invitation)
         };
         let stop = loop {
-            if self.inbox.leave(form.trial, form.generation).is_some() {
+            if self.inbox.leave(form.trial, form.round).is_some() {
                 break Stop::Left;
             }
             match self.until(None, &mut chair).await {
@@ -298,9 +298,9 @@ impl Worker<'_> {
         session.stepped = Some(earlier(met, idle_s * self.place.time_scale));
         // The time that it took to meet is part of the pause.
         let ready = later(met, (least_s - idle_s).max(0.0) * self.place.time_scale);
-        let (trial, generation) = (form.trial, form.generation);
+        let (trial, round) = (form.trial, form.round);
         while Instant::now() < ready {
-            if self.inbox.leave(trial, generation).is_some() {
+            if self.inbox.leave(trial, round).is_some() {
                 return Err(Stop::Left);
             }
             self.until(Some(ready), chair).await?;
@@ -308,7 +308,7 @@ impl Worker<'_> {
         let hand_over_s = self.emulated_s(met, ready);
         let total_s = if state.steps == 0 { 0.0 } else { idle_s + hand_over_s };
         let pause = Pause { total_s, form_s: self.emulated_s(told, met), hand_over_s };
-        self.say(Event::Formed { trial, generation, steps: state.steps, pause })?;
+        self.say(WorkerEvent::Formed { trial, round, steps: state.steps, pause })?;
         Ok(ready)
     }
 }

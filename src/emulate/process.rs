@@ -17,7 +17,7 @@ use super::{
     light::{Place, work},
 };
 use crate::{
-    ids::GpuType,
+    ids::{GpuType, NodeId, SlotId},
     wire::{self, Address, Hello, Secret, VERSION},
 };
 
@@ -146,11 +146,11 @@ async fn serve(launch: NodeLaunch) -> Result<(), Error> {
     let (listener, store) = door::open().await?;
     tokio::spawn(door::serve(listener, hall.clone(), secret.clone()));
     let mut workers = JoinSet::new();
-    for slot in slots {
-        let hello = Hello { version: VERSION, node, slot, pid: process::id(), store: store.clone() };
+    for index in slots {
+        let slot = SlotId { node: NodeId(node), index };
+        let hello = Hello { version: VERSION, slot, pid: process::id() };
         let (events, commands) = wire::attach(&address, &secret, hello).await?;
         let place = Place {
-            node,
             slot,
             gpu_type: gpu_type.clone(),
             time_scale,

@@ -8,9 +8,9 @@ use tokio::time::Instant;
 use super::error::Error;
 use crate::{
     goodput::{GradientStats, LrContext, LrRule, NoiseScale, scale_lr},
-    ids::GpuType,
+    ids::{GpuType, Round},
     sim::Modelled,
-    wire::{Batch, Metric, Noise, Task},
+    trials::group::{Batch, Evaluation, Task},
 };
 
 /// The noise scale is constant in each of so many parts of a training.
@@ -46,7 +46,7 @@ pub(super) struct Session {
     /// When the last step ended.
     pub(super) stepped: Option<Instant>,
     /// The latest group that it was told to join.
-    pub(super) generation: u64,
+    pub(super) round: Round,
 }
 
 impl Session {
@@ -60,10 +60,10 @@ impl Session {
         Error::check_at_most("evaluations in an epoch", every.recip(), MOST_EVALUATIONS, "at most 1e6")?;
         Error::check_positive("seconds from checkpoint to checkpoint", task.checkpoint_every_s)?;
         Error::check_positive("seconds from report to report", task.report_every_s)?;
-        let rule = LrRule::from_name(&task.lr_rule)?;
+        let rule: LrRule = task.lr_rule.parse()?;
         let per_epoch = model.examples_per_epoch() as f64;
         Error::check_positive("the number of examples of an epoch", per_epoch)?;
-        Ok(Self { task, model, rule, per_epoch, state: None, stepped: None, generation: 0 })
+        Ok(Self { task, model, rule, per_epoch, state: None, stepped: None, round: Round(0) })
     }
 
     /// Its state, or that at the beginning.
@@ -147,7 +147,7 @@ impl Session {
     }
 
     /// Takes so many steps. Says what was evaluated on the way.
-    pub(super) fn advance(&mut self, batch: Batch, steps: u64) -> Vec<Metric> {
+    pub(super) fn advance(&mut self, batch: Batch, steps: u64) -> Vec<Evaluation> {
         let mut evaluated = Vec::new();
         let end = self.current().steps.saturating_add(steps);
         loop {
@@ -164,12 +164,12 @@ impl Session {
     }
 
     /// How well it does now.
-    pub(super) fn evaluate(&mut self) -> Metric {
+    pub(super) fn evaluate(&mut self) -> Evaluation {
         let (mut state, epochs) = (self.current(), self.epochs());
         let due = (epochs / self.task.evaluate_every) as u64;
         state.evaluations = due.max(state.evaluations.saturating_add(1));
         self.state = Some(state);
-        Metric { epochs, values: self.metrics() }
+        Evaluation { epochs, values: self.metrics() }
     }
 
     pub(super) fn metrics(&self) -> BTreeMap<String, f64> {
@@ -177,14 +177,14 @@ impl Session {
     }
 
     /// The gradient's statistics as a worker that measures them would tell them.
-    pub(super) fn noise(&self, batch: Batch) -> Option<Noise> {
+    pub(super) fn noise(&self, batch: Batch) -> Option<GradientStats> {
         let measured = self.task.measure_noise && self.current().steps > 0;
-        measured.then(|| Noise { sqr: 1.0, var: self.phi(self.current().useful, batch).value() })
+        measured.then(|| GradientStats { sqr: 1.0, var: self.phi(self.current().useful, batch).value() })
     }
 
     /// The parameter `lr`, or 1 if there is none, times what the rule makes of the batch.
     pub(super) fn learning_rate(&self, batch: Batch) -> Result<f64, Error> {
-        let noise = self.noise(batch).map(|Noise { sqr, var }| GradientStats { sqr, var });
+        let noise = self.noise(batch);
         let context = LrContext {
             initial_batch: f64::from(self.task.initial_batch),
             batch: f64::from(batch.total),

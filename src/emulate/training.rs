@@ -9,14 +9,15 @@ use super::{
     course::Course,
     desk::{Desk, Due},
     error::Error,
-    hall::{Chair, Seat},
+    hall::Chair,
     inbox::{Gone, Leave},
     light::{Stop, Woken, Worker},
     session::Session,
 };
 use crate::{
     goodput::Shape,
-    wire::{Batch, Event, Form},
+    ids::NodeId,
+    trials::group::{Batch, Form, WorkerEvent},
 };
 
 /// A rank that trains.
@@ -56,25 +57,25 @@ impl<'a, 'p> Training<'a, 'p> {
         chair: &'a mut Chair,
         began: Instant,
     ) -> Result<Self, Error> {
-        let mut nodes: BTreeMap<u32, u32> = BTreeMap::new();
+        let mut nodes: BTreeMap<NodeId, u32> = BTreeMap::new();
         for member in &form.members {
-            *nodes.entry(member.node).or_default() += 1;
+            *nodes.entry(member.slot.node).or_default() += 1;
         }
         let shape = Shape::new(form.members.len() as u32, nodes.len() as u32)?;
         let placement: Vec<u32> = nodes.into_values().collect();
-        let is_first = form.members.first().map(Seat::from) == Some(worker.seat());
+        let is_first = form.members.first().map(|member| member.slot) == Some(worker.seat());
         let desk = is_first.then(|| Desk::new(shape, began));
         let course = course(worker, session, &placement, form.batch, began)?;
         Ok(Self { worker, form, session, chair, placement, course, desk })
     }
 
     async fn train(&mut self) -> Result<Stop, Stop> {
-        let (trial, generation) = (self.form.trial, self.form.generation);
+        let (trial, round) = (self.form.trial, self.form.round);
         while self.course.taken < self.course.finish {
-            if let Some(leave) = self.worker.inbox.leave(trial, generation) {
+            if let Some(leave) = self.worker.inbox.leave(trial, round) {
                 return self.leave(leave).await;
             }
-            if let Some(batch) = self.worker.inbox.retuned(trial, generation) {
+            if let Some(batch) = self.worker.inbox.retuned(trial, round) {
                 self.retune(batch)?;
                 continue;
             }
@@ -132,12 +133,12 @@ impl<'a, 'p> Training<'a, 'p> {
 
     /// Leaves the group at the end of the step, or at once if there will be no such end.
     async fn leave(&mut self, mut leave: Leave) -> Result<Stop, Stop> {
-        let (trial, generation) = (self.form.trial, self.form.generation);
+        let (trial, round) = (self.form.trial, self.form.round);
         let last = self.course.next(Instant::now());
         let end = self.course.end_of(last);
         while leave == Leave::Orderly && Instant::now() < end {
             match self.worker.until(Some(end), self.chair).await {
-                Ok(_) => leave = self.worker.inbox.leave(trial, generation).unwrap_or(leave),
+                Ok(_) => leave = self.worker.inbox.leave(trial, round).unwrap_or(leave),
                 Err(Stop::Lost(_)) => leave = Leave::Broken,
                 Err(stop) => return Err(stop),
             }
@@ -158,8 +159,8 @@ impl<'a, 'p> Training<'a, 'p> {
             desk.metrics.push(last);
             self.report()?;
             self.save()?;
-            let (trial, generation) = (self.form.trial, self.form.generation);
-            self.worker.say(Event::Finished { trial, generation, metrics })?;
+            let (trial, round) = (self.form.trial, self.form.round);
+            self.worker.say(WorkerEvent::Finished { trial, round, metrics })?;
         }
         Ok(Stop::Left)
     }
@@ -179,7 +180,7 @@ impl<'a, 'p> Training<'a, 'p> {
     fn report(&mut self) -> Result<(), Stop> {
         if let Some(desk) = &mut self.desk {
             let report = desk.report(self.session, &self.course, self.form, Instant::now())?;
-            self.worker.say(Event::Reported(Box::new(report)))?;
+            self.worker.say(WorkerEvent::Reported(Box::new(report)))?;
         }
         Ok(())
     }
@@ -188,9 +189,9 @@ impl<'a, 'p> Training<'a, 'p> {
         if let Some(desk) = &mut self.desk {
             desk.saved(Instant::now());
         }
-        let steps = checkpoint::save(self.session, self.worker.place.slot)?;
+        let steps = checkpoint::save(self.session, self.worker.place.slot.index)?;
         let trial = self.form.trial;
-        self.worker.say(Event::Checkpointed { trial, steps }).map_err(|Gone| Stop::Gone)
+        self.worker.say(WorkerEvent::Checkpointed { trial, steps }).map_err(|Gone| Stop::Gone)
     }
 }
 

@@ -5,12 +5,12 @@ use super::{Error, NoiseScale, Shape, ThroughputParams};
 /// How the global batch of a trial may vary.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BatchMode {
-    /// From the initial batch `M0` up to a maximum that the user's learning-rate rule still bears.
+    /// From the initial batch `M0` up to a maximum that the user's learning-rate rule still supports.
     Adaptive {
         /// The largest total batch.
         max: u32,
     },
-    /// Always the initial batch, split over the GPUs and passes as evenly as it goes; efficiency is 1. The least
+    /// Always the initial batch, split over the GPUs and passes as evenly as possible; efficiency is 1. The smallest
     /// per-GPU batch then only limits how many GPUs share it.
     Fixed,
     /// Always this batch on each GPU, in as few passes as its memory allows: the total grows with the GPUs.
@@ -41,7 +41,7 @@ impl BatchLimits {
     /// the memory of this GPU type.
     pub fn new(initial: u32, mode: BatchMode, per_gpu_min: u32, per_gpu_max: u32) -> Result<Self, Error> {
         Error::check_positive("the initial batch size", f64::from(initial))?;
-        Error::check_positive("the least per-GPU batch size", f64::from(per_gpu_min))?;
+        Error::check_positive("the smallest per-GPU batch size", f64::from(per_gpu_min))?;
         let ordered = |lower, lower_value: u32, upper, upper_value: u32| {
             if lower_value <= upper_value {
                 return Ok(());
@@ -49,7 +49,12 @@ impl BatchLimits {
             let (lower_value, upper_value) = (lower_value.into(), upper_value.into());
             Err(Error::BadLimits { lower, lower_value, upper, upper_value })
         };
-        ordered("the least per-GPU batch size", per_gpu_min, "the largest per-GPU batch size", per_gpu_max)?;
+        ordered(
+            "the smallest per-GPU batch size",
+            per_gpu_min,
+            "the largest per-GPU batch size",
+            per_gpu_max,
+        )?;
         match mode {
             BatchMode::Adaptive { max } => {
                 ordered("the initial batch size", initial, "the maximum batch size", max)?;
@@ -87,7 +92,7 @@ impl BatchLimits {
         Self { sampled: true, ..self }
     }
 
-    /// The most GPUs that can share the largest batch.
+    /// The largest number of GPUs that can share the largest batch.
     #[must_use]
     pub const fn max_gpus(&self) -> u32 {
         match self.mode {
@@ -99,16 +104,19 @@ impl BatchLimits {
 }
 
 /// What every replica does in one optimizer step: `accumulation` + 1 passes of `per_gpu` examples.
+///
+/// Wherever the crate speaks of an accumulation, it counts the passes *before* the one that synchronizes, as the paper does: 0
+/// is a single pass, which PyTorch would call 1 accumulation step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BatchPlan {
     /// Examples in one pass on one GPU, m in the paper.
     pub per_gpu: u32,
-    /// Passes before the one that synchronizes, s in the paper.
+    /// Passes before the one that synchronizes, s in the paper; 0 for a single pass.
     pub accumulation: u32,
 }
 
 impl BatchPlan {
-    /// Divides a total batch as evenly as it goes over `gpus` GPUs (at least one), in as few passes as the memory for
+    /// Divides a total batch as evenly as possible over `gpus` GPUs (at least one), in as few passes as the memory for
     /// `per_gpu_max` examples allows, but `passes` at least. Rounding up may make the total larger.
     #[must_use]
     pub fn split(total: u32, gpus: u32, per_gpu_max: u32, passes: u32) -> Self {
@@ -134,7 +142,7 @@ pub struct BestBatch {
 }
 
 /// The batch plan of highest goodput on an allocation, `argmax GOODPUT(a, m, s)` (Pollux OSDI'21 eq. 13); none if
-/// no allowed batch can be split over that many GPUs.
+/// no allowed batch can be split over these GPUs.
 ///
 /// The paper samples candidates. Here the maximum is exact, at a cost that hardly depends on the limits:
 /// - For one total batch, fewer accumulation passes are never slower: with `W` seconds of compute in all,
@@ -343,15 +351,15 @@ impl<'a> Search<'a> {
         }
         // The bound is over all real batches that the limits allow, beyond the whole ones.
         let unit = unit as f64;
-        let least = (f64::from(self.limits.initial) / unit).max(f64::from(self.limits.per_gpu_min));
-        let most = (f64::from(self.max) / unit).min(f64::from(self.limits.per_gpu_max));
-        if self.slope(least, accumulation) <= 0.0 {
-            return Some((self.at(low, accumulation), self.goodput(least, accumulation)));
+        let smallest = (f64::from(self.limits.initial) / unit).max(f64::from(self.limits.per_gpu_min));
+        let largest = (f64::from(self.max) / unit).min(f64::from(self.limits.per_gpu_max));
+        if self.slope(smallest, accumulation) <= 0.0 {
+            return Some((self.at(low, accumulation), self.goodput(smallest, accumulation)));
         }
-        if self.slope(most, accumulation) >= 0.0 {
-            return Some((self.at(high, accumulation), self.goodput(most, accumulation)));
+        if self.slope(largest, accumulation) >= 0.0 {
+            return Some((self.at(high, accumulation), self.goodput(largest, accumulation)));
         }
-        let root = self.root(least, most, accumulation);
+        let root = self.root(smallest, largest, accumulation);
         let below = self.at((root as u32).clamp(low, high), accumulation);
         let above = self.at((root as u32 + 1).clamp(low, high), accumulation);
         let found = if above.goodput > below.goodput { above } else { below };
@@ -440,8 +448,8 @@ mod tests {
     fn accumulates_only_when_memory_is_short_and_synchronization_dear() {
         let limits = BatchLimits::new(12, BatchMode::Adaptive { max: 384 }, 1, 12).unwrap();
         let noise = NoiseScale::new(1000.0).unwrap();
-        let dear = best_batch(&params(0.25, 0.05, 1.4, 2.0), Shape::new(8, 2).unwrap(), noise, &limits);
-        assert_eq!(dear.unwrap().plan, BatchPlan { per_gpu: 12, accumulation: 3 });
+        let expensive = best_batch(&params(0.25, 0.05, 1.4, 2.0), Shape::new(8, 2).unwrap(), noise, &limits);
+        assert_eq!(expensive.unwrap().plan, BatchPlan { per_gpu: 12, accumulation: 3 });
         let free = best_batch(&params(0.25, 0.05, 0.0, 2.0), Shape::new(8, 2).unwrap(), noise, &limits);
         assert_eq!(free.unwrap().plan.accumulation, 0);
     }

@@ -37,7 +37,7 @@ pub struct TypeRatio {
 }
 
 impl TypeRatio {
-    /// Two types that are the same as far as anybody knows.
+    /// Two types that are the same as far as is known.
     #[must_use]
     pub fn unknown() -> Self {
         let mut precision = [(UNKNOWN_SD * UNKNOWN_SD).recip(); VARIABLES];

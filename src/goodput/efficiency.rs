@@ -32,7 +32,7 @@ impl NoiseScale {
     /// No noise: a larger batch brings nothing. Also what to assume while nothing is known, since it
     /// neither raises the learning rate nor counts progress that may not be there.
     pub const ZERO: Self = Self(0.0);
-    /// The gradient is lost in its noise: the noise scale cannot be told from infinity.
+    /// The gradient is lost in its noise: the noise scale cannot be distinguished from infinity.
     pub const UNRESOLVED: Self = Self(Self::CAP);
 
     /// A noise scale of `phi` examples, at least 0; more than [`NoiseScale::CAP`] counts as the cap.

@@ -46,7 +46,7 @@ pub enum Error {
         /// What was given.
         name: String,
         /// The known names.
-        allowed: &'static str,
+        allowed: String,
     },
     /// Two lists that belong together have different lengths.
     #[error("{what}: {len} numbers for {expected}")]

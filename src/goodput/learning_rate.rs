@@ -81,8 +81,8 @@ pub enum LrRule {
     SquareRoot,
     /// `sqrt(M / M0)` after a linear warm-up whose epochs grow with `M / M0` (You et al. 2019).
     ///
-    /// Progress is in statistical epochs, so that a change of batch goes on from the progress made so far. It
-    /// starts at [`LrRule::WARMUP_FLOOR`] and not at 0, where training would stand still.
+    /// Progress is in statistical epochs, so that after a change of batch it continues from the progress made so far. It
+    /// starts at [`LrRule::WARMUP_FLOOR`] and not at 0, where training would make no progress.
     Legw {
         /// The warm-up at the initial batch, in epochs; none if not above 0.
         warmup_epochs: f64,
@@ -96,24 +96,10 @@ impl LrRule {
     pub const WARMUP_FLOOR: f64 = 1e-3;
     /// The warm-up at the initial batch of the rule called `legw`, in epochs.
     pub const LEGW_WARMUP_EPOCHS: f64 = 1.0;
-    const ALLOWED: &'static str = "adascale, linear, sqrt, legw, none";
+    /// The names users choose from.
+    pub const NAMES: &'static [&'static str] = &["adascale", "linear", "sqrt", "legw", "none"];
 
-    /// The rule of this name: `adascale`, `linear`, `sqrt`, `legw` or `none`.
-    pub fn from_name(name: &str) -> Result<Self, Error> {
-        match name {
-            "adascale" => Ok(Self::AdaScale),
-            "linear" => Ok(Self::Linear),
-            "sqrt" => Ok(Self::SquareRoot),
-            "legw" => Ok(Self::Legw { warmup_epochs: Self::LEGW_WARMUP_EPOCHS }),
-            "none" => Ok(Self::Unscaled),
-            _ => {
-                let (what, name) = ("learning-rate rule", name.to_owned());
-                Err(Error::UnknownName { what, name, allowed: Self::ALLOWED })
-            }
-        }
-    }
-
-    /// What [`LrRule::from_name`] knows it as.
+    /// The name users choose it by.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -130,7 +116,17 @@ impl FromStr for LrRule {
     type Err = Error;
 
     fn from_str(name: &str) -> Result<Self, Error> {
-        Self::from_name(name)
+        match name {
+            "adascale" => Ok(Self::AdaScale),
+            "linear" => Ok(Self::Linear),
+            "sqrt" => Ok(Self::SquareRoot),
+            "legw" => Ok(Self::Legw { warmup_epochs: Self::LEGW_WARMUP_EPOCHS }),
+            "none" => Ok(Self::Unscaled),
+            _ => {
+                let (what, name) = ("learning-rate rule", name.to_owned());
+                Err(Error::UnknownName { what, name, allowed: Self::NAMES.join(", ") })
+            }
+        }
     }
 }
 
@@ -224,9 +220,9 @@ mod tests {
     fn every_rule_has_a_name_and_others_are_refused() {
         for rule in RULES {
             assert_eq!(rule.to_string().parse::<LrRule>(), Ok(rule));
-            assert!(LrRule::ALLOWED.split(", ").any(|name| name == rule.name()));
         }
-        let error = LrRule::from_name("AdaGrad").unwrap_err();
+        assert_eq!(LrRule::NAMES, RULES.map(LrRule::name));
+        let error = "AdaGrad".parse::<LrRule>().unwrap_err();
         assert!(matches!(&error, Error::UnknownName { name, .. } if name == "AdaGrad"));
         assert_eq!(
             error.to_string(),

@@ -9,7 +9,7 @@ use crate::ids::GpuType;
 /// for every GPU type it may run on.
 ///
 /// ```
-/// use pollux_tune::goodput::*;
+/// use pollux_tune::{goodput::*, ids::GpuType};
 /// let sync = [SyncCost { alpha_s: 0.01, beta_s: 0.0 }, SyncCost { alpha_s: 0.1, beta_s: 0.0 }];
 /// let params = ThroughputParams::new(ComputeCost { alpha_s: 0.02, beta_s: 0.001 }, sync, 2.0)?;
 /// let limits = BatchLimits::new(128, BatchMode::Adaptive { max: 4096 }, 32, 1024)?;

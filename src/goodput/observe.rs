@@ -1,5 +1,7 @@
 use std::collections::BTreeMap;
 
+use serde::{Deserialize, Serialize};
+
 use super::{Error, Shape, Tier};
 
 /// Step times of one trial on one GPU type, folded so that neither memory nor the cost of a fit grows with the
@@ -55,7 +57,8 @@ impl Cell {
 }
 
 /// All steps of one configuration: what a fit works on.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(try_from = "Row", into = "Row")]
 pub struct Observation {
     /// GPUs and nodes.
     pub shape: Shape,
@@ -67,6 +70,32 @@ pub struct Observation {
     pub iter_time_s: f64,
     /// How many steps these are means of, at most 200.
     pub steps: f64,
+}
+
+/// As journals keep it.
+#[derive(Serialize, Deserialize)]
+struct Row {
+    gpus: u32,
+    nodes: u32,
+    per_gpu: f64,
+    accumulation: u32,
+    seconds: f64,
+    steps: f64,
+}
+
+impl From<Observation> for Row {
+    fn from(Observation { shape, per_gpu, accumulation, iter_time_s, steps }: Observation) -> Self {
+        let (gpus, nodes) = (shape.gpus(), shape.nodes());
+        Self { gpus, nodes, per_gpu, accumulation, seconds: iter_time_s, steps }
+    }
+}
+
+impl TryFrom<Row> for Observation {
+    type Error = Error;
+
+    fn try_from(Row { gpus, nodes, per_gpu, accumulation, seconds, steps }: Row) -> Result<Self, Error> {
+        Ok(Self { shape: Shape::new(gpus, nodes)?, per_gpu, accumulation, iter_time_s: seconds, steps })
+    }
 }
 
 impl Observations {
@@ -126,13 +155,13 @@ impl Observations {
         self.cells.is_empty()
     }
 
-    /// The most GPUs the trial has used; 0 before its first step.
+    /// The largest number of GPUs the trial has used; 0 before its first step.
     #[must_use]
     pub fn largest_gpus(&self) -> u32 {
         self.cells.keys().map(|key| key.gpus).max().unwrap_or(0)
     }
 
-    /// The most GPUs a trial may be given next: twice what it has used so far, so that it is not scaled out on
+    /// The largest number of GPUs a trial may be given next: twice what it has used so far, so that it is not scaled out on
     /// belief alone (Pollux OSDI'21 section 4.1).
     #[must_use]
     pub fn exploration_cap(&self) -> u32 {

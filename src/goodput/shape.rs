@@ -17,6 +17,12 @@ impl Tier {
     /// How many tiers there are.
     pub const COUNT: usize = Self::ALL.len();
 
+    /// The tier of GPUs on this number of nodes.
+    #[must_use]
+    pub const fn spanning(nodes: usize) -> Self {
+        if nodes > 1 { Self::Node } else { Self::Local }
+    }
+
     /// The position of this tier in [`Tier::ALL`].
     #[must_use]
     pub const fn index(self) -> usize {

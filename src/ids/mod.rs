@@ -22,7 +22,7 @@ pub use self::{
 macro_rules! number {
     ($(#[$about:meta])* $name:ident($inner:ty)) => {
         $(#[$about])*
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
         #[serde(transparent)]
         pub struct $name(pub $inner);
 
@@ -53,6 +53,26 @@ number! {
 impl Generation {
     /// Before the first one.
     pub const NONE: Self = Self(0);
+
+    /// The one after it.
+    #[must_use]
+    pub const fn next(self) -> Self {
+        Self(self.0 + 1)
+    }
+}
+
+number! {
+    /// The number of a rendezvous of a trial's workers. It grows with every group that they form, also where the engine decided on no
+    /// change, as after the death of a member; no two groups of a trial have the same.
+    Round(u64)
+}
+
+impl Round {
+    /// The one before the first of a generation: rounds of later generations are always higher.
+    #[must_use]
+    pub const fn before(generation: Generation) -> Self {
+        Self((generation.0 as u64) << 32)
+    }
 
     /// The one after it.
     #[must_use]

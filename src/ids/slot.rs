@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::NodeId;
 
-/// One GPU of a node, or one share of its processors, with the worker process that lives there.
+/// One GPU of a node, or one share of its processors, with its worker process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(from = "(NodeId, u32)", into = "(NodeId, u32)")]
 pub struct SlotId {

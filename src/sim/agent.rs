@@ -12,7 +12,7 @@ use crate::{
     ids::{GpuType, TrialId},
 };
 
-/// How a job comes to its batch.
+/// How a job chooses its batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Batch {
     /// Always this total batch.
@@ -38,7 +38,7 @@ pub(super) struct Agent {
 struct Known {
     seen: Seen,
     params: ThroughputParams,
-    /// The most GPUs it had there.
+    /// The largest number of GPUs it had there.
     largest_gpus: u32,
 }
 
@@ -112,11 +112,11 @@ impl Agent {
             }
         };
         // Rounding up must not exceed the largest batch.
-        let most = self.application.max_batch() / (shape.gpus() * (plan.accumulation + 1));
-        Some(BatchPlan { per_gpu: plan.per_gpu.min(most), ..plan }).filter(|plan| plan.per_gpu > 0)
+        let max = self.application.max_batch() / (shape.gpus() * (plan.accumulation + 1));
+        Some(BatchPlan { per_gpu: plan.per_gpu.min(max), ..plan }).filter(|plan| plan.per_gpu > 0)
     }
 
-    /// Takes note of a step, and learns from it what is new.
+    /// Records a step, and learns from it what is new.
     pub(super) fn observe(
         &mut self,
         gpu_type: &GpuType,
@@ -141,7 +141,7 @@ impl Agent {
         let largest_gpus = before_gpus.max(shape.gpus());
         self.types.insert(gpu_type.clone(), Known { seen, params, largest_gpus });
         if new && self.rules != Rules::Osdi21 {
-            self.tell_others(gpu_type)?;
+            self.update_others(gpu_type)?;
         }
         Ok(())
     }
@@ -159,7 +159,7 @@ impl Agent {
     }
 
     /// Lets types with less experience learn from what was seen on this one.
-    fn tell_others(&mut self, source: &GpuType) -> Result<(), Error> {
+    fn update_others(&mut self, source: &GpuType) -> Result<(), Error> {
         let experience = self.types.get(source).map_or(0, |known| known.largest_gpus);
         for gpu_type in self.around.clone().into_iter().filter(|gpu_type| gpu_type != source) {
             let Some(prior) = self.prior(&gpu_type)? else { continue };
@@ -193,9 +193,11 @@ impl Agent {
         let cap = largest.saturating_mul(2).max(1).min(cluster.total_gpus());
         if self.rules == Rules::Osdi21 {
             // Their fair share is on one node, however large, and does not end at the cap.
-            let most = cap.max(fair_gpus);
-            let room =
-                self.application.room(cluster, most).map(|(gpu_type, _, total)| (gpu_type, most, total));
+            let max_gpus = cap.max(fair_gpus);
+            let room = self
+                .application
+                .room(cluster, max_gpus)
+                .map(|(gpu_type, _, total)| (gpu_type, max_gpus, total));
             return Ok(TrialRequest { max_gpus: cap, ..TrialRequest::new(id, model.table(room)?) });
         }
         let table = model.table(self.application.room(cluster, cap))?;

@@ -120,8 +120,8 @@ impl Application {
     }
 
     /// As [`Cluster::room`], with no more GPUs of a type than were measured together.
-    pub(super) fn room(&self, cluster: &Cluster, most: u32) -> impl Iterator<Item = (GpuType, u32, u32)> {
-        cluster.room(most).filter_map(|(gpu_type, node_gpus, total)| {
+    pub(super) fn room(&self, cluster: &Cluster, max_gpus: u32) -> impl Iterator<Item = (GpuType, u32, u32)> {
+        cluster.room(max_gpus).filter_map(|(gpu_type, node_gpus, total)| {
             let measured = self.step_times(&gpu_type)?.gpus_max();
             Some((gpu_type, node_gpus, total.min(measured)))
         })
@@ -209,10 +209,10 @@ fn load() -> Vec<Application> {
                 .into_iter()
                 .map(|(batch, epochs)| Run { batch, epochs })
                 .collect();
-            let least = |epoch: usize| {
+            let min = |epoch: usize| {
                 runs.iter().map(|run| run.epochs[epoch].progress).fold(f64::INFINITY, f64::min)
             };
-            let progress = std::iter::once(0.0).chain((0..epochs).map(least)).collect();
+            let progress = std::iter::once(0.0).chain((0..epochs).map(min)).collect();
             let batches = (runs[0].batch, runs[runs.len() - 1].batch);
             let times = files.iter().map(|file| {
                 let corners = meshes.remove(&(file.gpu, (*name).to_owned())).unwrap_or_default();
@@ -227,8 +227,8 @@ fn load() -> Vec<Application> {
 
 fn limits(name: &str, gpu: &str, batches: (u32, u32), per_gpu: (u32, u32)) -> BatchLimits {
     // The authors let YOLOv3 use half of what was measured on T4.
-    let most = if (name, gpu) == ("yolov3", "t4") { 8 } else { per_gpu.1 };
-    BatchLimits::new(batches.0, BatchMode::Adaptive { max: batches.1 }, per_gpu.0, most)
+    let max = if (name, gpu) == ("yolov3", "t4") { 8 } else { per_gpu.1 };
+    BatchLimits::new(batches.0, BatchMode::Adaptive { max: batches.1 }, per_gpu.0, max)
         .expect("measured batches are in order")
 }
 

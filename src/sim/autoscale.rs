@@ -20,7 +20,7 @@ pub enum ScaleBy {
 pub struct Thresholds {
     /// More, once the use of the GPUs is above this.
     pub above: f64,
-    /// So many that it is about this.
+    /// Enough nodes that it is about this.
     pub aim: f64,
 }
 
@@ -31,12 +31,12 @@ impl Default for Thresholds {
     }
 }
 
-/// How many nodes of `node_gpus` GPUs a training should have that has `nodes` now: the same, or more, up to `most`.
+/// How many nodes of `node_gpus` GPUs a training should have that has `nodes` now: the same, or more, up to `max_nodes`.
 ///
 /// The use of GPUs is what all of them bring, relative to as many single ones: `max GOODPUT(a) / (SUM(a) max GOODPUT(1))`.
 ///
 /// ```
-/// use pollux_tune::{goodput::*, sim::{Thresholds, wanted_nodes}};
+/// use pollux_tune::{goodput::*, ids::*, sim::{Thresholds, wanted_nodes}};
 /// let sync = [SyncCost { alpha_s: 0.01, beta_s: 0.0 }, SyncCost { alpha_s: 0.1, beta_s: 0.0 }];
 /// let params = ThroughputParams::new(ComputeCost { alpha_s: 0.01, beta_s: 0.001 }, sync, 1.0)?;
 /// let limits = BatchLimits::new(64, BatchMode::Adaptive { max: 4096 }, 1, 128)?;
@@ -53,7 +53,7 @@ pub fn wanted_nodes(
     gpu_type: &GpuType,
     node_gpus: u32,
     nodes: u32,
-    most: u32,
+    max_nodes: u32,
     thresholds: Thresholds,
 ) -> u32 {
     let best = |shape: Shape| model.best_batch(gpu_type, shape).map_or(0.0, |best| best.goodput);
@@ -66,7 +66,7 @@ pub fn wanted_nodes(
         return nodes;
     }
     let off = |nodes: &u32| (used(*nodes) - thresholds.aim).abs();
-    (nodes..=most).min_by(|a, b| off(a).total_cmp(&off(b))).unwrap_or(nodes)
+    (nodes..=max_nodes).min_by(|a, b| off(a).total_cmp(&off(b))).unwrap_or(nodes)
 }
 
 /// One stretch of a training between two changes, of its noise as well.
@@ -82,14 +82,14 @@ pub struct Stretch {
     pub efficiency: f64,
 }
 
-/// What became of a training that scales by itself.
+/// The result of a training that scales by itself.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ScaleReport {
     /// Seconds from the beginning to the end.
     pub time_s: f64,
     /// Hours of nodes, which is what it costs.
     pub node_hours: f64,
-    /// How it went.
+    /// What it did.
     pub stretches: Vec<Stretch>,
 }
 
@@ -100,9 +100,9 @@ pub struct Cloud {
     pub gpu_type: GpuType,
     /// GPUs of a node.
     pub node_gpus: u32,
-    /// As many nodes as there can be.
-    pub most_nodes: u32,
-    /// Seconds that the training stands still when there are more nodes.
+    /// The largest number of nodes.
+    pub max_nodes: u32,
+    /// Seconds that the training pauses when there are more nodes.
     pub restart_s: f64,
 }
 
@@ -110,11 +110,11 @@ pub struct Cloud {
 const INTERVAL_S: f64 = 60.0;
 
 /// Trains an application from one node on, which then asks for more. Step times are known from the beginning, in the form of the
-/// fitted model, the noise is that of the present epoch; the training goes as fast as was measured.
+/// fitted model, the noise is that of the present epoch; the training is as fast as was measured.
 ///
 /// ```
 /// use pollux_tune::{ids::GpuType, sim::*};
-/// let cloud = Cloud { gpu_type: GpuType::new("t4")?, node_gpus: 4, most_nodes: 16, restart_s: 30.0 };
+/// let cloud = Cloud { gpu_type: GpuType::new("t4")?, node_gpus: 4, max_nodes: 16, restart_s: 30.0 };
 /// let report = autoscale(Application::get("imagenet").unwrap(), &cloud, ScaleBy::Goodput, Thresholds::default())?;
 /// assert!(report.stretches.is_sorted_by_key(|stretch| stretch.nodes));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -135,7 +135,7 @@ pub fn autoscale(
         };
         let model = training.model(believed);
         let before = nodes;
-        nodes = wanted_nodes(&model, &cloud.gpu_type, cloud.node_gpus, nodes, cloud.most_nodes, thresholds);
+        nodes = wanted_nodes(&model, &cloud.gpu_type, cloud.node_gpus, nodes, cloud.max_nodes, thresholds);
         let best = training.batch(&model, nodes)?;
         batch = best.plan.total(nodes * cloud.node_gpus) as u32;
         let initial = f64::from(application.initial_batch());
@@ -173,14 +173,14 @@ struct Training<'a> {
 impl<'a> Training<'a> {
     /// Fits the throughput model to step times on one GPU, and on whole nodes.
     fn new(application: &'static Application, cloud: &'a Cloud) -> Result<Self, Error> {
-        let Cloud { gpu_type, node_gpus, most_nodes, .. } = cloud;
+        let Cloud { gpu_type, node_gpus, max_nodes, .. } = cloud;
         let unknown = || Error::BadCluster {
             nodes: format!("nodes with {node_gpus} GPUs of type {gpu_type}"),
             allowed: application.gpu_types().map(ToString::to_string).collect::<Vec<_>>().join(", "),
         };
         let limits = application.batch_limits(gpu_type).ok_or_else(unknown)?;
         let mut seen = Observations::default();
-        let shapes = std::iter::once((1, 1)).chain((1..=*most_nodes).map(|nodes| (nodes, *node_gpus)));
+        let shapes = std::iter::once((1, 1)).chain((1..=*max_nodes).map(|nodes| (nodes, *node_gpus)));
         for (nodes, gpus) in shapes {
             let placement = vec![gpus; nodes as usize];
             let mut per_gpu = limits.per_gpu_min();
@@ -212,8 +212,8 @@ impl<'a> Training<'a> {
             .best_batch(&self.cloud.gpu_type, Shape::new(gpus, nodes)?)
             .ok_or_else(|| self.cannot_run(nodes))?;
         // Rounding up must not exceed the largest batch.
-        let most = self.application.max_batch() / (gpus * (best.plan.accumulation + 1));
-        best.plan.per_gpu = best.plan.per_gpu.min(most);
+        let max = self.application.max_batch() / (gpus * (best.plan.accumulation + 1));
+        best.plan.per_gpu = best.plan.per_gpu.min(max);
         Ok(best)
     }
 
@@ -244,9 +244,8 @@ mod tests {
 
     #[test]
     fn nodes_are_added_above_the_threshold_down_to_the_aim() {
-        let wanted = |nodes, most, above, aim| {
-            wanted_nodes(&model(), &t4(), 1, nodes, most, Thresholds { above, aim })
-        };
+        let wanted =
+            |nodes, max, above, aim| wanted_nodes(&model(), &t4(), 1, nodes, max, Thresholds { above, aim });
         // On n nodes of one GPU the use is 1 / (1 + (n - 2) / 4): 1, 1, 4/5, 2/3, 4/7, 1/2, 4/9.
         assert_eq!(wanted(1, 16, 2.0 / 3.0, 0.5), 6);
         assert_eq!(wanted(3, 16, 0.7, 0.6), 5, "4/7 is nearer to it than 2/3");
@@ -256,7 +255,7 @@ mod tests {
 
     #[test]
     fn goodput_starts_small_and_is_cheaper_than_throughput() {
-        let cloud = Cloud { gpu_type: t4(), node_gpus: 4, most_nodes: 16, restart_s: 30.0 };
+        let cloud = Cloud { gpu_type: t4(), node_gpus: 4, max_nodes: 16, restart_s: 30.0 };
         let imagenet = Application::get("imagenet").unwrap();
         let run = |by| autoscale(imagenet, &cloud, by, Thresholds::default()).unwrap();
         let (ours, theirs) = (run(ScaleBy::Goodput), run(ScaleBy::Throughput));
@@ -280,7 +279,7 @@ mod tests {
     #[test]
     fn what_was_never_measured_is_refused() {
         let gpu_type = GpuType::new("h100").unwrap();
-        let cloud = Cloud { gpu_type, node_gpus: 8, most_nodes: 4, restart_s: 0.0 };
+        let cloud = Cloud { gpu_type, node_gpus: 8, max_nodes: 4, restart_s: 0.0 };
         let error =
             autoscale(Application::get("imagenet").unwrap(), &cloud, ScaleBy::Goodput, Thresholds::default());
         assert!(error.unwrap_err().to_string().contains("h100"));

@@ -89,8 +89,8 @@ pub enum Error {
         /// What was measured.
         allowed: String,
     },
-    /// A study that cannot go on.
-    #[error("the study cannot go on: {reason}")]
+    /// A study that cannot continue.
+    #[error("the study cannot continue: {reason}")]
     StudyFailed {
         /// Why.
         reason: String,

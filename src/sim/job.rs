@@ -2,7 +2,7 @@
 
 use super::{Application, Error, JobSpec, Rules, Settings, StepTime, agent::Agent, run::adapts};
 use crate::{
-    alloc::{Allocation, Cluster},
+    alloc::{Allocation, Cluster, RemainingWork},
     goodput::{BatchPlan, NoiseScale, Shape},
     ids::GpuType,
 };
@@ -128,11 +128,11 @@ impl<'a> Job<'a> {
         self.choose_batch()
     }
 
-    /// Examples, at the efficiency of the initial batch, until all epochs are done.
-    pub(super) fn remaining_examples(&self) -> f64 {
+    /// What is left until all epochs are done.
+    pub(super) fn remaining(&self) -> RemainingWork {
         let application = self.application();
         let left = application.progress_after(application.epochs()) - self.progress;
-        left * f64::from(application.initial_batch())
+        RemainingWork::Examples(left * f64::from(application.initial_batch()))
     }
 
     /// How much of its training is done, from 0 to 1; none at its beginning.
@@ -177,14 +177,15 @@ impl<'a> Job<'a> {
         Ok(self.pace(interference)?.map(|pace| self.delay_s + left / pace.rate))
     }
 
-    /// Trains for some seconds from `now_s` on. Epochs end after a whole number of seconds where `whole` says so.
+    /// Trains for some seconds from `now_s` on. By the rules of other simulators epochs end after a whole number of seconds.
     pub(super) fn advance(
         &mut self,
         mut now_s: f64,
         mut seconds: f64,
         interference: f64,
-        whole: bool,
+        rules: Rules,
     ) -> Result<(), Error> {
+        let whole = rules != Rules::Own;
         let gpus = f64::from(self.allocation.gpus());
         let pause = self.delay_s.min(seconds);
         if gpus > 0.0 {

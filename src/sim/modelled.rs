@@ -51,8 +51,8 @@ impl Modelled {
     }
 
     /// Seconds of one optimizer step on a placement, the GPUs of each node in order: `accumulation` passes, and one that
-    /// synchronizes, of `per_gpu` examples each on every GPU. Beyond the measured batches times go on as they did at the
-    /// last ones, and more nodes or GPUs of a node than were measured count as the most that were. None if nothing was
+    /// synchronizes, of `per_gpu` examples each on every GPU. Beyond the measured batches times continue as they did at the
+    /// last ones, and more nodes or GPUs of a node than were measured count as the largest number that was. None if nothing was
     /// measured on this type of GPU, or if the placement or the batch is empty.
     #[must_use]
     pub fn step_time_s(
@@ -82,9 +82,9 @@ impl Modelled {
     /// batches have come elsewhere by then.
     #[must_use]
     pub fn noise_at(&self, epochs: f64, batch: u32) -> NoiseScale {
-        let most = self.application.epochs();
-        let epoch = (self.progress(epochs) * most as f64) as usize;
-        self.application.noise(epoch.min(most - 1), batch)
+        let last = self.application.epochs();
+        let epoch = (self.progress(epochs) * last as f64) as usize;
+        self.application.noise(epoch.min(last - 1), batch)
     }
 
     /// `accuracy` and `loss` after some statistical epochs.
@@ -123,9 +123,9 @@ impl Modelled {
     #[must_use]
     pub fn batch_limits(&self, gpu_type: &GpuType) -> Option<BatchLimits> {
         let measured = self.application.batch_limits(gpu_type)?;
-        let most = (f64::from(measured.per_gpu_max()) / self.width).floor().max(1.0) as u32;
+        let max = (f64::from(measured.per_gpu_max()) / self.width).floor().max(1.0) as u32;
         let mode = BatchMode::Adaptive { max: self.application.max_batch() };
-        BatchLimits::new(measured.initial(), mode, measured.per_gpu_min().min(most), most).ok()
+        BatchLimits::new(measured.initial(), mode, measured.per_gpu_min().min(max), max).ok()
     }
 
     /// What it trains.
@@ -198,8 +198,8 @@ mod tests {
         assert!(
             time(narrow, 8.0) > 0.9 * time(same, 8.0) && time(narrow, 2048.0) < 0.35 * time(same, 2048.0)
         );
-        let most = trials.map(|trial| trial.batch_limits(&a100()).unwrap().per_gpu_max());
-        assert_eq!(most, [8192, 4096, 2048]);
+        let max = trials.map(|trial| trial.batch_limits(&a100()).unwrap().per_gpu_max());
+        assert_eq!(max, [8192, 4096, 2048]);
     }
 
     #[test]
@@ -214,7 +214,7 @@ mod tests {
         assert!((1.8..2.0).contains(&(two / one)), "{one} {two}");
         assert!(time(&[], 64.0).is_none() && time(&[1], 0.0).is_none() && time(&[1], f64::NAN).is_none());
         assert!(trial.step_time_s(&GpuType::new("h100").unwrap(), &[1], 64.0, 0).is_none());
-        // On so many nodes only averages were measured.
+        // On this number of nodes only averages were measured.
         let t4 = GpuType::new("t4").unwrap();
         let spread = trial.step_time_s(&t4, &[4; 8], 100.0, 0).unwrap();
         assert!(spread < trial.step_time_s(&t4, &[4; 8], 2000.0, 1).unwrap());

@@ -1,7 +1,7 @@
 use super::{Application, StepTime};
 use crate::{alloc::Cluster, goodput::BatchPlan, ids::GpuType};
 
-/// What became of one job.
+/// The result of one job.
 #[derive(Debug, Clone, PartialEq)]
 pub struct JobReport {
     /// Its name.
@@ -29,7 +29,7 @@ impl JobReport {
     }
 }
 
-/// What became of a workload.
+/// The results of a workload.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Report {
     /// All jobs, in the order of submission.

@@ -16,20 +16,20 @@ use super::{
 use crate::{
     alloc::{
         Allocation, Cluster, Fairness, Policy, PolicyKind, PolluxOptions, PolluxPolicy, Problem,
-        SpeedupRules, TrialRequest,
+        RemainingWork, SpeedupRules, TrialRequest,
     },
     goodput::{BatchPlan, Curve, GoodputTable, Shape},
     ids::{GpuType, NodeId, TrialId},
 };
 
-/// By which rules a simulation goes.
+/// The rules of a simulation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Rules {
     /// Ours: the policy is asked when a job comes or goes, and at least once in every interval; jobs fit their
     /// models and choose their batches as live ones do.
     #[default]
     Own,
-    /// Those of the authors' simulator (Pollux OSDI'21), with their quirks: rounds of one interval, epochs that end at
+    /// Those of the authors' simulator (Pollux OSDI'21), with their peculiarities: rounds of one interval, epochs that end at
     /// whole seconds, the authors' fit, 50 sampled batches, and NCF on one GPU.
     Osdi21,
     /// The world of Sia's simulator (SOSP'23), with our jobs: rounds and whole seconds as above, restarts and speeds by model,
@@ -42,7 +42,7 @@ pub enum Rules {
 pub enum Aim {
     /// Speedups by the exponent p.
     Speedup(Fairness),
-    /// A low mean completion time, see [`Problem::aim_at_completion`]. It takes jobs by their word on how many epochs they
+    /// A low mean completion time, see [`Problem::aim_at_completion`]. It trusts jobs on how many epochs they
     /// will train.
     Completion,
 }
@@ -52,7 +52,7 @@ pub enum Aim {
 pub struct Settings {
     /// The machines.
     pub cluster: Cluster,
-    /// Who shares them out.
+    /// Who allocates them.
     pub policy: PolicyKind,
     /// By which rules.
     pub rules: Rules,
@@ -121,10 +121,10 @@ impl Settings {
         let known: BTreeMap<GpuType, u32> =
             workload.jobs().iter().flat_map(|job| measured(job.application)).collect();
         for (gpu_type, node_gpus, _) in self.cluster.room(u32::MAX) {
-            if known.get(&gpu_type).is_none_or(|&most| node_gpus > most) {
+            if known.get(&gpu_type).is_none_or(|&max| node_gpus > max) {
                 let allowed: Vec<String> = known
                     .iter()
-                    .map(|(gpu_type, most)| format!("{gpu_type} with up to {most} GPUs in a node"))
+                    .map(|(gpu_type, max)| format!("{gpu_type} with up to {max} GPUs in a node"))
                     .collect();
                 let nodes = format!("nodes with {node_gpus} GPUs of type {gpu_type}");
                 return Err(Error::BadCluster { nodes, allowed: allowed.join(", ") });
@@ -166,7 +166,7 @@ pub struct Moment {
     pub jobs: usize,
 }
 
-/// Runs a workload to its end. `watch` is told whenever the policy was asked.
+/// Runs a workload to its end. `watch` is called whenever the policy was asked.
 ///
 /// ```
 /// use pollux_tune::{alloc::*, sim::*};
@@ -201,7 +201,7 @@ pub fn simulate(
     Ok(run.report())
 }
 
-/// Jobs that wait for longer while nobody has any GPU will wait for ever.
+/// Jobs that wait for longer while no job has any GPU will wait forever.
 const PATIENCE_S: f64 = 86_400.0;
 
 struct Run<'a> {
@@ -214,7 +214,7 @@ struct Run<'a> {
     now_s: f64,
     completed: usize,
     last_question_s: f64,
-    /// When somebody had GPUs last.
+    /// When some job had GPUs last.
     last_progress_s: f64,
 }
 
@@ -246,10 +246,9 @@ impl<'a> Run<'a> {
     /// Lets all jobs train for some seconds.
     fn advance(&mut self, seconds: f64) -> Result<(), Error> {
         let crowded = self.crowded_nodes();
-        let whole = self.settings.rules != Rules::Own;
         for job in self.jobs.iter_mut().filter(|job| job.completed_s.is_none()) {
             let slowed = slowdown(&job.allocation, &crowded, self.settings.interference);
-            job.advance(self.now_s, seconds, slowed, whole)?;
+            job.advance(self.now_s, seconds, slowed, self.settings.rules)?;
             self.completed += usize::from(job.completed_s.is_some());
         }
         self.now_s += seconds;
@@ -289,7 +288,7 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// Fails if jobs wait for ever: nobody has had GPUs for a day, and nobody new will come.
+    /// Fails if jobs wait forever: no job has had GPUs for a day, and no new one will come.
     fn check_progress(&mut self) -> Result<(), Error> {
         let moving = self.jobs.iter().any(|job| {
             job.completed_s.is_none() && (!job.allocation.is_empty() || job.spec.submitted_s > self.now_s)
@@ -316,7 +315,7 @@ impl<'a> Run<'a> {
             trials.push(TrialRequest {
                 current: job.allocation.clone(),
                 age_s: self.now_s - job.spec.submitted_s,
-                // What is on its way stays: to turn back half-way is a waste.
+                // What is on its way stays: to turn back then is a waste.
                 pinned: self.settings.rules != Rules::Osdi21 && job.is_restarting(),
                 reallocations: job.restarts.unwrap_or(0),
                 realloc_delay_s: job.restart_s,
@@ -357,7 +356,7 @@ impl<'a> Run<'a> {
             PolicyKind::Goodput | PolicyKind::Pollux => {
                 let mut request = job.agent.request(id, cluster, fair_gpus)?;
                 if job.agent.is_profiled() {
-                    request.remaining_examples = job.remaining_examples();
+                    request.remaining = job.remaining();
                 }
                 Ok(if alone { TrialRequest { max_gpus: 1, ..request } } else { request })
             }
@@ -366,11 +365,8 @@ impl<'a> Run<'a> {
                 let table = table.get_or_insert_with(|| Arc::new(true_table(spec, cluster, rules)));
                 let max_gpus = if alone { 1 } else { u32::MAX };
                 let left = spec.application.iterations_after(job.epoch, spec.requested_batch).max(1.0);
-                Ok(TrialRequest {
-                    max_gpus,
-                    remaining_examples: left,
-                    ..TrialRequest::new(id, table.clone())
-                })
+                let remaining = RemainingWork::Iterations(left);
+                Ok(TrialRequest { max_gpus, remaining, ..TrialRequest::new(id, table.clone()) })
             }
             PolicyKind::Static | PolicyKind::Tiresias => {
                 let table = &mut self.tables[index];
@@ -380,7 +376,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// By our rules: lets jobs train until something happens that the policy should hear of.
+    /// By our rules: lets jobs train until something happens that the policy should know of.
     fn advance_to_news(&mut self) -> Result<(), Error> {
         loop {
             let before = self.completed;
@@ -467,19 +463,19 @@ fn true_table(spec: &JobSpec, cluster: &Cluster, rules: Rules) -> GoodputTable {
     let mut table = GoodputTable::new();
     for (gpu_type, largest, total) in spec.application.room(cluster, u32::MAX) {
         let Some(limits) = spec.application.batch_limits(&gpu_type) else { continue };
-        let most = total.min(spec.requested_batch / limits.per_gpu_min());
+        let max_gpus = total.min(spec.requested_batch / limits.per_gpu_min());
         let rate = |shape: Shape| {
             let gpus = shape.gpus();
-            // A quirk of the authors' oracle: on one GPU it counts with one accumulation pass at least.
+            // A peculiarity of the authors' oracle: on one GPU it counts with one accumulation pass at least.
             let passes = if rules == Rules::Osdi21 && gpus == 1 { 2 } else { 1 };
             let plan = BatchPlan::split(spec.requested_batch, gpus, limits.per_gpu_max(), passes);
-            let most = spec.application.max_batch() / (gpus * (plan.accumulation + 1));
+            let max = spec.application.max_batch() / (gpus * (plan.accumulation + 1));
             let mut placement = vec![largest; (gpus / largest) as usize];
             placement.extend(Some(gpus % largest).filter(|rest| *rest > 0));
-            let time = spec.application.step_time(&gpu_type, &placement, plan.per_gpu.min(most));
+            let time = spec.application.step_time(&gpu_type, &placement, plan.per_gpu.min(max));
             time.map_or(0.0, |time| 1.0 / time.with_accumulation_s(plan.accumulation))
         };
-        if let Ok(curve) = Curve::build(most, largest, rate) {
+        if let Ok(curve) = Curve::build(max_gpus, largest, rate) {
             table.insert(gpu_type, curve);
         }
     }

@@ -32,7 +32,7 @@ pub(super) struct Measured {
     pub(super) time: StepTime,
 }
 
-/// A time on so many nodes and GPUs, however these were spread.
+/// A time on a number of nodes and GPUs, in any placement.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Spread {
     pub(super) nodes: u32,
@@ -100,13 +100,13 @@ impl StepTimes {
         self.per_gpu
     }
 
-    /// The most GPUs that were measured together.
+    /// The largest number of GPUs that were measured together.
     #[must_use]
     pub const fn gpus_max(&self) -> u32 {
         self.gpus_max
     }
 
-    /// The most GPUs of one node that were measured.
+    /// The largest number of GPUs of one node that were measured.
     #[must_use]
     pub fn node_gpus_max(&self) -> u32 {
         self.placements.keys().flatten().copied().max().unwrap_or(0)
@@ -120,7 +120,7 @@ impl StepTimes {
     /// The time of one step on a placement, the GPUs of each node in order, with `per_gpu` examples on each of them: between
     /// measured batches of that placement in proportion, and where it was not measured, between those with about as
     /// many nodes, GPUs and examples. None where nothing was measured around it. More nodes than were measured count as
-    /// the most that were.
+    /// the largest number that was.
     #[must_use]
     pub fn at(&self, placement: &[u32], per_gpu: u32) -> Option<StepTime> {
         if let Some(rows) = self.placements.get(&smallest_rotation(placement)) {
@@ -138,7 +138,7 @@ impl StepTimes {
 
 impl StepTimes {
     /// The same at any batch on any placement that is not empty: below the smallest measured batch as there, beyond the largest
-    /// one as from the one before to that. More nodes, or more GPUs of one, than were measured count as the most that were.
+    /// one as from the one before to that. More nodes, or more GPUs of one, than were measured count as the largest number that was.
     pub(super) fn anywhere(&self, placement: &[u32], per_gpu: f64) -> Option<StepTime> {
         let node_gpus = self.node_gpus_max();
         let mut fullest: Vec<u32> = placement.iter().map(|gpus| (*gpus).min(node_gpus)).collect();
@@ -168,7 +168,7 @@ pub(super) fn smallest_rotation(placement: &[u32]) -> Vec<u32> {
     (0..placement.len()).map(rotated).min().unwrap_or_default()
 }
 
-/// How far beyond the largest measured batch of a placement times go on in proportion: large placements were measured up to
+/// How far beyond the largest measured batch of a placement times continue in proportion: large placements were measured up to
 /// the last batch of a coarse grid.
 const BEYOND: f64 = 1.5;
 

@@ -122,10 +122,10 @@ impl Columns {
         let application = Application::get(field(2)).ok_or_else(|| bad(2, &application_names()))?;
         let gpus = field(3).parse().ok().filter(|gpus| (1..=GPUS_MAX).contains(gpus));
         let requested_gpus = gpus.ok_or_else(|| bad(3, "a whole number from 1 to 4096"))?;
-        let (least, most) = (application.initial_batch(), application.max_batch());
-        let batch = field(4).parse().ok().filter(|batch| (least..=most).contains(batch));
+        let (min, max) = (application.initial_batch(), application.max_batch());
+        let batch = field(4).parse().ok().filter(|batch| (min..=max).contains(batch));
         let requested_batch = batch.ok_or_else(|| {
-            bad(4, &format!("a whole number from {least} to {most} for {}", application.name()))
+            bad(4, &format!("a whole number from {min} to {max} for {}", application.name()))
         })?;
         Ok(JobSpec { name, submitted_s, application, requested_gpus, requested_batch })
     }

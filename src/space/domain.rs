@@ -30,7 +30,7 @@ enum Kind {
 }
 
 impl Domain {
-    /// The most cells of a float domain with a step.
+    /// The largest number of cells of a float domain with a step.
     pub const STEPS_MAX: u64 = 1_000_000_000;
 
     /// Numbers from `low` to `high`, all equally likely.
@@ -85,10 +85,10 @@ impl Domain {
             }
             Kind::Float { low, high } => {
                 let allowed = "is a number above 0, at most the width and at least a billionth of it";
-                let least = (high - low) / Self::STEPS_MAX as f64;
+                let min = (high - low) / Self::STEPS_MAX as f64;
                 // A step as wide as the range must not be lost to rounding.
-                let most = (high - low) * (1.0 + 1e-9);
-                let number = step.as_float().filter(|step| least <= *step && *step <= most);
+                let max = (high - low) * (1.0 + 1e-9);
+                let number = step.as_float().filter(|step| min <= *step && *step <= max);
                 let step = number.ok_or_else(|| bad("the step is", step.to_string(), allowed))?;
                 Ok(Self(Kind::FloatStep { low, high, step }))
             }

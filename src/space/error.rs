@@ -123,7 +123,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn slips_of_the_fingers_are_understood() {
+    fn typing_mistakes_are_understood() {
         let known = ["objective", "trials", "parallel", "max_batch"];
         assert_eq!(similar("objectve", known), Some("objective"));
         assert_eq!(similar("trails", known), Some("trials"));

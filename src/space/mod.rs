@@ -1,8 +1,8 @@
 //! What can be searched.
 //!
 //! A [`Space`] has parameters with [`Domain`]s, conditions and constraints. Suggesters see its dimensions
-//! ([`Dim`]) and work on a [`Point`]; trials see an [`Params`]. [`Space::decode`] and [`Space::encode`]
-//! lead from one to the other. A [`Study`] is read from YAML: space, objectives and settings.
+//! ([`Dim`]) and work on a [`Point`]; trials see [`Params`]. [`Space::decode`] and [`Space::encode`]
+//! convert between them. A [`Study`] is read from YAML: space, objectives and settings.
 //!
 //! *Architecture invariant:* whatever [`Space::decode`] returns lies inside the space, and only here does
 //! text become values. Nothing here does I/O.
@@ -30,9 +30,8 @@ pub use self::{
     domain::Domain,
     error::Error,
     file::{
-        Algorithm, ClusterSpec, Diagnostic, DiagnosticKind, Diagnostics, Direction, EarlyStopping, NodeGroup,
-        Objective, Policy, Program, ScalingRule, SchedulerSettings, SearchSettings, StoppingRule, Study,
-        TrialSettings, duration, schema,
+        Algorithm, Diagnostic, DiagnosticKind, Diagnostics, Direction, EarlyStopping, Objective, Program,
+        SchedulerSettings, SearchSettings, StoppingRule, Study, TrialSettings, duration, schema,
     },
     params::Params,
     point::{Dim, Point},

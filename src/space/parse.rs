@@ -6,7 +6,7 @@ use super::{
     error::similar,
 };
 
-/// Deeper brackets than anybody writes.
+/// The depth of brackets that no user needs.
 const DEPTH_MAX: usize = 64;
 /// In characters.
 const LENGTH_MAX: usize = 2000;
@@ -225,7 +225,7 @@ impl<'t> Parser<'t> {
         inner
     }
 
-    /// Goes on to the next token.
+    /// Reads the next token.
     fn advance(&mut self) -> Result<(), Wrong> {
         while self.chars.get(self.at).is_some_and(|c| c.is_whitespace()) {
             self.at += 1;

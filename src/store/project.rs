@@ -9,7 +9,7 @@ use rusqlite::{Connection, Params, params};
 
 use super::{Error, TrialState};
 use crate::{
-    ids::{NodeId, SlotId, TrialId},
+    ids::{Generation, NodeId, SlotId, TrialId},
     trials::{
         End,
         engine::{self, ActiveTrial, EndedTrial, Fact, JournalEntry, Metrics, NodeState, Phase, State},
@@ -52,7 +52,7 @@ pub(super) struct Projection {
     pub(super) state: State,
     nodes: BTreeMap<NodeId, NodeState>,
     /// Spans that last: the generation and the slots of a trial.
-    spans: BTreeMap<TrialId, (u32, Vec<SlotId>)>,
+    spans: BTreeMap<TrialId, (Generation, Vec<SlotId>)>,
 }
 
 impl Projection {
@@ -105,7 +105,7 @@ impl Projection {
         if before == now.as_ref() {
             return Ok(());
         }
-        let lasts = |spans: Option<&(u32, Vec<SlotId>)>, generation: u32, slot: &SlotId| {
+        let lasts = |spans: Option<&(Generation, Vec<SlotId>)>, generation: Generation, slot: &SlotId| {
             spans.is_some_and(|(other, slots)| *other == generation && slots.contains(slot))
         };
         if let Some((generation, slots)) = before {
@@ -118,7 +118,7 @@ impl Projection {
         if let Some((generation, slots)) = &now {
             for slot in slots.iter().filter(|slot| !lasts(before, *generation, slot)) {
                 let add = "INSERT INTO spans (node, slot, trial, generation, from_s) VALUES (?, ?, ?, ?, ?)";
-                run(to, add, params![slot.node.0, slot.index, trial.0, generation, at_s])?;
+                run(to, add, params![slot.node.0, slot.index, trial.0, generation.0, at_s])?;
             }
         }
         match now {
@@ -169,19 +169,20 @@ fn run(to: &Connection, sql: &str, values: impl Params) -> Result<(), Problem> {
     Ok(())
 }
 
-fn span(active: &ActiveTrial) -> Option<(u32, Vec<SlotId>)> {
-    (!active.slots.is_empty()).then(|| (active.generation, active.slots.clone()))
+fn span(active: &ActiveTrial) -> Option<(Generation, Vec<SlotId>)> {
+    (!active.slots().is_empty()).then(|| (active.generation, active.slots().to_vec()))
 }
 
 fn write_active(to: &Connection, trial: TrialId, active: &ActiveTrial) -> Result<(), Problem> {
     let state = match active.phase {
         Phase::Waiting => TrialState::Waiting,
-        Phase::Forming | Phase::Broken => TrialState::Forming,
-        Phase::Running => TrialState::Running,
-        Phase::Pausing => TrialState::Pausing,
+        Phase::Forming { .. } | Phase::Broken { .. } => TrialState::Forming,
+        Phase::Running(_) => TrialState::Running,
+        Phase::Pausing(_) => TrialState::Pausing,
     };
-    let slots = active.slots.len() as u32;
-    let batch = active.batch.map(|batch| batch.total(slots).cast_signed());
+    let slots = active.slots().len() as u32;
+    let batch = active.phase.group().and_then(|group| group.batch);
+    let batch = batch.map(|batch| batch.total(slots).cast_signed());
     let set = "INSERT INTO trials (trial, state, params, created_s, epochs, metrics, generation, slots, batch, slot_s, counted_s) \
                VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (trial) DO UPDATE SET state = excluded.state, \
                epochs = excluded.epochs, metrics = excluded.metrics, generation = excluded.generation, \
@@ -193,11 +194,11 @@ fn write_active(to: &Connection, trial: TrialId, active: &ActiveTrial) -> Result
         active.created_s,
         active.epochs,
         finite(&active.metrics)?,
-        active.generation,
+        active.generation.0,
         slots,
         batch,
-        active.slot_s,
-        active.accounted_until_s,
+        active.usage.slot_s,
+        active.usage.until_s,
     ];
     run(to, set, values)
 }
@@ -223,7 +224,7 @@ fn write_ended(to: &Connection, trial: TrialId, ended: &EndedTrial) -> Result<()
         values.map(serde_json::to_string).transpose()?,
         values.and_then(|values| values.first()),
         reason,
-        ended.generation,
+        ended.generation.0,
         ended.slot_s,
         ended.ended_s,
     ];

@@ -6,12 +6,12 @@ use crate::{
     space::{Dims, Point},
 };
 
-/// So many trials are chosen by a model of the results.
+/// The number of trials that are chosen by a model of the results.
 const MODELLED: usize = 600;
-/// With more parameters than that, there is no such model.
-const MOST_PARAMETERS: usize = 30;
+/// With more parameters there is no such model.
+const MAX_PARAMETERS: usize = 30;
 /// Nor with more trials at a time.
-const MOST_PARALLEL: u32 = 64;
+const MAX_PARALLEL: u32 = 64;
 
 /// The suggester that does best in most studies: [`Gp`] for the first 600 trials, [`Tpe`] after them, and [`Tpe`]
 /// alone where there are more than 30 parameters or more than 64 trials at a time. `docs/search.md` says why.
@@ -39,15 +39,15 @@ pub struct Auto {
 }
 
 impl Auto {
-    /// A search of a space with so many trials at a time.
+    /// A search of a space with `parallel` trials at a time.
     #[must_use]
     pub fn new(dims: Dims, parallel: u32) -> Self {
-        let modelled = dims.len() <= MOST_PARAMETERS && parallel <= MOST_PARALLEL;
+        let modelled = dims.len() <= MAX_PARAMETERS && parallel <= MAX_PARALLEL;
         let first = modelled.then(|| Gp::new(dims.clone()));
         Self { first, then: Tpe::new(dims), left: MODELLED }
     }
 
-    /// Takes note that there is one more trial.
+    /// Counts one more trial.
     fn count(&mut self) {
         self.left = self.left.saturating_sub(1);
         if self.left == 0 {

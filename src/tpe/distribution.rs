@@ -7,11 +7,11 @@ use rand_chacha::ChaCha8Rng;
 use super::normal::{draw_in_unit, log_peak, mass, mass_of_unit};
 use crate::space::Dim;
 
-/// Up to so many ordered cells have their probabilities in a table; more are as good as a continuum.
+/// Up to this number of ordered cells have their probabilities in a table; more are as good as a continuum.
 const TABLE: u64 = 64;
-/// Kernels are at least so wide compared to a cell: then its neighbours have a chance.
-const LEAST_CELLS: f64 = 0.25;
-/// More trials than that do not make the narrowest kernel any narrower ("magic clipping").
+/// Kernels are at least this wide compared to a cell: then its neighbours have a chance.
+const MIN_CELLS: f64 = 0.25;
+/// More trials than this do not make the narrowest kernel any narrower ("magic clipping").
 const NARROWEST: f64 = 100.0;
 
 /// How wide kernels are.
@@ -19,13 +19,13 @@ const NARROWEST: f64 = 100.0;
 pub(super) struct Widths {
     /// The standard deviation over that of Scott's rule.
     pub(super) scale: f64,
-    /// The least standard deviation, over 1 / (the number of trials + 2).
+    /// The smallest standard deviation, over 1 / (the number of trials + 2).
     pub(super) floor: f64,
     /// The weight of the uniform distribution in the kernel of a choice, in trials for each choice.
     pub(super) other: f64,
 }
 
-/// Normal distributions cut off at 0 and 1.
+/// Normal distributions truncated at 0 and 1.
 #[derive(Debug)]
 pub(super) struct Smooth {
     dim: Dim,
@@ -65,7 +65,7 @@ enum Spread {
 /// The kernels along one parameter.
 #[derive(Debug)]
 pub(super) enum Column {
-    /// Of numbers, and of so many cells that they are as good as numbers.
+    /// Of numbers, and of cells that are as good as numbers because there are many.
     Smooth(Smooth),
     /// Of cells and of choices.
     Cells(Cells),
@@ -110,8 +110,8 @@ impl Smooth {
     fn new(dim: Dim, values: &[f64], dims: usize, widths: &Widths) -> Self {
         let count = dim.cells().map(|count| count as f64);
         let centre = |value: f64| count.map_or(value, |count| (value + 0.5) / count);
-        let least = count.map_or(0.0, |count| LEAST_CELLS / count);
-        let sd = bandwidth(values.iter().map(|&value| centre(value)), dims, widths).max(least);
+        let min = count.map_or(0.0, |count| MIN_CELLS / count);
+        let sd = bandwidth(values.iter().map(|&value| centre(value)), dims, widths).max(min);
         let log_prior = count.map_or(0.0, |count| -log(count));
         let peak = log_peak(sd) + log_prior;
         let steepness = 0.5 / (sd * sd);
@@ -154,7 +154,7 @@ impl Cells {
     fn ordered(dim: Dim, count: u32, values: &[f64], dims: usize, widths: &Widths) -> Self {
         let width = f64::from(count).recip();
         let sd = bandwidth(values.iter().map(|value| (value + 0.5) * width), dims, widths);
-        let sd = sd.max(LEAST_CELLS * width);
+        let sd = sd.max(MIN_CELLS * width);
         let reach = |cells: u32| {
             let distance = f64::from(cells) * width;
             log(mass((distance - 0.5 * width) / sd, (distance + 0.5 * width) / sd).max(f64::MIN_POSITIVE))

@@ -4,7 +4,7 @@ use rand_chacha::ChaCha8Rng;
 use super::Error;
 use crate::space::{Dims, Point};
 
-/// So many random points are tried before constraints count as impossible.
+/// The number of random points that are tried before constraints count as impossible.
 const TRIES: usize = 10_000;
 
 /// A point from the uniform distribution over the space, constraints aside.

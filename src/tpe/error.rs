@@ -19,7 +19,7 @@ pub enum Error {
     UnknownTrial(TrialId),
     /// A second result.
     #[error("trial {0} already has a result")]
-    AlreadyTold(TrialId),
+    DuplicateResult(TrialId),
     /// A point that is not in the space.
     #[error("trial {0}: its point is not in the search space")]
     BadPoint(TrialId),
@@ -50,12 +50,12 @@ pub enum Error {
     #[error("a grid of more than {0} points: give fewer levels, or use another suggester")]
     GridTooLarge(u64),
     /// Too little to say which parameters matter.
-    #[error("{given} trials finished with a finite value, allowed are {least} or more")]
+    #[error("{given} trials finished with a finite value, allowed are {min} or more")]
     TooFewTrials {
         /// How many there are.
         given: usize,
         /// How many are needed.
-        least: usize,
+        min: usize,
     },
     /// There is not one value for each point.
     #[error("{points} points have {values} values, allowed is one for each")]

@@ -11,7 +11,7 @@ use crate::{
     space::{Dim, Dims, Point},
 };
 
-/// A grid may have so many points.
+/// The largest number of points of a grid.
 const LARGEST: u64 = 1_000_000;
 
 /// Every point of a grid once, in a fixed order; the last parameter changes first.
@@ -45,12 +45,12 @@ pub struct Grid {
 }
 
 impl Grid {
-    /// All points of a space, with so many levels for each continuous parameter.
+    /// All points of a space, with `levels` levels for each continuous parameter.
     pub fn new(dims: Dims, levels: u32) -> Result<Self, Error> {
         Self::with_objectives(dims, levels, 1)
     }
 
-    /// The same for results with so many values, 1 or more.
+    /// The same for results with `objectives` values, 1 or more.
     pub fn with_objectives(dims: Dims, levels: u32, objectives: usize) -> Result<Self, Error> {
         if levels == 0 {
             return Err(Error::OutOfRange { what: "the levels of a grid", value: 0.0, allowed: "1 or more" });

@@ -1,13 +1,10 @@
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use super::{Error, Outcome, Suggester, draw::feasible, history::History};
-use crate::{
-    ids::TrialId,
-    space::{Dims, Point},
-};
+use super::{Error, draw::feasible, history::History, suggester::FromHistory};
+use crate::space::{Dims, Point};
 
-/// So many primes are enough; dimensions beyond are random.
+/// Bases are primes below this; dimensions beyond them are random.
 const LARGEST_BASE: u32 = 1000;
 
 /// Points that fill the space more evenly than random ones: the Halton sequence, with the digits of each base
@@ -43,33 +40,25 @@ impl Halton {
         Self { history: History::new(dims), sequence }
     }
 
-    /// The sequence for results with so many values, 1 or more.
+    /// The sequence for results with `objectives` values, 1 or more.
     pub fn with_objectives(dims: Dims, seed: u64, objectives: usize) -> Result<Self, Error> {
         let sequence = Sequence::new(dims.len(), seed);
         Ok(Self { history: History::with_objectives(dims, objectives)?, sequence })
     }
 }
 
-impl Suggester for Halton {
-    fn name(&self) -> &'static str {
-        "quasi"
+impl FromHistory for Halton {
+    const NAME: &'static str = "halton";
+
+    fn history(&mut self) -> &mut History {
+        &mut self.history
     }
 
-    fn ask(&mut self, id: TrialId, rng: &mut ChaCha8Rng) -> Result<Point, Error> {
-        self.history.check_new(id)?;
+    fn choose(&mut self, rng: &mut ChaCha8Rng) -> Result<Point, Error> {
         // An infeasible element gives way to a random point, so that the trials before say which one is next.
-        let first = self.sequence.point(self.history.dims(), self.history.len() as u64, rng);
-        let point = feasible(self.history.dims(), first, rng)?;
-        self.history.insert(id, &point)?;
-        Ok(point)
-    }
-
-    fn insert(&mut self, id: TrialId, point: Point) -> Result<(), Error> {
-        self.history.insert(id, &point)
-    }
-
-    fn tell(&mut self, id: TrialId, outcome: Outcome) -> Result<(), Error> {
-        self.history.tell(id, &outcome)
+        let dims = self.history.dims();
+        let first = self.sequence.point(dims, self.history.len() as u64, rng);
+        feasible(dims, first, rng)
     }
 }
 

@@ -20,7 +20,7 @@ pub(super) enum Merit {
     Done(f64),
     /// It ended with several values, which fronts compare.
     Several,
-    /// It came so far.
+    /// It came this far.
     Stopped { step: u64, value: f64 },
     /// It did not give a number.
     Failed,
@@ -81,7 +81,7 @@ pub(super) struct History {
     /// With several objectives, the rows that ran to their end.
     fronts: Fronts,
     /// Rows with a result, in the order of the results.
-    told: Vec<u32>,
+    with_result: Vec<u32>,
     failed: usize,
     /// Rows that say nothing, in the order of their ends.
     cancelled: Vec<usize>,
@@ -95,7 +95,7 @@ impl History {
         Self::of(dims, 1)
     }
 
-    /// A study with so many objectives, at least one.
+    /// A study with some objectives, at least one.
     pub(super) fn with_objectives(dims: Dims, objectives: usize) -> Result<Self, Error> {
         if objectives == 0 {
             let what = "the number of objectives";
@@ -113,7 +113,7 @@ impl History {
             merits: Vec::new(),
             ranked: Vec::new(),
             fronts: Fronts::new(objectives),
-            told: Vec::new(),
+            with_result: Vec::new(),
             failed: 0,
             cancelled: Vec::new(),
             tried: finite.then(BTreeSet::new),
@@ -139,7 +139,7 @@ impl History {
         self.fronts.len() + self.ranked.len() - self.failed
     }
 
-    /// The rows of so many trials with a result, the best first; fewer if there are fewer.
+    /// The rows of `count` trials with a result, the best first; fewer if there are fewer.
     ///
     /// With several objectives, those that ran to their end come front by front, and within a front those first
     /// that together dominate most.
@@ -159,8 +159,8 @@ impl History {
     }
 
     /// Rows with a result, in the order of the results.
-    pub(super) fn told(&self) -> &[u32] {
-        &self.told
+    pub(super) fn results(&self) -> &[u32] {
+        &self.with_result
     }
 
     /// Whether a trial is better than another; both have results.
@@ -219,7 +219,7 @@ impl History {
     pub(super) fn tell(&mut self, id: TrialId, outcome: &Outcome) -> Result<(), Error> {
         let row = *self.rows.get(&id).ok_or(Error::UnknownTrial(id))?;
         if self.merits[row].is_some() {
-            return Err(Error::AlreadyTold(id));
+            return Err(Error::DuplicateResult(id));
         }
         let merit = Merit::of(id, outcome, self.objectives())?;
         self.failed += usize::from(merit == Merit::Failed);
@@ -228,7 +228,7 @@ impl History {
             self.cancelled.push(row);
             return Ok(());
         }
-        self.told.push(row as u32);
+        self.with_result.push(row as u32);
         if let (Merit::Several, Outcome::Done(values)) = (merit, outcome) {
             self.fronts.insert(row as u32, values);
             return Ok(());
@@ -307,6 +307,6 @@ mod tests {
         let two = Outcome::Done(vec![1.0, 2.0]);
         assert_eq!(history.tell(id, &two), Err(Error::Objectives { trial: id, given: 2, expected: 1 }));
         assert_eq!(history.tell(id, &Outcome::Failed), Ok(()));
-        assert_eq!(history.tell(id, &Outcome::Failed), Err(Error::AlreadyTold(id)));
+        assert_eq!(history.tell(id, &Outcome::Failed), Err(Error::DuplicateResult(id)));
     }
 }

@@ -1,6 +1,6 @@
 //! What to try next.
 //!
-//! A [`Suggester`] is asked for points of a search space and told how their trials ended. [`Tpe`] models where
+//! A [`Suggester`] is asked for points of a search space and gets the results of their trials. [`Tpe`] models where
 //! good trials are, [`Gp`] models the results, and [`Auto`] picks one of them; [`Random`], [`Halton`] and
 //! [`Grid`] do not learn; [`Enqueue`] puts known points before any of them.
 //!

@@ -1,4 +1,4 @@
-//! The normal distribution, cut off at the ends of an interval.
+//! The normal distribution, truncated at the ends of an interval.
 //!
 //! Everything is computed with basic arithmetic and the portable functions of `libm`, so that the same numbers
 //! come out on every machine.
@@ -7,7 +7,7 @@ use libm::{erfc, log, sqrt};
 
 /// ln(sqrt(2 pi)).
 pub(super) const LN_SQRT_2PI: f64 = 0.918_938_533_204_672_8;
-/// Beyond so many standard deviations there is nothing that matters.
+/// Beyond this number of standard deviations nothing matters.
 const FAR: f64 = 7.0;
 
 /// The probability of less than `z`.
@@ -27,7 +27,7 @@ pub(super) fn mass_of_unit(mean: f64, sd: f64) -> f64 {
     if low < -FAR && high > FAR { 1.0 } else { mass(low, high) }
 }
 
-/// Draws from a normal distribution cut off at 0 and 1; `uniform` is a draw from [0, 1).
+/// Draws from a normal distribution truncated at 0 and 1; `uniform` is a draw from [0, 1).
 pub(super) fn draw_in_unit(mean: f64, sd: f64, uniform: f64) -> f64 {
     let (low, high) = (cdf(-mean / sd), cdf((1.0 - mean) / sd));
     let share = (low + uniform * (high - low)).clamp(1e-300, 1.0 - 1e-16);
@@ -94,9 +94,18 @@ pub(super) fn log_sum_exp(logs: &mut [f64]) -> f64 {
     largest + log(logs.iter().sum())
 }
 
-/// e to the power of a number that is at most 0, to a relative error of 1e-9; 0 below -700. Without branches,
-/// so that the compiler does several at once.
+/// e to the power of a number that is at most 0, to a relative error of 1e-9.
 fn exp_of_negative(x: f64) -> f64 {
+    exp_by_series(x, |r| {
+        let series = 1.0 / 5040.0 + r * (1.0 / 40320.0);
+        let series = 1.0 / 120.0 + r * (1.0 / 720.0 + r * series);
+        1.0 + r * (1.0 + r * (0.5 + r * (1.0 / 6.0 + r * (1.0 / 24.0 + r * series))))
+    })
+}
+
+/// e to the power of a number that is at most 0, by a series for small powers, whose relative error it has; about 1e-304 below
+/// -700. Without branches, so that the compiler does several at once.
+pub(super) fn exp_by_series(x: f64, series: impl Fn(f64) -> f64) -> f64 {
     /// Adding it leaves the nearest whole number in the lowest bits.
     const ROUND: f64 = 6_755_399_441_055_744.0;
     const LN_2_HIGH: f64 = 6.931_471_803_691_238e-1;
@@ -105,11 +114,8 @@ fn exp_of_negative(x: f64) -> f64 {
     let shifted = bounded * std::f64::consts::LOG2_E + ROUND;
     let whole = shifted - ROUND;
     let r = (bounded - whole * LN_2_HIGH) - whole * LN_2_LOW;
-    let series = 1.0 / 5040.0 + r * (1.0 / 40320.0);
-    let series = 1.0 / 120.0 + r * (1.0 / 720.0 + r * series);
-    let series = 1.0 + r * (1.0 + r * (0.5 + r * (1.0 / 6.0 + r * (1.0 / 24.0 + r * series))));
     let power = f64::from_bits(shifted.to_bits().wrapping_add(1023) << 52);
-    series * power
+    series(r) * power
 }
 
 /// ln of the density of a normal distribution with this standard deviation at its mean.

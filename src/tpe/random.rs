@@ -1,14 +1,12 @@
 use rand_chacha::ChaCha8Rng;
 
 use super::{
-    Error, Outcome, Suggester,
+    Error,
     draw::{feasible, uniform},
     history::History,
+    suggester::FromHistory,
 };
-use crate::{
-    ids::TrialId,
-    space::{Dims, Point},
-};
+use crate::space::{Dims, Point};
 
 /// Points drawn at random.
 ///
@@ -35,30 +33,21 @@ impl Random {
         Self { history: History::new(dims) }
     }
 
-    /// A suggester for results with so many values, 1 or more.
+    /// A suggester for results with `objectives` values, 1 or more.
     pub fn with_objectives(dims: Dims, objectives: usize) -> Result<Self, Error> {
         Ok(Self { history: History::with_objectives(dims, objectives)? })
     }
 }
 
-impl Suggester for Random {
-    fn name(&self) -> &'static str {
-        "random"
+impl FromHistory for Random {
+    const NAME: &'static str = "random";
+
+    fn history(&mut self) -> &mut History {
+        &mut self.history
     }
 
-    fn ask(&mut self, id: TrialId, rng: &mut ChaCha8Rng) -> Result<Point, Error> {
-        self.history.check_new(id)?;
-        let first = uniform(self.history.dims(), rng);
-        let point = feasible(self.history.dims(), first, rng)?;
-        self.history.insert(id, &point)?;
-        Ok(point)
-    }
-
-    fn insert(&mut self, id: TrialId, point: Point) -> Result<(), Error> {
-        self.history.insert(id, &point)
-    }
-
-    fn tell(&mut self, id: TrialId, outcome: Outcome) -> Result<(), Error> {
-        self.history.tell(id, &outcome)
+    fn choose(&mut self, rng: &mut ChaCha8Rng) -> Result<Point, Error> {
+        let dims = self.history.dims();
+        feasible(dims, uniform(dims, rng), rng)
     }
 }

@@ -1,25 +1,23 @@
 use rand_chacha::ChaCha8Rng;
 
 use super::{
-    Error, Outcome, Suggester,
+    Error,
     distribution::Widths,
     draw::{feasible, uniform},
     history::History,
     parzen::Parzen,
     split::{Set, better, worse},
+    suggester::FromHistory,
 };
-use crate::{
-    ids::TrialId,
-    space::{Dims, Point},
-};
+use crate::space::{Dims, Point};
 
 /// Kernels of good trials.
 const BETTER: Widths = Widths { scale: 0.7, floor: 0.2, other: 0.5 };
 /// Kernels of the others: narrower, so that they do not push away from a good region they surround.
 const WORSE: Widths = Widths { scale: 0.5, floor: 0.2, other: 1.0 };
-/// Candidates that are infeasible or were tried before may be replaced so many times as there are candidates.
+/// Candidates that are infeasible or were tried before may be replaced, this number of times for each candidate.
 const REPLACEMENTS: usize = 40;
-/// That many rounds of candidates come from the good trials, before others come from anywhere.
+/// The number of rounds of candidates that come from the good trials, before others come from anywhere.
 const GOOD_ROUNDS: usize = 4;
 
 /// How a [`Tpe`] searches. The defaults did best on the functions of `docs/search.md` and seven others, with other
@@ -33,21 +31,21 @@ const GOOD_ROUNDS: usize = 4;
 /// ```
 #[derive(Debug, Clone, PartialEq)]
 pub struct TpeOptions {
-    /// The first trials are random until so many have ended without failure; 1 or more.
+    /// The first trials are random until this number has ended without failure; 1 or more.
     pub startup: usize,
     /// How many points are drawn near good trials, to take the most promising one; 1 or more.
     pub candidates: usize,
     /// The share of trials that count as good; above 0, up to 1.
     pub good_share: f64,
-    /// At most so many trials count as good; 1 or more.
-    pub most_good: usize,
+    /// The largest number of trials that count as good; 1 or more.
+    pub max_good: usize,
     /// How many values each result has; 1 or more.
     pub objectives: usize,
 }
 
 impl Default for TpeOptions {
     fn default() -> Self {
-        Self { startup: 10, candidates: 24, good_share: 0.15, most_good: 50, objectives: 1 }
+        Self { startup: 10, candidates: 24, good_share: 0.15, max_good: 50, objectives: 1 }
     }
 }
 
@@ -56,7 +54,7 @@ impl TpeOptions {
         let counts = [
             ("the number of random trials", self.startup),
             ("the number of candidates", self.candidates),
-            ("the most good trials", self.most_good),
+            ("the largest number of good trials", self.max_good),
         ];
         if let Some(&(what, count)) = counts.iter().find(|(_, count)| *count == 0) {
             return Err(Error::OutOfRange { what, value: count as f64, allowed: "1 or more" });
@@ -80,7 +78,7 @@ impl TpeOptions {
 /// With several objectives (Ozaki et al. 2022, "Multiobjective Tree-Structured Parzen Estimator"), good trials are
 /// those of the first fronts, and of the front that is cut those that together dominate most.
 ///
-/// A suggestion costs the same after 1 000 trials as after 100 000: g is thinned out.
+/// A suggestion costs the same after 1 000 trials as after 100 000: g is sampled.
 ///
 /// [`Suggester`] shows it at work.
 #[derive(Debug)]
@@ -112,7 +110,7 @@ impl Tpe {
         Ok(Self { history: History::with_objectives(dims, options.objectives)?, options })
     }
 
-    /// A search for the Pareto front of so many objectives, 1 or more.
+    /// A search for the Pareto front of some objectives, 1 or more.
     ///
     /// ```
     /// use pollux_tune::space::{Dim, Dims};
@@ -138,23 +136,9 @@ impl Tpe {
         Self::with_options(dims, TpeOptions { objectives, ..TpeOptions::default() })
     }
 
-    fn choose(&self, rng: &mut ChaCha8Rng) -> Result<Point, Error> {
-        let dims = self.history.dims();
-        let found = if self.history.informative() < self.options.startup {
-            let tries = REPLACEMENTS * self.options.candidates;
-            (0..tries).map(|_| uniform(dims, rng)).find(|point| self.history.is_worth_it(point))
-        } else {
-            self.most_promising(rng)
-        };
-        match found {
-            Some(point) => Ok(point),
-            None => feasible(dims, uniform(dims, rng), rng),
-        }
-    }
-
     /// The candidate with the largest l / g.
-    fn most_promising(&self, rng: &mut ChaCha8Rng) -> Option<Point> {
-        let good = better(&self.history, self.options.good_share, self.options.most_good);
+    fn best_candidate(&self, rng: &mut ChaCha8Rng) -> Option<Point> {
+        let good = better(&self.history, self.options.good_share, self.options.max_good);
         let g = self.model(&worse(&self.history, &good), &WORSE);
         let l = self.model(&good, &BETTER);
         let dims = self.history.dims();
@@ -166,7 +150,7 @@ impl Tpe {
                 continue;
             }
             let promise = l.log_density(&point, &mut scratch) - g.log_density(&point, &mut scratch);
-            if best.as_ref().is_none_or(|(least, _)| promise > *least) {
+            if best.as_ref().is_none_or(|(max, _)| promise > *max) {
                 best = Some((promise, point));
             }
             judged += 1;
@@ -183,23 +167,24 @@ impl Tpe {
     }
 }
 
-impl Suggester for Tpe {
-    fn name(&self) -> &'static str {
-        "tpe"
+impl FromHistory for Tpe {
+    const NAME: &'static str = "tpe";
+
+    fn history(&mut self) -> &mut History {
+        &mut self.history
     }
 
-    fn ask(&mut self, id: TrialId, rng: &mut ChaCha8Rng) -> Result<Point, Error> {
-        self.history.check_new(id)?;
-        let point = self.choose(rng)?;
-        self.history.insert(id, &point)?;
-        Ok(point)
-    }
-
-    fn insert(&mut self, id: TrialId, point: Point) -> Result<(), Error> {
-        self.history.insert(id, &point)
-    }
-
-    fn tell(&mut self, id: TrialId, outcome: Outcome) -> Result<(), Error> {
-        self.history.tell(id, &outcome)
+    fn choose(&mut self, rng: &mut ChaCha8Rng) -> Result<Point, Error> {
+        let dims = self.history.dims();
+        let found = if self.history.informative() < self.options.startup {
+            let tries = REPLACEMENTS * self.options.candidates;
+            (0..tries).map(|_| uniform(dims, rng)).find(|point| self.history.is_worth_it(point))
+        } else {
+            self.best_candidate(rng)
+        };
+        match found {
+            Some(point) => Ok(point),
+            None => feasible(dims, uniform(dims, rng), rng),
+        }
     }
 }

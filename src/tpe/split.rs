@@ -4,9 +4,9 @@ use libm::log;
 
 use super::history::History;
 
-/// More worse trials than that are thinned out: the newest half of them stays, and of the others each stands
+/// More worse trials than this are sampled: the newest half of them stays, and of the others each stands
 /// for several. It bounds the cost of a suggestion.
-const MOST_WORSE: usize = 256;
+const MAX_WORSE: usize = 256;
 
 /// Rows of trials with their weights.
 #[derive(Debug, Default, PartialEq)]
@@ -27,9 +27,9 @@ impl Set {
 /// Better ones weigh more: ln((m + 1/2) / (rank + 1/2)) squared, as the parents of an evolution strategy do, so that
 /// a larger set keeps exploring without holding back the best. With several objectives it is not squared, since the
 /// best are many there. On average the weight is 1.
-pub(super) fn better(history: &History, share: f64, most: usize) -> Set {
+pub(super) fn better(history: &History, share: f64, max: usize) -> Set {
     let known = history.informative();
-    let count = ((share * known as f64).ceil() as usize).clamp(1, most).min(known);
+    let count = ((share * known as f64).ceil() as usize).clamp(1, max).min(known);
     let weight = |rank: usize| {
         let log_ratio = log((count as f64 + 0.5) / (rank as f64 + 0.5));
         if history.objectives() > 1 { log_ratio } else { log_ratio * log_ratio }
@@ -49,9 +49,9 @@ pub(super) fn worse(history: &History, better: &Set) -> Set {
     left_out.sort_unstable();
     let others = history.len() - left_out.len();
     let others_at = |place: usize| nth_other(&left_out, place);
-    let newest = others.min(MOST_WORSE).div_ceil(2);
+    let newest = others.min(MAX_WORSE).div_ceil(2);
     let old = others - newest;
-    let kept = old.min(MOST_WORSE - newest);
+    let kept = old.min(MAX_WORSE - newest);
     let mut set = Set::default();
     for at in 0..kept {
         let (from, to) = (at * old / kept, (at + 1) * old / kept);
@@ -120,7 +120,7 @@ mod tests {
         let good = better(&history, 0.15, 25);
         assert_eq!(good.rows.len(), 25);
         let rest = worse(&history, &good);
-        assert_eq!(rest.rows.len(), MOST_WORSE);
+        assert_eq!(rest.rows.len(), MAX_WORSE);
         assert!(rest.rows.is_sorted());
         assert!(rest.rows.iter().all(|row| !good.rows.contains(row)));
         let total: f64 = rest.weights.iter().sum();

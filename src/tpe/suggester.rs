@@ -1,6 +1,7 @@
-use super::Error;
-use crate::{ids::TrialId, space::Point};
 use rand_chacha::ChaCha8Rng;
+
+use super::{Error, history::History};
+use crate::{ids::TrialId, space::Point};
 
 /// How a trial ended.
 #[derive(Debug, Clone, PartialEq)]
@@ -50,17 +51,17 @@ pub trait Suggester: Send {
     /// The name users choose it by.
     fn name(&self) -> &'static str;
 
-    /// Chooses a point for a new trial. The trial counts as running until its result is told.
+    /// Chooses a point for a new trial. The trial counts as running until [`tell`](Self::tell).
     fn ask(&mut self, id: TrialId, rng: &mut ChaCha8Rng) -> Result<Point, Error>;
 
-    /// Takes note of a trial that was asked for elsewhere: before a restart, by hand, in an earlier study.
+    /// Records a trial that was asked for elsewhere: before a restart, by hand, in an earlier study.
     fn insert(&mut self, id: TrialId, point: Point) -> Result<(), Error>;
 
-    /// Takes note of a result.
+    /// Records a result.
     fn tell(&mut self, id: TrialId, outcome: Outcome) -> Result<(), Error>;
 }
 
-impl<S: Suggester + ?Sized> Suggester for Box<S> {
+impl Suggester for Box<dyn Suggester> {
     fn name(&self) -> &'static str {
         (**self).name()
     }
@@ -75,5 +76,36 @@ impl<S: Suggester + ?Sized> Suggester for Box<S> {
 
     fn tell(&mut self, id: TrialId, outcome: Outcome) -> Result<(), Error> {
         (**self).tell(id, outcome)
+    }
+}
+
+/// A suggester that keeps all trials in a [`History`] and needs nothing but a way to choose.
+pub(super) trait FromHistory: Send {
+    const NAME: &'static str;
+
+    fn history(&mut self) -> &mut History;
+
+    /// A point for a trial that is not in the history yet.
+    fn choose(&mut self, rng: &mut ChaCha8Rng) -> Result<Point, Error>;
+}
+
+impl<S: FromHistory> Suggester for S {
+    fn name(&self) -> &'static str {
+        S::NAME
+    }
+
+    fn ask(&mut self, id: TrialId, rng: &mut ChaCha8Rng) -> Result<Point, Error> {
+        self.history().check_new(id)?;
+        let point = self.choose(rng)?;
+        self.history().insert(id, &point)?;
+        Ok(point)
+    }
+
+    fn insert(&mut self, id: TrialId, point: Point) -> Result<(), Error> {
+        self.history().insert(id, &point)
+    }
+
+    fn tell(&mut self, id: TrialId, outcome: Outcome) -> Result<(), Error> {
+        self.history().tell(id, &outcome)
     }
 }

@@ -1,6 +1,6 @@
 use crate::{alloc::TrialRequest, ids::TrialId};
 
-/// Trials that are more likely to be stopped than to go on are not scaled out.
+/// Trials that are more likely to be stopped than to continue are not scaled out.
 const LIKELY: f64 = 0.5;
 /// Even a trial that will surely be stopped gets there sooner with GPUs.
 const WEIGHT_MIN: f64 = 0.1;
@@ -16,7 +16,7 @@ pub fn promise_weight(promise: f64) -> f64 {
 /// probably be stopped gets no more GPUs than it has, or than it needs to run. Only if that goes for all trials is none of them
 /// held back: nobody else would have the GPUs.
 ///
-/// Without `promise_weighting`, the [setting](crate::space::SchedulerSettings::promise_weighting), nothing changes.
+/// Only for studies with the [setting](crate::space::SchedulerSettings::promise_weighting).
 ///
 /// ```
 /// use pollux_tune::{alloc::TrialRequest, ids::TrialId};
@@ -25,22 +25,18 @@ pub fn promise_weight(promise: f64) -> f64 {
 ///
 /// let table = GoodputTable::from([(GpuType::new("t4")?, Curve::linear(8, 4))]);
 /// let mut requests = [0, 1].map(|id| TrialRequest::new(TrialId(id), table.clone()));
-/// weigh(&mut requests, true, |id| if id == TrialId(0) { 0.2 } else { 0.9 });
+/// weigh(&mut requests, |id| if id == TrialId(0) { 0.2 } else { 0.9 });
 /// assert_eq!((requests[0].weight, requests[0].max_gpus), (0.2, 1));
 /// assert_eq!((requests[1].weight, requests[1].max_gpus), (0.9, u32::MAX));
 /// # Ok::<(), pollux_tune::goodput::Error>(())
 /// ```
-pub fn weigh(requests: &mut [TrialRequest], promise_weighting: bool, promise: impl Fn(TrialId) -> f64) {
-    if !promise_weighting {
-        return;
-    }
+pub fn weigh(requests: &mut [TrialRequest], promise: impl Fn(TrialId) -> f64) {
     let held_back = requests.iter().any(|request| promise(request.id) >= LIKELY);
     for request in requests {
         let promise = promise(request.id);
         request.weight = (request.weight * promise_weight(promise)).max(TrialRequest::WEIGHT_MIN);
         if held_back && promise < LIKELY {
-            let most = request.current.gpus().max(request.min_gpus);
-            request.max_gpus = request.max_gpus.min(most);
+            request.max_gpus = request.max_gpus.min(request.current.gpus().max(request.min_gpus));
         }
     }
 }

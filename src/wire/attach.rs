@@ -15,9 +15,10 @@ use tokio_stream::{StreamExt, wrappers::UnboundedReceiverStream};
 use tonic::{Code, Request, Status, Streaming, metadata::MetadataValue, transport::Endpoint};
 
 use super::{
-    Address, Command, Error, Event, Hello, KEEP_ALIVE, LARGEST, PATIENCE, SECRET, Secret,
+    Address, Error, Hello, KEEP_ALIVE, LARGEST, PATIENCE, SECRET, Secret,
     proto::{self, head_client::HeadClient},
 };
+use crate::trials::group::{WorkerCommand, WorkerEvent};
 
 /// How long a head may take to accept a connection.
 const CONNECTING: Duration = Duration::from_secs(30);
@@ -32,7 +33,7 @@ pub async fn attach(
     address: &Address,
     secret: &Secret,
     hello: Hello,
-) -> Result<(UnboundedSender<Event>, UnboundedReceiver<Command>), Error> {
+) -> Result<(UnboundedSender<WorkerEvent>, UnboundedReceiver<WorkerCommand>), Error> {
     let (say, mut downward) = dial(address, secret, hello).await?;
     let (tell, told) = mpsc::unbounded_channel();
     tokio::spawn(async move {
@@ -55,7 +56,7 @@ async fn dial(
     address: &Address,
     secret: &Secret,
     hello: Hello,
-) -> Result<(UnboundedSender<Event>, Streaming<proto::Command>), Error> {
+) -> Result<(UnboundedSender<WorkerEvent>, Streaming<proto::Command>), Error> {
     let unreachable = |error: tonic::transport::Error| Error::Unreachable {
         address: address.clone(),
         reason: root(&error),
@@ -75,7 +76,7 @@ async fn dial(
         .keep_alive_timeout(PATIENCE)
         .keep_alive_while_idle(true);
     let channel = endpoint.connect().await.map_err(unreachable)?;
-    let (say, said) = mpsc::unbounded_channel::<Event>();
+    let (say, said) = mpsc::unbounded_channel::<WorkerEvent>();
     let upward = tokio_stream::once(proto::Event::from(hello))
         .chain(UnboundedReceiverStream::new(said).map(proto::Event::from));
     let mut request = Request::new(upward);
@@ -98,9 +99,9 @@ fn root(error: &dyn std::error::Error) -> String {
 }
 
 /// The next command; none when the head is gone.
-async fn next(downward: &mut Streaming<proto::Command>) -> Result<Option<Command>, Error> {
+async fn next(downward: &mut Streaming<proto::Command>) -> Result<Option<WorkerCommand>, Error> {
     match downward.message().await {
-        Ok(command) => command.map(Command::try_from).transpose(),
+        Ok(command) => command.map(WorkerCommand::try_from).transpose(),
         Err(status) if status.code() == Code::InvalidArgument => {
             Err(Error::Refused(status.message().to_owned()))
         }
@@ -141,7 +142,7 @@ pub fn attach_blocking(
 #[derive(Clone)]
 pub struct EventSender {
     /// None after [`EventSender::close`].
-    say: Arc<Mutex<Option<UnboundedSender<Event>>>>,
+    say: Arc<Mutex<Option<UnboundedSender<WorkerEvent>>>>,
     over: Arc<Over>,
 }
 
@@ -152,8 +153,8 @@ impl fmt::Debug for EventSender {
 }
 
 impl EventSender {
-    /// Tells the head what happened, without waiting. That the head is gone is told by [`CommandReceiver::hear`].
-    pub fn say(&self, event: &Event) {
+    /// Tells the head what happened, without waiting. That the head is gone is told by [`CommandReceiver::recv`].
+    pub fn send(&self, event: &WorkerEvent) {
         if let Some(say) = &*self.say.lock().unwrap_or_else(PoisonError::into_inner) {
             // As it says.
             let _ = say.send(event.clone());
@@ -176,12 +177,12 @@ impl EventSender {
 /// The end of a worker that listens, for those without a runtime.
 #[derive(Debug)]
 pub struct CommandReceiver {
-    told: blocking::Receiver<Result<Command, Error>>,
+    told: blocking::Receiver<Result<WorkerCommand, Error>>,
 }
 
 impl CommandReceiver {
     /// Waits for the next command; none when the head is gone or does not need this worker any longer.
-    pub fn hear(&mut self) -> Result<Option<Command>, Error> {
+    pub fn recv(&mut self) -> Result<Option<WorkerCommand>, Error> {
         self.told.recv().ok().transpose()
     }
 }

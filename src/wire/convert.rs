@@ -6,8 +6,15 @@ use std::{
 };
 
 use super::{
-    Batch, Command, Error, Event, Form, Hello, Member, Metric, Noise, Pause, Report, StepTime, Task,
+    Error, Hello,
     proto::{self, command::Kind as ToDo, event::Kind as Happened},
+};
+use crate::{
+    goodput::{self, GradientStats, Observation, Shape},
+    ids::{NodeId, Round, SlotId, TrialId},
+    trials::group::{
+        Batch, Evaluation, FinalState, Form, Member, Pause, Task, WorkerCommand, WorkerEvent, WorkerReport,
+    },
 };
 
 /// A part that a message must have.
@@ -15,11 +22,11 @@ fn part<T>(part: Option<T>, of: &'static str, name: &str) -> Result<T, Error> {
     part.ok_or_else(|| Error::Message { what: of, problem: format!("it has no {name}") })
 }
 
-/// The first words of a worker.
+/// The first message of a worker.
 pub(super) fn hello(event: proto::Event) -> Result<Hello, Error> {
     match event.kind {
-        Some(Happened::Hello(proto::Hello { version, node, slot, pid, store })) => {
-            Ok(Hello { version, node, slot, pid, store })
+        Some(Happened::Hello(proto::Hello { version, node, slot, pid })) => {
+            Ok(Hello { version, slot: slot_id(node, slot), pid })
         }
         _ => Err(Error::Message {
             what: "the first message of a worker",
@@ -28,66 +35,84 @@ pub(super) fn hello(event: proto::Event) -> Result<Hello, Error> {
     }
 }
 
+const fn slot_id(node: u32, index: u32) -> SlotId {
+    SlotId { node: NodeId(node), index }
+}
+
 impl From<Hello> for proto::Event {
-    fn from(Hello { version, node, slot, pid, store }: Hello) -> Self {
-        Self { kind: Some(Happened::Hello(proto::Hello { version, node, slot, pid, store })) }
+    fn from(Hello { version, slot, pid }: Hello) -> Self {
+        let hello = proto::Hello { version, node: slot.node.0, slot: slot.index, pid };
+        Self { kind: Some(Happened::Hello(hello)) }
     }
 }
 
-impl From<Command> for proto::Command {
-    fn from(command: Command) -> Self {
+impl From<WorkerCommand> for proto::Command {
+    fn from(command: WorkerCommand) -> Self {
         let kind = match command {
-            Command::Prepare(task) => ToDo::Prepare((*task).into()),
-            Command::Form(form) => ToDo::Form(form.into()),
-            Command::Retune { trial, generation, batch } => {
-                ToDo::Retune(proto::Retune { trial, generation, batch: Some(batch.into()) })
+            WorkerCommand::Prepare(task) => ToDo::Prepare((*task).into()),
+            WorkerCommand::Form(form) => ToDo::Form(form.into()),
+            WorkerCommand::Retune { trial, round, batch } => {
+                ToDo::Retune(proto::Retune { trial: trial.0, round: round.0, batch: Some(batch.into()) })
             }
-            Command::Release { trial, save } => ToDo::Release(proto::Release { trial, save }),
+            WorkerCommand::Release { trial, state } => {
+                ToDo::Release(proto::Release { trial: trial.0, save: state == FinalState::Saved })
+            }
         };
         Self { kind: Some(kind) }
     }
 }
 
-impl TryFrom<proto::Command> for Command {
+impl TryFrom<proto::Command> for WorkerCommand {
     type Error = Error;
 
     fn try_from(command: proto::Command) -> Result<Self, Error> {
         Ok(match part(command.kind, "a command", "kind that is known")? {
             ToDo::Prepare(task) => Self::Prepare(Box::new(task.try_into()?)),
             ToDo::Form(form) => Self::Form(form.try_into()?),
-            ToDo::Retune(proto::Retune { trial, generation, batch }) => {
-                Self::Retune { trial, generation, batch: part(batch, "Retune", "batch")?.into() }
+            ToDo::Retune(proto::Retune { trial, round, batch }) => {
+                let (trial, round) = (TrialId(trial), Round(round));
+                Self::Retune { trial, round, batch: part(batch, "Retune", "batch")?.into() }
             }
-            ToDo::Release(proto::Release { trial, save }) => Self::Release { trial, save },
+            ToDo::Release(proto::Release { trial, save }) => {
+                let state = if save { FinalState::Saved } else { FinalState::Discarded };
+                Self::Release { trial: TrialId(trial), state }
+            }
         })
     }
 }
 
-impl From<Event> for proto::Event {
-    fn from(event: Event) -> Self {
+impl From<WorkerEvent> for proto::Event {
+    fn from(event: WorkerEvent) -> Self {
         let kind = match event {
-            Event::Prepared { trial } => Happened::Prepared(proto::Prepared { trial }),
-            Event::Formed { trial, generation, steps, pause } => {
-                Happened::Formed(proto::Formed { trial, generation, steps, pause: Some(pause.into()) })
+            WorkerEvent::Prepared { trial, rendezvous_addr } => {
+                Happened::Prepared(proto::Prepared { trial: trial.0, rendezvous_addr })
             }
-            Event::Broken { trial, generation, steps, reason } => {
-                Happened::Broken(proto::Broken { trial, generation, steps, reason })
+            WorkerEvent::Formed { trial, round, steps, pause } => Happened::Formed(proto::Formed {
+                trial: trial.0,
+                round: round.0,
+                steps,
+                pause: Some(pause.into()),
+            }),
+            WorkerEvent::Broken { trial, round, steps, reason } => {
+                Happened::Broken(proto::Broken { trial: trial.0, round: round.0, steps, reason })
             }
-            Event::Reported(report) => Happened::Reported((*report).into()),
-            Event::Checkpointed { trial, steps } => {
-                Happened::Checkpointed(proto::Checkpointed { trial, steps })
+            WorkerEvent::Reported(report) => Happened::Reported((*report).into()),
+            WorkerEvent::Checkpointed { trial, steps } => {
+                Happened::Checkpointed(proto::Checkpointed { trial: trial.0, steps })
             }
-            Event::Finished { trial, generation, metrics } => {
-                Happened::Finished(proto::Finished { trial, generation, metrics })
+            WorkerEvent::Finished { trial, round, metrics } => {
+                Happened::Finished(proto::Finished { trial: trial.0, round: round.0, metrics })
             }
-            Event::Released { trial } => Happened::Released(proto::Released { trial }),
-            Event::Failed { trial, reason } => Happened::Failed(proto::Failed { trial, reason }),
+            WorkerEvent::Released { trial } => Happened::Released(proto::Released { trial: trial.0 }),
+            WorkerEvent::Failed { trial, reason } => {
+                Happened::Failed(proto::Failed { trial: trial.0, reason })
+            }
         };
         Self { kind: Some(kind) }
     }
 }
 
-impl TryFrom<proto::Event> for Event {
+impl TryFrom<proto::Event> for WorkerEvent {
     type Error = Error;
 
     fn try_from(event: proto::Event) -> Result<Self, Error> {
@@ -96,22 +121,29 @@ impl TryFrom<proto::Event> for Event {
                 let problem = "it comes again, after the first message".to_owned();
                 return Err(Error::Message { what: "Hello", problem });
             }
-            Happened::Prepared(proto::Prepared { trial }) => Self::Prepared { trial },
-            Happened::Formed(proto::Formed { trial, generation, steps, pause }) => {
-                Self::Formed { trial, generation, steps, pause: part(pause, "Formed", "pause")?.into() }
+            Happened::Prepared(proto::Prepared { trial, rendezvous_addr }) => {
+                Self::Prepared { trial: TrialId(trial), rendezvous_addr }
             }
-            Happened::Broken(proto::Broken { trial, generation, steps, reason }) => {
-                Self::Broken { trial, generation, steps, reason }
+            Happened::Formed(proto::Formed { trial, round, steps, pause }) => Self::Formed {
+                trial: TrialId(trial),
+                round: Round(round),
+                steps,
+                pause: part(pause, "Formed", "pause")?.into(),
+            },
+            Happened::Broken(proto::Broken { trial, round, steps, reason }) => {
+                Self::Broken { trial: TrialId(trial), round: Round(round), steps, reason }
             }
-            Happened::Reported(report) => Self::Reported(Box::new(report.into())),
+            Happened::Reported(report) => Self::Reported(Box::new(report.try_into()?)),
             Happened::Checkpointed(proto::Checkpointed { trial, steps }) => {
-                Self::Checkpointed { trial, steps }
+                Self::Checkpointed { trial: TrialId(trial), steps }
             }
-            Happened::Finished(proto::Finished { trial, generation, metrics }) => {
-                Self::Finished { trial, generation, metrics }
+            Happened::Finished(proto::Finished { trial, round, metrics }) => {
+                Self::Finished { trial: TrialId(trial), round: Round(round), metrics }
             }
-            Happened::Released(proto::Released { trial }) => Self::Released { trial },
-            Happened::Failed(proto::Failed { trial, reason }) => Self::Failed { trial, reason },
+            Happened::Released(proto::Released { trial }) => Self::Released { trial: TrialId(trial) },
+            Happened::Failed(proto::Failed { trial, reason }) => {
+                Self::Failed { trial: TrialId(trial), reason }
+            }
         })
     }
 }
@@ -119,7 +151,7 @@ impl TryFrom<proto::Event> for Event {
 impl From<Task> for proto::Task {
     fn from(task: Task) -> Self {
         Self {
-            trial: task.trial,
+            trial: task.trial.0,
             trainable: task.trainable,
             params_json: serde_json::Value::Object(task.params).to_string(),
             seed: task.seed,
@@ -145,7 +177,7 @@ impl TryFrom<proto::Task> for Task {
             problem: format!("its parameters are no JSON object: {error}"),
         })?;
         Ok(Self {
-            trial: task.trial,
+            trial: TrialId(task.trial),
             trainable: task.trainable,
             params,
             seed: task.seed,
@@ -168,9 +200,9 @@ fn each<T, U: From<T>>(list: Vec<T>) -> Vec<U> {
 }
 
 impl From<Form> for proto::Form {
-    fn from(Form { trial, generation, members, donors, batch, broken }: Form) -> Self {
+    fn from(Form { trial, round, members, donors, batch, broken }: Form) -> Self {
         let (members, donors) = (each(members), each(donors));
-        Self { trial, generation, members, donors, batch: Some(batch.into()), broken }
+        Self { trial: trial.0, round: round.0, members, donors, batch: Some(batch.into()), broken }
     }
 }
 
@@ -178,17 +210,18 @@ impl TryFrom<proto::Form> for Form {
     type Error = Error;
 
     fn try_from(form: proto::Form) -> Result<Self, Error> {
-        let proto::Form { trial, generation, members, donors, batch, broken } = form;
+        let proto::Form { trial, round, members, donors, batch, broken } = form;
         let (members, donors) = (each(members), each(donors));
-        Ok(Self { trial, generation, members, donors, batch: part(batch, "Form", "batch")?.into(), broken })
+        let (trial, round) = (TrialId(trial), Round(round));
+        Ok(Self { trial, round, members, donors, batch: part(batch, "Form", "batch")?.into(), broken })
     }
 }
 
-impl From<Report> for proto::Report {
-    fn from(report: Report) -> Self {
+impl From<WorkerReport> for proto::Report {
+    fn from(report: WorkerReport) -> Self {
         Self {
-            trial: report.trial,
-            generation: report.generation,
+            trial: report.trial.0,
+            round: report.round.0,
             steps: report.steps,
             examples: report.examples,
             epochs: report.epochs,
@@ -197,26 +230,57 @@ impl From<Report> for proto::Report {
             batch: report.batch.map(Into::into),
             step_times: each(report.step_times),
             noise: report.noise.map(Into::into),
-            metrics: each(report.metrics),
+            evaluations: each(report.evaluations),
         }
     }
 }
 
-impl From<proto::Report> for Report {
-    fn from(report: proto::Report) -> Self {
-        Self {
-            trial: report.trial,
-            generation: report.generation,
+impl TryFrom<proto::Report> for WorkerReport {
+    type Error = Error;
+
+    fn try_from(report: proto::Report) -> Result<Self, Error> {
+        Ok(Self {
+            trial: TrialId(report.trial),
+            round: Round(report.round),
             steps: report.steps,
             examples: report.examples,
             epochs: report.epochs,
             loss: report.loss,
             learning_rate: report.learning_rate,
             batch: report.batch.map(Into::into),
-            step_times: each(report.step_times),
+            step_times: report.step_times.into_iter().map(Observation::try_from).collect::<Result<_, _>>()?,
             noise: report.noise.map(Into::into),
-            metrics: each(report.metrics),
-        }
+            evaluations: each(report.evaluations),
+        })
+    }
+}
+
+impl From<Observation> for proto::Observation {
+    fn from(Observation { shape, per_gpu, accumulation, iter_time_s, steps }: Observation) -> Self {
+        Self { gpus: shape.gpus(), nodes: shape.nodes(), per_gpu, accumulation, iter_time_s, steps }
+    }
+}
+
+impl TryFrom<proto::Observation> for Observation {
+    type Error = Error;
+
+    fn try_from(seen: proto::Observation) -> Result<Self, Error> {
+        let proto::Observation { gpus, nodes, per_gpu, accumulation, iter_time_s, steps } = seen;
+        let wrong =
+            |error: goodput::Error| Error::Message { what: "Observation", problem: error.to_string() };
+        Ok(Self { shape: Shape::new(gpus, nodes).map_err(wrong)?, per_gpu, accumulation, iter_time_s, steps })
+    }
+}
+
+impl From<Member> for proto::Member {
+    fn from(Member { slot, rendezvous_addr }: Member) -> Self {
+        Self { slot: slot.index, node: slot.node.0, rendezvous_addr }
+    }
+}
+
+impl From<proto::Member> for Member {
+    fn from(proto::Member { slot, node, rendezvous_addr }: proto::Member) -> Self {
+        Self { slot: slot_id(node, slot), rendezvous_addr }
     }
 }
 
@@ -239,9 +303,7 @@ macro_rules! alike {
 
 alike! {
     Batch { total, accumulation }
-    Member { slot, node, store }
     Pause { total_s, form_s, hand_over_s }
-    StepTime { replicas, nodes, per_gpu, accumulation, seconds, steps }
-    Noise { sqr, var }
-    Metric { epochs, values }
+    GradientStats { sqr, var }
+    Evaluation { epochs, values }
 }

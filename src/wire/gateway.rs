@@ -22,12 +22,16 @@ use tonic::{
 };
 
 use super::{
-    Address, Command, Error, Event, Hello, KEEP_ALIVE, LARGEST, PATIENCE, SECRET, Secret, VERSION, convert,
+    Address, Error, Hello, KEEP_ALIVE, LARGEST, PATIENCE, SECRET, Secret, VERSION, convert,
     proto::{
         self,
         head_server::{Head, HeadServer},
     },
     socket,
+};
+use crate::{
+    ids::SlotId,
+    trials::group::{WorkerCommand, WorkerEvent},
 };
 
 /// What may wait to be heard. Beyond that, workers wait.
@@ -55,14 +59,14 @@ pub enum GatewayEvent {
         /// Its first words.
         hello: Hello,
         /// How to tell it something.
-        line: WorkerHandle,
+        handle: WorkerHandle,
     },
     /// A worker has said something.
     Event {
         /// Its connection.
         worker: WorkerId,
         /// What it said.
-        event: Event,
+        event: WorkerEvent,
     },
     /// A worker has ended, died, or become silent.
     Lost {
@@ -72,7 +76,7 @@ pub enum GatewayEvent {
     /// Somebody was not let in, or said what makes no sense and is about to be gone.
     Refused {
         /// The slot that it claimed to be on, if it got so far.
-        slot: Option<u32>,
+        slot: Option<SlotId>,
         /// What it was told.
         reason: String,
     },
@@ -80,11 +84,11 @@ pub enum GatewayEvent {
 
 /// The way down to a worker. When all lines of a worker are dropped, its stream ends, and so does the worker.
 #[derive(Debug, Clone)]
-pub struct WorkerHandle(UnboundedSender<Command>);
+pub struct WorkerHandle(UnboundedSender<WorkerCommand>);
 
 impl WorkerHandle {
     /// Tells a worker what to do, without waiting. One that is gone hears nothing; [`GatewayEvent::Lost`] tells of it.
-    pub fn tell(&self, command: Command) {
+    pub fn send(&self, command: WorkerCommand) {
         // As it says.
         let _ = self.0.send(command);
     }
@@ -93,18 +97,21 @@ impl WorkerHandle {
 /// Lets workers in, for as long as it lives.
 ///
 /// ```
-/// use pollux_tune::wire::{self, Command, Gateway, GatewayEvent, Hello, Secret, VERSION};
+/// use pollux_tune::ids::{NodeId, SlotId, TrialId};
+/// use pollux_tune::trials::group::{FinalState, WorkerCommand};
+/// use pollux_tune::wire::{self, Gateway, GatewayEvent, Hello, Secret, VERSION};
 ///
 /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
 /// let secret = Secret::random()?;
-/// let (gateway, mut heard) = Gateway::open(&"127.0.0.1:0".parse()?, &secret)?;
-/// let hello = Hello { version: VERSION, node: 0, slot: 3, pid: 1, store: String::new() };
-/// let (_say, mut told) = wire::attach(gateway.address(), &secret, hello).await?;
+/// let (gateway, mut events) = Gateway::open(&"127.0.0.1:0".parse()?, &secret)?;
+/// let hello = Hello { version: VERSION, slot: SlotId { node: NodeId(0), index: 3 }, pid: 1 };
+/// let (_events, mut commands) = wire::attach(gateway.address(), &secret, hello).await?;
 ///
-/// let Some(GatewayEvent::Joined { hello, line, .. }) = heard.recv().await else { panic!("nobody came") };
-/// assert_eq!(hello.slot, 3);
-/// line.tell(Command::Release { trial: 7, save: false });
-/// assert_eq!(told.recv().await, Some(Command::Release { trial: 7, save: false }));
+/// let Some(GatewayEvent::Joined { hello, handle, .. }) = events.recv().await else { panic!("nobody came") };
+/// assert_eq!(hello.slot.index, 3);
+/// let release = WorkerCommand::Release { trial: TrialId(7), state: FinalState::Discarded };
+/// handle.send(release.clone());
+/// assert_eq!(commands.recv().await, Some(release));
 /// # Ok::<(), wire::Error>(())
 /// # })?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -183,7 +190,7 @@ struct Reception {
 
 impl Reception {
     /// Tells both sides.
-    async fn refuse(&self, slot: Option<u32>, status: Status) -> Status {
+    async fn refuse(&self, slot: Option<SlotId>, status: Status) -> Status {
         let reason = status.message().to_owned();
         // Without a head there is nobody to be told.
         let _ = self.hear.send(GatewayEvent::Refused { slot, reason }).await;
@@ -211,7 +218,7 @@ impl Head for Reception {
         };
         if hello.version != VERSION {
             let reason = format!(
-                "worker {} speaks version {} of the protocol, the head speaks {VERSION}: they must be the same program",
+                "the worker of slot {} speaks version {} of the protocol, the head speaks {VERSION}: they must be the same program",
                 hello.slot, hello.version
             );
             return Err(self.refuse(Some(hello.slot), Status::failed_precondition(reason)).await);
@@ -220,7 +227,7 @@ impl Head for Reception {
         let (end, ended) = oneshot::channel();
         let worker = WorkerId(self.next.fetch_add(1, Ordering::Relaxed));
         let attached = Attached { worker, slot: hello.slot, upward, hear: self.hear.clone() };
-        let joined = GatewayEvent::Joined { worker, hello, line: WorkerHandle(tell) };
+        let joined = GatewayEvent::Joined { worker, hello, handle: WorkerHandle(tell) };
         // On its own, so that it tells of the end whatever becomes of this call.
         tokio::spawn(attached.listen(joined, end, self.closed.clone()));
         Ok(Response::new(Downward { commands, ended: Some(ended) }))
@@ -230,7 +237,7 @@ impl Head for Reception {
 /// A worker that was let in.
 struct Attached {
     worker: WorkerId,
-    slot: u32,
+    slot: SlotId,
     upward: Streaming<proto::Event>,
     hear: Sender<GatewayEvent>,
 }
@@ -266,7 +273,7 @@ impl Attached {
         let mut open = self.hear.send(joined).await.is_ok();
         // A broken connection is an end as any other.
         while open && let Ok(Some(event)) = self.upward.message().await {
-            match Event::try_from(event) {
+            match WorkerEvent::try_from(event) {
                 Ok(event) => open = self.hear.send(GatewayEvent::Event { worker, event }).await.is_ok(),
                 Err(error) => return Some(error),
             }
@@ -277,7 +284,7 @@ impl Attached {
 
 /// What goes down to a worker: commands, until nobody can give any or the worker has nothing more to say.
 struct Downward {
-    commands: UnboundedReceiver<Command>,
+    commands: UnboundedReceiver<WorkerCommand>,
     ended: Option<oneshot::Receiver<Status>>,
 }
 

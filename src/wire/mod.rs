@@ -12,7 +12,7 @@ mod attach;
 mod convert;
 mod error;
 mod gateway;
-mod message;
+mod hello;
 #[expect(clippy::pedantic, unreachable_pub, reason = "it is generated")]
 #[rustfmt::skip]
 mod proto;
@@ -27,9 +27,7 @@ pub use address::Address;
 pub use attach::{CommandReceiver, EventSender, attach, attach_blocking};
 pub use error::Error;
 pub use gateway::{Gateway, GatewayEvent, WorkerHandle, WorkerId};
-pub use message::{
-    Batch, Command, Event, Form, Hello, Member, Metric, Noise, Pause, Report, StepTime, Task, VERSION,
-};
+pub use hello::{Hello, VERSION};
 pub use secret::Secret;
 
 /// Under this key the secret is in the metadata of the call.

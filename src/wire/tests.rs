@@ -5,6 +5,21 @@ use prost::Message;
 use serde_json::{Value, json};
 
 use super::{proto::command::Kind as ToDo, proto::event::Kind as Happened, *};
+use crate::{
+    goodput::{GradientStats, Observation, Shape},
+    ids::{NodeId, Round, SlotId, TrialId},
+    trials::group::{
+        Batch, Evaluation, FinalState, Form, Member, Pause, Task, WorkerCommand, WorkerEvent, WorkerReport,
+    },
+};
+
+fn trial() -> impl Strategy<Value = TrialId> {
+    any::<u32>().prop_map(TrialId)
+}
+
+fn round() -> impl Strategy<Value = Round> {
+    any::<u64>().prop_map(Round)
+}
 
 fn params() -> impl Strategy<Value = serde_json::Map<String, Value>> {
     let value = prop_oneof![
@@ -18,7 +33,7 @@ fn params() -> impl Strategy<Value = serde_json::Map<String, Value>> {
 
 prop_compose! {
     fn task()(
-        (trial, seed, initial_batch) in any::<(u32, u64, u32)>(),
+        (trial, seed, initial_batch) in (trial(), any::<u64>(), any::<u32>()),
         (trainable, lr_rule) in (".*", ".*"),
         params in params(),
         (epochs, checkpoint_every_s, report_every_s, evaluate_every) in any::<(f64, f64, f64, f64)>(),
@@ -40,22 +55,27 @@ prop_compose! {
 }
 
 fn members() -> impl Strategy<Value = Vec<Member>> {
-    vec((any::<u32>(), any::<u32>(), ".*").prop_map(|(slot, node, store)| Member { slot, node, store }), 0..3)
+    let member = |(node, index, rendezvous_addr)| {
+        let slot = SlotId { node: NodeId(node), index };
+        Member { slot, rendezvous_addr }
+    };
+    vec((any::<u32>(), any::<u32>(), ".*").prop_map(member), 0..3)
 }
 
-fn commands() -> impl Strategy<Value = Command> {
-    let form = (any::<(u32, u64, bool)>(), members(), members(), batch());
+fn commands() -> impl Strategy<Value = WorkerCommand> {
+    let form = ((trial(), round(), any::<bool>()), members(), members(), batch());
+    let state = prop_oneof![Just(FinalState::Saved), Just(FinalState::Discarded)];
     prop_oneof![
-        task().prop_map(|task| Command::Prepare(Box::new(task))),
-        form.prop_map(|((trial, generation, broken), members, donors, batch)| {
-            Command::Form(Form { trial, generation, members, donors, batch, broken })
+        task().prop_map(|task| WorkerCommand::Prepare(Box::new(task))),
+        form.prop_map(|((trial, round, broken), members, donors, batch)| {
+            WorkerCommand::Form(Form { trial, round, members, donors, batch, broken })
         }),
-        (any::<(u32, u64)>(), batch()).prop_map(|((trial, generation), batch)| Command::Retune {
+        (trial(), round(), batch()).prop_map(|(trial, round, batch)| WorkerCommand::Retune {
             trial,
-            generation,
+            round,
             batch
         }),
-        any::<(u32, bool)>().prop_map(|(trial, save)| Command::Release { trial, save }),
+        (trial(), state).prop_map(|(trial, state)| WorkerCommand::Release { trial, state }),
     ]
 }
 
@@ -65,46 +85,48 @@ fn metrics() -> impl Strategy<Value = std::collections::BTreeMap<String, f64>> {
 
 prop_compose! {
     fn step_time()(
-        (replicas, nodes, accumulation) in any::<(u32, u32, u32)>(),
-        (per_gpu, seconds, steps) in any::<(f64, f64, f64)>(),
-    ) -> StepTime {
-        StepTime { replicas, nodes, per_gpu, accumulation, seconds, steps }
+        shape in (1..=u32::MAX).prop_flat_map(|gpus| (Just(gpus), 1..=gpus)),
+        (accumulation, per_gpu, iter_time_s, steps) in any::<(u32, f64, f64, f64)>(),
+    ) -> Observation {
+        let shape = Shape::new(shape.0, shape.1).expect("no more nodes than GPUs");
+        Observation { shape, per_gpu, accumulation, iter_time_s, steps }
     }
 }
 
 prop_compose! {
     fn report()(
-        (trial, generation, steps, examples) in any::<(u32, u64, u64, u64)>(),
+        (trial, round, steps, examples) in (trial(), round(), any::<u64>(), any::<u64>()),
         (epochs, loss, learning_rate) in any::<(f64, Option<f64>, f64)>(),
         batch in option::of(batch()),
         step_times in vec(step_time(), 0..3),
-        noise in option::of(any::<(f64, f64)>().prop_map(|(sqr, var)| Noise { sqr, var })),
-        metrics in vec((any::<f64>(), metrics()).prop_map(|(epochs, values)| Metric { epochs, values }), 0..3),
-    ) -> Report {
-        Report { trial, generation, steps, examples, epochs, loss, learning_rate, batch, step_times, noise, metrics }
+        noise in option::of(any::<(f64, f64)>().prop_map(|(sqr, var)| GradientStats { sqr, var })),
+        evaluations in vec((any::<f64>(), metrics()).prop_map(|(epochs, values)| Evaluation { epochs, values }), 0..3),
+    ) -> WorkerReport {
+        WorkerReport { trial, round, steps, examples, epochs, loss, learning_rate, batch, step_times, noise, evaluations }
     }
 }
 
-fn events() -> impl Strategy<Value = Event> {
+fn events() -> impl Strategy<Value = WorkerEvent> {
     prop_oneof![
-        any::<u32>().prop_map(|trial| Event::Prepared { trial }),
-        any::<((u32, u64, u64), (f64, f64, f64))>().prop_map(
-            |((trial, generation, steps), (total_s, form_s, hand_over_s))| {
-                Event::Formed { trial, generation, steps, pause: Pause { total_s, form_s, hand_over_s } }
+        (trial(), ".*").prop_map(|(trial, rendezvous_addr)| WorkerEvent::Prepared { trial, rendezvous_addr }),
+        (trial(), round(), any::<(u64, f64, f64, f64)>()).prop_map(
+            |(trial, round, (steps, total_s, form_s, hand_over_s))| {
+                let pause = Pause { total_s, form_s, hand_over_s };
+                WorkerEvent::Formed { trial, round, steps, pause }
             }
         ),
-        (any::<(u32, u64, Option<u64>)>(), ".*").prop_map(|((trial, generation, steps), reason)| {
-            Event::Broken { trial, generation, steps, reason }
+        (trial(), round(), any::<Option<u64>>(), ".*").prop_map(|(trial, round, steps, reason)| {
+            WorkerEvent::Broken { trial, round, steps, reason }
         }),
-        report().prop_map(|report| Event::Reported(Box::new(report))),
-        any::<(u32, u64)>().prop_map(|(trial, steps)| Event::Checkpointed { trial, steps }),
-        (any::<(u32, u64)>(), metrics()).prop_map(|((trial, generation), metrics)| Event::Finished {
+        report().prop_map(|report| WorkerEvent::Reported(Box::new(report))),
+        (trial(), any::<u64>()).prop_map(|(trial, steps)| WorkerEvent::Checkpointed { trial, steps }),
+        (trial(), round(), metrics()).prop_map(|(trial, round, metrics)| WorkerEvent::Finished {
             trial,
-            generation,
+            round,
             metrics
         }),
-        any::<u32>().prop_map(|trial| Event::Released { trial }),
-        (any::<u32>(), ".*").prop_map(|(trial, reason)| Event::Failed { trial, reason }),
+        trial().prop_map(|trial| WorkerEvent::Released { trial }),
+        (trial(), ".*").prop_map(|(trial, reason)| WorkerEvent::Failed { trial, reason }),
     ]
 }
 
@@ -116,54 +138,55 @@ fn sent<T: Message + Default>(message: &T) -> T {
 proptest! {
     #[test]
     fn a_command_arrives_as_it_was_sent(command in commands()) {
-        let arrived = Command::try_from(sent(&proto::Command::from(command.clone()))).expect("it makes sense");
+        let arrived = WorkerCommand::try_from(sent(&proto::Command::from(command.clone()))).expect("it makes sense");
         prop_assert_eq!(arrived, command);
     }
 
     #[test]
     fn an_event_arrives_as_it_was_sent(event in events()) {
-        let arrived = Event::try_from(sent(&proto::Event::from(event.clone()))).expect("it makes sense");
+        let arrived = WorkerEvent::try_from(sent(&proto::Event::from(event.clone()))).expect("it makes sense");
         prop_assert_eq!(arrived, event);
     }
 
     #[test]
     fn whatever_bytes_come_there_is_no_panic(bytes in vec(any::<u8>(), 0..64)) {
-        let _ = proto::Command::decode(bytes.as_slice()).map(Command::try_from);
-        let _ = proto::Event::decode(bytes.as_slice()).map(|event| (convert::hello(event.clone()), Event::try_from(event)));
+        let _ = proto::Command::decode(bytes.as_slice()).map(WorkerCommand::try_from);
+        let _ = proto::Event::decode(bytes.as_slice()).map(|event| (convert::hello(event.clone()), WorkerEvent::try_from(event)));
     }
 }
 
 #[test]
 fn a_loss_that_is_no_number_arrives() {
-    let report = Report { loss: Some(f64::NAN), epochs: f64::INFINITY, ..Report::default() };
-    let arrived = Event::try_from(sent(&proto::Event::from(Event::Reported(Box::new(report)))));
-    let Ok(Event::Reported(arrived)) = arrived else { panic!("{arrived:?}") };
+    let report = WorkerReport { loss: Some(f64::NAN), epochs: f64::INFINITY, ..WorkerReport::default() };
+    let arrived = WorkerEvent::try_from(sent(&proto::Event::from(WorkerEvent::Reported(Box::new(report)))));
+    let Ok(WorkerEvent::Reported(arrived)) = arrived else { panic!("{arrived:?}") };
     assert!(arrived.loss.is_some_and(f64::is_nan) && arrived.epochs.is_infinite());
 }
 
 #[test]
 fn hello_arrives_first_and_only_first() {
-    let hello = Hello { version: 1, node: 2, slot: 3, pid: 4, store: "127.0.0.1:5".to_owned() };
+    let hello = Hello { version: 1, slot: SlotId { node: NodeId(2), index: 3 }, pid: 4 };
     let sent = sent(&proto::Event::from(hello.clone()));
     assert_eq!(convert::hello(sent.clone()).expect("it is one"), hello);
-    let again = Event::try_from(sent).expect_err("too late").to_string();
+    let again = WorkerEvent::try_from(sent).expect_err("too late").to_string();
     assert_eq!(again, "Hello: it comes again, after the first message");
-    let late = convert::hello(Event::Prepared { trial: 1 }.into()).expect_err("too early").to_string();
+    let released = WorkerEvent::Released { trial: TrialId(1) };
+    let late = convert::hello(released.into()).expect_err("too early").to_string();
     assert_eq!(late, "the first message of a worker: it is not a hello");
 }
 
 /// The numbers of a hello are those of the first release that had one: other versions have to be able to read it.
 #[test]
 fn the_form_of_a_hello_never_changes() {
-    let hello = Hello { version: 2, node: 3, slot: 4, pid: 5, store: "a".to_owned() };
+    let hello = Hello { version: 2, slot: SlotId { node: NodeId(3), index: 4 }, pid: 5 };
     let bytes = proto::Event::from(hello).encode_to_vec();
-    assert_eq!(bytes, [10, 11, 8, 2, 16, 3, 24, 4, 32, 5, 42, 1, b'a']);
+    assert_eq!(bytes, [10, 8, 8, 2, 16, 3, 24, 4, 32, 5]);
 }
 
 #[test]
 fn what_makes_no_sense_says_so() {
     let command =
-        |kind| Command::try_from(proto::Command { kind }).expect_err("it makes no sense").to_string();
+        |kind| WorkerCommand::try_from(proto::Command { kind }).expect_err("it makes no sense").to_string();
     assert_eq!(command(None), "a command: it has no kind that is known");
     assert_eq!(command(Some(ToDo::Form(proto::Form::default()))), "Form: it has no batch");
     assert_eq!(command(Some(ToDo::Retune(proto::Retune::default()))), "Retune: it has no batch");
@@ -175,7 +198,8 @@ fn what_makes_no_sense_says_so() {
         let error = params(wrong);
         assert!(error.starts_with("Task: its parameters are no JSON object: "), "{error}");
     }
-    let event = |kind| Event::try_from(proto::Event { kind }).expect_err("it makes no sense").to_string();
+    let event =
+        |kind| WorkerEvent::try_from(proto::Event { kind }).expect_err("it makes no sense").to_string();
     assert_eq!(event(None), "an event: it has no kind that is known");
     assert_eq!(event(Some(Happened::Formed(proto::Formed::default()))), "Formed: it has no pause");
 }

@@ -3,10 +3,10 @@
 use super::error::Error;
 use crate::{
     goodput::{
-        BatchLimits, BatchMode, GradientStats, NoiseScale, Observation, Observations, Shape,
-        ThroughputParams, best_batch, fit,
+        BatchLimits, BatchMode, GradientStats, NoiseScale, Observations, Shape, ThroughputParams, best_batch,
+        fit,
     },
-    wire::{Batch, Report},
+    trials::group::{Batch, WorkerReport},
 };
 
 /// A batch must promise that much more goodput before it replaces another one.
@@ -46,17 +46,11 @@ impl Batching {
     }
 
     /// Takes in what the first rank has measured.
-    pub(super) fn learn(&mut self, report: &Report) -> Result<(), Error> {
+    pub(super) fn learn(&mut self, report: &WorkerReport) -> Result<(), Error> {
         for times in &report.step_times {
-            self.seen.add(&Observation {
-                shape: Shape::new(times.replicas, times.nodes)?,
-                per_gpu: times.per_gpu,
-                accumulation: times.accumulation,
-                iter_time_s: times.seconds,
-                steps: times.steps,
-            })?;
+            self.seen.add(times)?;
         }
-        self.noise = report.noise.map(|noise| GradientStats { sqr: noise.sqr, var: noise.var }.noise_scale());
+        self.noise = report.noise.map(GradientStats::noise_scale);
         if !self.is_fixed && !self.seen.is_empty() {
             self.params = Some(fit(&self.seen, None, self.params.as_ref())?.params);
         }
@@ -100,12 +94,21 @@ impl Batching {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::{Noise, StepTime};
+    use crate::goodput::Observation;
 
-    fn report(replicas: u32, per_gpu: f64, seconds: f64, phi: f64) -> Report {
-        let step_times =
-            vec![StepTime { replicas, nodes: 1, per_gpu, accumulation: 0, seconds, steps: 50.0 }];
-        Report { step_times, noise: Some(Noise { sqr: 1.0, var: phi }), ..Report::default() }
+    fn report(replicas: u32, per_gpu: f64, seconds: f64, phi: f64) -> WorkerReport {
+        let step_times = vec![Observation {
+            shape: Shape::new(replicas, 1).expect("a shape"),
+            per_gpu,
+            accumulation: 0,
+            iter_time_s: seconds,
+            steps: 50.0,
+        }];
+        WorkerReport {
+            step_times,
+            noise: Some(GradientStats { sqr: 1.0, var: phi }),
+            ..WorkerReport::default()
+        }
     }
 
     #[test]

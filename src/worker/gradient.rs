@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{
     goodput::{ConsecutiveNorms, GradientNorms, GradientSample, NoiseEstimator},
-    wire::Batch,
+    trials::group::Batch,
 };
 
 /// What the gradients of a step are compared with: without something to compare, noise cannot be told from signal.

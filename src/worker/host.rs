@@ -23,13 +23,15 @@ use super::{
     team::Team,
     transfer::{self, Role, StateTransfer},
 };
-use crate::wire::{
-    self, Batch, Command, CommandReceiver, Event, EventSender, Form, Hello, Metric, Noise, Report, StepTime,
-    VERSION,
+use crate::{
+    goodput::{Observation, Shape},
+    ids::{Round, SlotId, TrialId},
+    trials::group::{Batch, Evaluation, FinalState, Form, WorkerCommand, WorkerEvent, WorkerReport},
+    wire::{self, CommandReceiver, EventSender, Hello, VERSION},
 };
 
-/// The group that can be aborted from outside: with its generation.
-type Abortable = Arc<Mutex<Option<(u64, AbortHandle)>>>;
+/// The group that can be aborted from outside: with its round.
+type Abortable = Arc<Mutex<Option<(Round, AbortHandle)>>>;
 
 /// If this process was started as a worker, works until the head is gone, and then ends the process.
 ///
@@ -59,13 +61,7 @@ fn tell_the_user(message: &str) {
 fn serve(place: &Place, registry: &Registry) -> Result<(), Error> {
     tch::set_num_threads(place.threads.cast_signed());
     let store = Store::host("127.0.0.1:0")?;
-    let hello = Hello {
-        version: VERSION,
-        node: place.node,
-        slot: place.slot,
-        pid: process::id(),
-        store: store.address().to_owned(),
-    };
+    let hello = Hello { version: VERSION, slot: place.slot, pid: process::id() };
     let (speaker, listener) = wire::attach_blocking(&place.address, &place.secret, hello)?;
     let abortable = Abortable::default();
     let inbox = Inbox::listen(listener, speaker.clone(), abortable.clone())?;
@@ -78,12 +74,12 @@ fn serve(place: &Place, registry: &Registry) -> Result<(), Error> {
 }
 
 /// Code of a trainable may panic, and panics may abort: the head is told before that happens.
-fn report_panics(speaker: EventSender, hosted: Arc<Mutex<Option<u32>>>) {
+fn report_panics(speaker: EventSender, hosted: Arc<Mutex<Option<TrialId>>>) {
     let usual = panic::take_hook();
     panic::set_hook(Box::new(move |info| {
         usual(info);
         if let Some(trial) = hosted.try_lock().ok().and_then(|trial| *trial) {
-            speaker.say(&Event::Failed { trial, reason: info.to_string() });
+            speaker.send(&WorkerEvent::Failed { trial, reason: info.to_string() });
         }
         speaker.close();
         process::exit(101);
@@ -92,8 +88,8 @@ fn report_panics(speaker: EventSender, hosted: Arc<Mutex<Option<u32>>>) {
 
 /// Commands that have come and are not done yet.
 struct Inbox {
-    coming: Receiver<Command>,
-    waiting: VecDeque<Command>,
+    coming: Receiver<WorkerCommand>,
+    waiting: VecDeque<WorkerCommand>,
 }
 
 impl Inbox {
@@ -104,9 +100,9 @@ impl Inbox {
     ) -> Result<Self, Error> {
         let (send, coming) = mpsc::channel();
         let listen = move || {
-            while let Ok(Some(command)) = listener.hear() {
-                if let Command::Form(Form { generation, broken: true, .. }) = &command {
-                    abort_before(&abortable, *generation);
+            while let Ok(Some(command)) = listener.recv() {
+                if let WorkerCommand::Form(Form { round, broken: true, .. }) = &command {
+                    abort_before(&abortable, *round);
                 }
                 if send.send(command).is_err() {
                     break;
@@ -137,20 +133,18 @@ impl Inbox {
     }
 
     /// Whether the group of a trial is to be left.
-    fn wants_to_leave(&self, trial: u32, generation: u64) -> bool {
+    fn wants_to_leave(&self, trial: TrialId, round: Round) -> bool {
         self.waiting.iter().any(|command| match command {
-            Command::Form(form) => form.trial == trial && form.generation > generation,
-            Command::Release { trial: released, .. } => *released == trial,
-            Command::Prepare(_) | Command::Retune { .. } => false,
+            WorkerCommand::Form(form) => form.trial == trial && form.round > round,
+            WorkerCommand::Release { trial: released, .. } => *released == trial,
+            WorkerCommand::Prepare(_) | WorkerCommand::Retune { .. } => false,
         })
     }
 
     /// The next batch that the group was given.
-    fn retuned(&self, trial: u32, generation: u64) -> Option<(usize, Batch)> {
+    fn retuned(&self, trial: TrialId, round: Round) -> Option<(usize, Batch)> {
         self.waiting.iter().enumerate().find_map(|(at, command)| match command {
-            Command::Retune { trial: other, generation: of, batch }
-                if *other == trial && *of == generation =>
-            {
+            WorkerCommand::Retune { trial: other, round: of, batch } if *other == trial && *of == round => {
                 Some((at, *batch))
             }
             _ => None,
@@ -158,20 +152,20 @@ impl Inbox {
     }
 
     /// Waits for the next command; none if there will be no more.
-    fn next(&mut self) -> Option<Command> {
+    fn next(&mut self) -> Option<WorkerCommand> {
         self.waiting.pop_front().or_else(|| self.coming.recv().ok())
     }
 }
 
-fn abort_before(abortable: &Abortable, generation: u64) {
+fn abort_before(abortable: &Abortable, round: Round) {
     let group = abortable.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some((_, handle)) = group.as_ref().filter(|(of, _)| *of < generation) {
+    if let Some((_, handle)) = group.as_ref().filter(|(of, _)| *of < round) {
         handle.abort();
     }
 }
 
 struct Host<'a> {
-    slot: u32,
+    slot: SlotId,
     device: Device,
     registry: &'a Registry,
     store: Store,
@@ -180,7 +174,7 @@ struct Host<'a> {
     abortable: Abortable,
     session: Option<Session>,
     /// The trial of the session, for those who cannot wait for it.
-    hosted: Arc<Mutex<Option<u32>>>,
+    hosted: Arc<Mutex<Option<TrialId>>>,
 }
 
 /// Why a group trains no longer.
@@ -195,32 +189,33 @@ impl Host<'_> {
     fn run(mut self) {
         while let Some(command) = self.inbox.next() {
             match command {
-                Command::Prepare(task) => {
+                WorkerCommand::Prepare(task) => {
                     let trial = task.trial;
                     *self.hosted.lock().unwrap_or_else(PoisonError::into_inner) = Some(trial);
                     match Session::new(*task, self.registry, self.device) {
                         Ok(session) => {
                             self.session = Some(session);
-                            self.say(&Event::Prepared { trial });
+                            let rendezvous_addr = self.store.address().to_owned();
+                            self.say(&WorkerEvent::Prepared { trial, rendezvous_addr });
                         }
                         Err(error) => self.fail(trial, &error),
                     }
                 }
-                Command::Form(form) => self.form(&form),
+                WorkerCommand::Form(form) => self.form(&form),
                 // Its group is gone.
-                Command::Retune { .. } => {}
-                Command::Release { trial, save } => self.release(trial, save),
+                WorkerCommand::Retune { .. } => {}
+                WorkerCommand::Release { trial, state } => self.release(trial, state),
             }
         }
     }
 
-    fn say(&self, event: &Event) {
-        self.speaker.say(event);
+    fn say(&self, event: &WorkerEvent) {
+        self.speaker.send(event);
     }
 
-    fn fail(&mut self, trial: u32, error: &Error) {
+    fn fail(&mut self, trial: TrialId, error: &Error) {
         self.forget();
-        self.say(&Event::Failed { trial, reason: error.to_string() });
+        self.say(&WorkerEvent::Failed { trial, reason: error.to_string() });
     }
 
     fn forget(&mut self) {
@@ -228,38 +223,38 @@ impl Host<'_> {
         *self.hosted.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
-    fn release(&mut self, trial: u32, save: bool) {
+    fn release(&mut self, trial: TrialId, state: FinalState) {
         if let Some(session) = self.session.as_ref().filter(|session| session.task.trial == trial) {
-            if save && session.is_current {
+            if state == FinalState::Saved && session.is_current {
                 match Writing::start(session).and_then(Writing::finish) {
-                    Ok(steps) => self.say(&Event::Checkpointed { trial, steps }),
+                    Ok(steps) => self.say(&WorkerEvent::Checkpointed { trial, steps }),
                     Err(error) => return self.fail(trial, &error),
                 }
             }
             self.forget();
         }
-        self.say(&Event::Released { trial });
+        self.say(&WorkerEvent::Released { trial });
     }
 
-    /// Takes part in a new generation for as long as it lasts.
+    /// Takes part in a new round for as long as it lasts.
     fn form(&mut self, form: &Form) {
-        let (trial, generation) = (form.trial, form.generation);
+        let (trial, round) = (form.trial, form.round);
         let role = transfer::role(form, self.slot);
         let Some(mut session) = self.session.take().filter(|session| session.task.trial == trial) else {
             let reason = "the worker was told to train before it had prepared".to_owned();
-            return self.say(&Event::Broken { trial, generation, steps: None, reason });
+            return self.say(&WorkerEvent::Broken { trial, round, steps: None, reason });
         };
         let formed = self.meet(form, role, &mut session);
         let ended = match formed {
             Ok(Some((mut team, pause))) => {
                 let steps = session.steps();
-                self.say(&Event::Formed { trial, generation, steps, pause });
+                self.say(&WorkerEvent::Formed { trial, round, steps, pause });
                 self.train(&mut session, &mut team, form.batch)
             }
             Ok(None) => {
                 drop(session);
                 self.forget();
-                return self.say(&Event::Released { trial });
+                return self.say(&WorkerEvent::Released { trial });
             }
             Err(error) => Err(error),
         };
@@ -269,7 +264,7 @@ impl Host<'_> {
             Err(error) if error.is_of_the_group() => {
                 let steps = session.is_current.then(|| session.steps());
                 self.session = Some(session);
-                self.say(&Event::Broken { trial, generation, steps, reason: error.to_string() });
+                self.say(&WorkerEvent::Broken { trial, round, steps, reason: error.to_string() });
             }
             Err(error) => {
                 drop(session);
@@ -283,14 +278,14 @@ impl Host<'_> {
         form: &Form,
         role: Role,
         session: &mut Session,
-    ) -> Result<Option<(Team, crate::wire::Pause)>, Error> {
+    ) -> Result<Option<(Team, crate::trials::group::Pause)>, Error> {
         let Self { inbox, store, abortable, device, .. } = self;
         let mut is_over = || {
             inbox.look();
-            inbox.wants_to_leave(form.trial, form.generation)
+            inbox.wants_to_leave(form.trial, form.round)
         };
         let started = |group: &ProcessGroup| {
-            let handle = (form.generation, group.abort_handle());
+            let handle = (form.round, group.abort_handle());
             *abortable.lock().unwrap_or_else(PoisonError::into_inner) = Some(handle);
         };
         let options = StateTransfer::options(*device);
@@ -308,17 +303,17 @@ impl Host<'_> {
             if session.is_finished()? {
                 let values = session.evaluate(team)?;
                 if team.rank == 0 {
-                    desk.metrics.push(Metric { epochs: session.epochs()?, values: values.clone() });
-                    self.say(&Event::Reported(Box::new(desk.report(session, team, batch)?)));
+                    desk.metrics.push(Evaluation { epochs: session.epochs()?, values: values.clone() });
+                    self.say(&WorkerEvent::Reported(Box::new(desk.report(session, team, batch)?)));
                     self.save(session, &mut desk, true)?;
-                    let generation = team.generation;
-                    self.say(&Event::Finished { trial, generation, metrics: values });
+                    let round = team.round;
+                    self.say(&WorkerEvent::Finished { trial, round, metrics: values });
                 }
                 return Ok(End::Finished);
             }
             self.inbox.look();
-            let leave = self.inbox.wants_to_leave(trial, team.generation);
-            let retuned = self.inbox.retuned(trial, team.generation);
+            let leave = self.inbox.wants_to_leave(trial, team.round);
+            let retuned = self.inbox.retuned(trial, team.round);
             let agreed = session.step(team, batch, leave, retuned.is_some())?;
             if let (true, Some((at, other))) = (agreed.retune, retuned) {
                 self.inbox.waiting.remove(at);
@@ -327,13 +322,13 @@ impl Host<'_> {
             }
             if session.wants_evaluation()? && !session.is_finished()? {
                 let values = session.evaluate(team)?;
-                desk.metrics.push(Metric { epochs: session.epochs()?, values });
+                desk.metrics.push(Evaluation { epochs: session.epochs()?, values });
                 desk.hurry = true;
             }
             if team.rank == 0 {
                 self.save(session, &mut desk, false)?;
                 if desk.is_due(session) || agreed.leave {
-                    self.say(&Event::Reported(Box::new(desk.report(session, team, batch)?)));
+                    self.say(&WorkerEvent::Reported(Box::new(desk.report(session, team, batch)?)));
                 }
             }
             if agreed.leave {
@@ -346,14 +341,14 @@ impl Host<'_> {
     fn save(&self, session: &Session, desk: &mut Desk, now: bool) -> Result<(), Error> {
         let trial = session.task.trial;
         if let Some(writing) = desk.writing.take_if(|writing| now || writing.is_done()) {
-            self.say(&Event::Checkpointed { trial, steps: writing.finish()? });
+            self.say(&WorkerEvent::Checkpointed { trial, steps: writing.finish()? });
         }
         let every = Duration::from_secs_f64(session.task.checkpoint_every_s.min(1e9));
         if desk.writing.is_none() && (now || desk.saved.elapsed() >= every) {
             desk.saved = Instant::now();
             let writing = Writing::start(session)?;
             if now {
-                self.say(&Event::Checkpointed { trial, steps: writing.finish()? });
+                self.say(&WorkerEvent::Checkpointed { trial, steps: writing.finish()? });
             } else {
                 desk.writing = Some(writing);
             }
@@ -367,7 +362,7 @@ struct Desk {
     reported: Instant,
     saved: Instant,
     writing: Option<Writing>,
-    metrics: Vec<Metric>,
+    metrics: Vec<Evaluation>,
     hurry: bool,
 }
 
@@ -384,23 +379,17 @@ impl Desk {
         self.hurry || self.reported.elapsed() >= every
     }
 
-    fn report(&mut self, session: &mut Session, team: &Team, batch: Batch) -> Result<Report, Error> {
+    fn report(&mut self, session: &mut Session, team: &Team, batch: Batch) -> Result<WorkerReport, Error> {
         self.reported = Instant::now();
         self.hurry = false;
         let seen = std::mem::take(&mut session.seen);
         let count = seen.losses.len() as f64;
-        let step_times = seen.times.iter().map(|times| StepTime {
-            replicas: team.size,
-            nodes: team.nodes,
-            per_gpu: times.per_gpu,
-            accumulation: times.accumulation,
-            seconds: times.iter_time_s,
-            steps: times.steps,
-        });
+        let shape = Shape::new(team.size, team.nodes)?;
+        let step_times = seen.times.iter().map(|times| Observation { shape, ..times });
         let counters = session.counters();
-        Ok(Report {
+        Ok(WorkerReport {
             trial: session.task.trial,
-            generation: team.generation,
+            round: team.round,
             steps: counters.steps,
             examples: counters.examples,
             epochs: session.epochs()?,
@@ -408,8 +397,8 @@ impl Desk {
             learning_rate: seen.learning_rate,
             batch: Some(batch),
             step_times: step_times.collect(),
-            noise: session.noise().settled().map(|stats| Noise { sqr: stats.sqr, var: stats.var }),
-            metrics: std::mem::take(&mut self.metrics),
+            noise: session.noise().settled(),
+            evaluations: std::mem::take(&mut self.metrics),
         })
     }
 }

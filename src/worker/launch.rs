@@ -3,7 +3,10 @@
 use std::{env, process::Command, process::Stdio};
 
 use super::Error;
-use crate::wire::{Address, Secret};
+use crate::{
+    ids::SlotId,
+    wire::{Address, Secret},
+};
 
 /// What a program that is started again as a worker finds in its environment.
 const ADDRESS: &str = "POLLUX_TUNE_WORKER_ADDRESS";
@@ -39,10 +42,8 @@ pub struct Launch<'a> {
     pub address: &'a Address,
     /// What the head wants to hear.
     pub secret: &'a Secret,
-    /// The number of its machine.
-    pub node: u32,
-    /// The number of its slot.
-    pub slot: u32,
+    /// Its slot.
+    pub slot: SlotId,
     /// Its slot.
     pub place: Slot,
     /// Arguments for the program. They do not matter to one that calls `serve_if_worker` first thing.
@@ -59,8 +60,8 @@ pub fn launch(launch: &Launch) -> Result<Command, Error> {
         .args(launch.arguments)
         .env(ADDRESS, launch.address.to_string())
         .env(SECRET, launch.secret.reveal())
-        .env(NODE, launch.node.to_string())
-        .env(SLOT, launch.slot.to_string())
+        .env(NODE, launch.slot.node.to_string())
+        .env(SLOT, launch.slot.index.to_string())
         .env(THREADS, &threads)
         // Libraries that have pools of their own, beside libtorch's.
         .env("OMP_NUM_THREADS", &threads)
@@ -85,8 +86,7 @@ pub fn launch(launch: &Launch) -> Result<Command, Error> {
 pub(super) struct Place {
     pub(super) address: Address,
     pub(super) secret: Secret,
-    pub(super) node: u32,
-    pub(super) slot: u32,
+    pub(super) slot: SlotId,
     pub(super) threads: u32,
     pub(super) cuda: Option<u32>,
 }
@@ -112,8 +112,7 @@ impl Place {
         Ok(Some(Self {
             address: address.parse()?,
             secret: look(SECRET).unwrap_or_default().parse()?,
-            node: number(NODE)?,
-            slot: number(SLOT)?,
+            slot: SlotId { node: crate::ids::NodeId(number(NODE)?), index: number(SLOT)? },
             threads: number(THREADS)?,
             cuda: look(DEVICE).is_some().then(|| number(DEVICE)).transpose()?,
         }))
@@ -130,12 +129,12 @@ mod tests {
         let address: Address = "unix:/a b/head".parse().expect("an address");
         let secret = Secret::random().expect("random numbers");
         let place = Slot { threads: 3, cuda };
-        let started = Launch { address: &address, secret: &secret, node: 2, slot: 5, place, arguments: &[] };
+        let slot = SlotId { node: crate::ids::NodeId(2), index: 5 };
+        let started = Launch { address: &address, secret: &secret, slot, place, arguments: &[] };
         let process = launch(&started).expect("it can be started");
         let text = |text: &std::ffi::OsStr| text.to_string_lossy().into_owned();
         let set = process.get_envs().filter_map(|(name, value)| Some((text(name), text(value?))));
-        let expected =
-            Place { address: address.clone(), secret: secret.clone(), node: 2, slot: 5, threads: 3, cuda };
+        let expected = Place { address: address.clone(), secret: secret.clone(), slot, threads: 3, cuda };
         (expected, set.collect())
     }
 

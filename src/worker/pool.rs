@@ -13,7 +13,11 @@ use std::{
 use tokio::{runtime::Builder, sync::oneshot};
 
 use super::{Launch, Slot, error::Error, launch::launch};
-use crate::wire::{Address, Command, Event, Gateway, GatewayEvent, Member, Secret, WorkerHandle, WorkerId};
+use crate::{
+    ids::{NodeId, Round, SlotId},
+    trials::group::{WorkerCommand, WorkerEvent},
+    wire::{Address, Gateway, GatewayEvent, Secret, WorkerHandle, WorkerId},
+};
 
 /// How long a fresh worker may take to say hello: it has to load libtorch, on a machine that may be busy.
 const HELLO: Duration = Duration::from_secs(120);
@@ -24,7 +28,7 @@ const LOOK: Duration = Duration::from_millis(100);
 #[derive(Debug, Clone, PartialEq)]
 pub enum Told {
     /// A worker has said something.
-    Event(u32, Event),
+    Event(u32, WorkerEvent),
     /// A worker is gone. Call [`Pool::start`] to have another one on its slot.
     Gone(u32),
 }
@@ -36,8 +40,8 @@ pub struct Pool {
     secret: Secret,
     arguments: Vec<String>,
     workers: BTreeMap<u32, Worker>,
-    /// Stores outlive trials: what is under a generation's name must be of no other one.
-    generation: u64,
+    /// Stores outlive trials: what is under a round's name must be of no other one.
+    round: Round,
     gateway: Door,
     early: Vec<Told>,
 }
@@ -51,8 +55,7 @@ struct Worker {
 #[derive(Debug)]
 struct Connection {
     id: WorkerId,
-    line: WorkerHandle,
-    member: Member,
+    handle: WorkerHandle,
 }
 
 impl Pool {
@@ -65,7 +68,7 @@ impl Pool {
         let gateway = Door::open(&socket, &secret)?;
         let arguments = arguments.iter().map(|&argument| argument.to_owned()).collect();
         let (workers, early) = (BTreeMap::new(), Vec::new());
-        let mut pool = Self { slots, secret, arguments, workers, generation: 0, gateway, early };
+        let mut pool = Self { slots, secret, arguments, workers, round: Round(0), gateway, early };
         for slot in 0..pool.slots.len() as u32 {
             pool.launch(slot)?;
         }
@@ -93,13 +96,13 @@ impl Pool {
         self.slots.is_empty()
     }
 
-    /// The highest generation that its workers have seen.
-    pub(super) const fn generation(&self) -> u64 {
-        self.generation
+    /// The highest round that its workers have seen.
+    pub(super) const fn round(&self) -> Round {
+        self.round
     }
 
-    pub(super) fn has_seen(&mut self, generation: u64) {
-        self.generation = self.generation.max(generation);
+    pub(super) fn has_seen(&mut self, round: Round) {
+        self.round = self.round.max(round);
     }
 
     /// Starts another worker on a slot whose worker is gone, and waits until it can be talked to.
@@ -115,8 +118,7 @@ impl Pool {
         let mut process = launch(&Launch {
             address: &self.gateway.address,
             secret: &self.secret,
-            node: 0,
-            slot,
+            slot: SlotId { node: NodeId(0), index: slot },
             place: *place,
             arguments: &self.arguments,
         })?;
@@ -135,7 +137,7 @@ impl Pool {
             let ended = worker.process.try_wait().map_err(Error::io("looking after a worker"))?;
             match self.gateway.next(LOOK)? {
                 // Somebody else's, perhaps.
-                Some(GatewayEvent::Refused { slot: Some(of), reason }) if of == slot => {
+                Some(GatewayEvent::Refused { slot: Some(of), reason }) if of.index == slot => {
                     return Err(Error::Protocol(reason));
                 }
                 Some(heard) => {
@@ -161,12 +163,6 @@ impl Pool {
         }
     }
 
-    /// What the members of a group need to know about the worker on a slot.
-    #[must_use]
-    pub fn member(&self, slot: u32) -> Option<Member> {
-        Some(self.workers.get(&slot)?.connection.as_ref()?.member.clone())
-    }
-
     /// The process on a slot.
     #[must_use]
     pub fn pid(&self, slot: u32) -> Option<u32> {
@@ -174,9 +170,9 @@ impl Pool {
     }
 
     /// Tells a worker what to do. One that is gone hears nothing; that it is gone is told by [`Pool::next`].
-    pub fn tell(&self, slot: u32, command: Command) {
+    pub fn tell(&self, slot: u32, command: WorkerCommand) {
         if let Some(connection) = self.workers.get(&slot).and_then(|worker| worker.connection.as_ref()) {
-            connection.line.tell(command);
+            connection.handle.send(command);
         }
     }
 
@@ -199,11 +195,10 @@ impl Pool {
     /// What a process says that was replaced is not worth telling.
     fn take_in(&mut self, heard: GatewayEvent) -> Result<Option<Told>, Error> {
         Ok(match heard {
-            GatewayEvent::Joined { worker: id, hello, line } => {
-                let started = self.workers.get_mut(&hello.slot);
+            GatewayEvent::Joined { worker: id, hello, handle } => {
+                let started = self.workers.get_mut(&hello.slot.index);
                 if let Some(worker) = started.filter(|worker| worker.process.id() == hello.pid) {
-                    let member = Member { slot: hello.slot, node: hello.node, store: hello.store };
-                    worker.connection = Some(Connection { id, line, member });
+                    worker.connection = Some(Connection { id, handle });
                 }
                 None
             }

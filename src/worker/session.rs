@@ -25,7 +25,7 @@ use crate::{
         scale_lr,
     },
     space::{Params, Value},
-    wire::{Batch, Task},
+    trials::group::{Batch, Task},
 };
 
 /// How many examples of the test data are evaluated at once.
@@ -102,7 +102,7 @@ impl Session {
         let training = Loader::start(data, Some(order), device)?;
         let test = model.test_data().map_err(user("opening the test data"))?;
         let test = test.map(|data| Loader::start(data, None, device)).transpose()?;
-        let rule = LrRule::from_name(&task.lr_rule)?;
+        let rule: LrRule = task.lr_rule.parse()?;
         let m0 = f64::from(task.initial_batch);
         Ok(Self {
             gradients: Gradients::new(NoiseEstimator::new(m0)?),

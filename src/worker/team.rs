@@ -4,6 +4,7 @@ use c10d::{ProcessGroup, ReduceOp, Reducer, ReducerOptions};
 use tch::{Device, Kind, Tensor, no_grad};
 
 use super::{error::Error, flat::FlatParameters};
+use crate::ids::Round;
 
 /// What is agreed on travels as the gradient of a variable of its own, in the reduction that happens anyway. It is made this small
 /// so that it leaves no trace in the norms of the gradients: its square is nothing beside any of them.
@@ -76,7 +77,7 @@ impl StepConsensus {
 /// One worker's view of the group.
 #[derive(Debug)]
 pub(super) struct Team {
-    pub(super) generation: u64,
+    pub(super) round: Round,
     pub(super) rank: u32,
     pub(super) size: u32,
     /// Machines.
@@ -95,13 +96,13 @@ struct Together {
 
 impl Team {
     /// Of a worker that trains alone.
-    pub(super) const fn alone(generation: u64) -> Self {
-        Self { generation, rank: 0, size: 1, nodes: 1, together: None }
+    pub(super) const fn alone(round: Round) -> Self {
+        Self { round, rank: 0, size: 1, nodes: 1, together: None }
     }
 
     /// With `norms`, steps can tell the norms of their gradients.
     pub(super) fn new(
-        generation: u64,
+        round: Round,
         nodes: u32,
         group: ProcessGroup,
         flat: &FlatParameters,
@@ -115,7 +116,7 @@ impl Team {
         let options = ReducerOptions { average: false, norms, ..ReducerOptions::default() };
         let reducer = Reducer::new(&group, &variables, &options)?;
         let (rank, size) = (group.rank() as u32, group.size() as u32);
-        Ok(Self { generation, rank, size, nodes, together: Some(Together { reducer, group, words }) })
+        Ok(Self { round, rank, size, nodes, together: Some(Together { reducer, group, words }) })
     }
 
     /// The group, if there are others.

@@ -4,8 +4,11 @@ use std::{collections::BTreeMap, time::Duration};
 
 use super::{Pool, Told, batching::Batching, error::Error};
 use crate::{
-    trials::{Group, GroupAction},
-    wire::{Batch, Command, Event, Form, Pause, Report, Task},
+    ids::{NodeId, Round, SlotId},
+    trials::group::{
+        Batch, FinalState, Form, Group, GroupAction, Member, Pause, Task, WorkerCommand, WorkerEvent,
+        WorkerReport,
+    },
 };
 
 /// After so many broken groups without a step in between, something is wrong with the trial itself.
@@ -18,8 +21,8 @@ const PARTING: Duration = Duration::from_secs(600);
 pub enum Happening {
     /// A new group trains.
     Formed {
-        /// Its generation.
-        generation: u64,
+        /// Its round.
+        round: Round,
         /// The slots of its members, by rank.
         slots: Vec<u32>,
         /// Optimizer steps behind it.
@@ -28,7 +31,7 @@ pub enum Happening {
         pause: Pause,
     },
     /// News from the first rank.
-    Reported(Box<Report>),
+    Reported(Box<WorkerReport>),
     /// The batch will be another one, from the next step on that all can agree on.
     Retuned(Batch),
     /// A checkpoint is on disk.
@@ -41,7 +44,7 @@ pub enum Happening {
         /// Its slot.
         slot: u32,
         /// The group.
-        generation: u64,
+        round: Round,
         /// Optimizer steps that it has behind it; none if it has no state.
         steps: Option<u64>,
         /// What it has seen.
@@ -71,11 +74,12 @@ pub enum Happening {
 pub struct Training {
     pool: Pool,
     group: Group,
+    addresses: BTreeMap<SlotId, String>,
     task: Task,
     batching: Batching,
     slots: Vec<u32>,
     batch: Batch,
-    generation_pause: Option<(u64, u64, Pause)>,
+    generation_pause: Option<(Round, u64, Pause)>,
     waiting: Vec<Happening>,
     ended: Option<Happening>,
 }
@@ -86,7 +90,8 @@ impl Training {
     pub fn start(pool: Pool, task: Task, batching: Batching, slots: &[u32]) -> Result<Self, Error> {
         let batch = batching.initial();
         let mut training = Self {
-            group: Group::after(pool.generation()),
+            group: Group::after(pool.round()),
+            addresses: BTreeMap::new(),
             pool,
             task,
             batching,
@@ -107,7 +112,7 @@ impl Training {
             return Err(Error::Protocol(format!("there is no slot {unknown}; slots go from 0 to {last}")));
         }
         self.slots = slots.to_vec();
-        let orders = self.group.reshape(slots.iter().copied());
+        let orders = self.group.reshape(slots.iter().copied().map(id));
         self.obey(orders);
         Ok(())
     }
@@ -120,8 +125,8 @@ impl Training {
 
     /// The slots that train, by rank.
     #[must_use]
-    pub fn members(&self) -> &[u32] {
-        self.group.members()
+    pub fn members(&self) -> Vec<u32> {
+        self.group.members().iter().map(|slot| slot.index).collect()
     }
 
     /// Whether the group is what it shall be.
@@ -144,7 +149,7 @@ impl Training {
         while !self.group.slots().is_empty() {
             match self.pool.next(PARTING)? {
                 Some(Told::Gone(slot)) => {
-                    self.group.gone(slot);
+                    self.group.gone(id(slot));
                     self.pool.start(slot)?;
                 }
                 Some(Told::Event(slot, event)) => self.hear(slot, event)?,
@@ -156,7 +161,7 @@ impl Training {
                 }
             }
         }
-        self.pool.has_seen(self.group.generation());
+        self.pool.has_seen(self.group.round());
         Ok(self.pool)
     }
 
@@ -180,7 +185,7 @@ impl Training {
 
     fn replace(&mut self, slot: u32) -> Result<(), Error> {
         self.waiting.push(Happening::Gone { slot });
-        let orders = self.group.gone(slot);
+        let orders = self.group.gone(id(slot));
         self.obey(orders);
         if self.ended.is_none() {
             self.pool.start(slot)?;
@@ -190,41 +195,44 @@ impl Training {
         Ok(())
     }
 
-    fn hear(&mut self, slot: u32, event: Event) -> Result<(), Error> {
+    fn hear(&mut self, slot: u32, event: WorkerEvent) -> Result<(), Error> {
         // The last words of a trial that was here before.
         if event.trial() != self.task.trial {
             return Ok(());
         }
         let orders = match event {
-            Event::Prepared { .. } => self.group.prepared(slot),
-            Event::Formed { generation, steps, pause, .. } => {
-                let orders = self.group.formed(slot, generation);
-                self.formed(slot, generation, steps, pause);
+            WorkerEvent::Prepared { rendezvous_addr, .. } => {
+                self.addresses.insert(id(slot), rendezvous_addr);
+                self.group.prepared(id(slot))
+            }
+            WorkerEvent::Formed { round, steps, pause, .. } => {
+                let orders = self.group.formed(id(slot), round);
+                self.formed(slot, round, steps, pause);
                 orders
             }
-            Event::Broken { generation, steps, reason, .. } => {
-                self.waiting.push(Happening::Broken { slot, generation, steps, reason });
-                self.group.broken(slot, generation)
+            WorkerEvent::Broken { round, steps, reason, .. } => {
+                self.waiting.push(Happening::Broken { slot, round, steps, reason });
+                self.group.broken(id(slot), round)
             }
-            Event::Released { .. } => self.group.released(slot),
-            Event::Reported(report) => {
+            WorkerEvent::Released { .. } => self.group.released(id(slot)),
+            WorkerEvent::Reported(report) => {
                 self.group.progressed();
                 self.retune(&report)?;
                 self.waiting.push(Happening::Reported(report));
                 Vec::new()
             }
-            Event::Checkpointed { steps, .. } => {
+            WorkerEvent::Checkpointed { steps, .. } => {
                 self.waiting.push(Happening::Checkpointed { steps });
                 Vec::new()
             }
-            Event::Finished { metrics, .. } => {
+            WorkerEvent::Finished { metrics, .. } => {
                 self.end(Happening::Finished { metrics });
                 Vec::new()
             }
-            Event::Failed { reason, .. } => {
+            WorkerEvent::Failed { reason, .. } => {
                 // Whoever fails has let go already.
                 self.end(Happening::Failed { reason });
-                self.group.released(slot)
+                self.group.released(id(slot))
             }
         };
         self.obey(orders);
@@ -232,22 +240,22 @@ impl Training {
     }
 
     /// A group is formed when all its members are; the first rank tells of the pause.
-    fn formed(&mut self, slot: u32, generation: u64, steps: u64, pause: Pause) {
-        if self.group.members().first() == Some(&slot) {
-            self.generation_pause = Some((generation, steps, pause));
+    fn formed(&mut self, slot: u32, round: Round, steps: u64, pause: Pause) {
+        if self.group.members().first() == Some(&id(slot)) {
+            self.generation_pause = Some((round, steps, pause));
         }
         if let Some((of, steps, pause)) = self.generation_pause
-            && of == self.group.generation()
+            && of == self.group.round()
             && self.group.members_are_formed()
         {
-            let slots = self.group.members().to_vec();
-            self.waiting.push(Happening::Formed { generation: of, slots, steps, pause });
+            let slots = self.members();
+            self.waiting.push(Happening::Formed { round: of, slots, steps, pause });
             self.generation_pause = None;
         }
     }
 
-    fn retune(&mut self, report: &Report) -> Result<(), Error> {
-        if report.generation != self.group.generation() || !self.group.is_settled() {
+    fn retune(&mut self, report: &WorkerReport) -> Result<(), Error> {
+        if report.round != self.group.round() || !self.group.is_settled() {
             return Ok(());
         }
         self.batching.learn(report)?;
@@ -262,9 +270,9 @@ impl Training {
     pub fn use_batch(&mut self, batch: Batch) {
         self.batch = batch;
         self.waiting.push(Happening::Retuned(batch));
-        let (trial, generation) = (self.task.trial, self.group.generation());
+        let (trial, round) = (self.task.trial, self.group.round());
         for slot in self.group.members() {
-            self.pool.tell(*slot, Command::Retune { trial, generation, batch });
+            self.pool.tell(slot.index, WorkerCommand::Retune { trial, round, batch });
         }
     }
 
@@ -277,7 +285,7 @@ impl Training {
     }
 
     fn release(&mut self) {
-        let orders = self.group.release(false);
+        let orders = self.group.release(FinalState::Discarded);
         self.obey(orders);
     }
 
@@ -286,22 +294,29 @@ impl Training {
         for order in orders {
             match order {
                 GroupAction::Prepare(slot) => {
-                    self.pool.tell(slot, Command::Prepare(Box::new(self.task.clone())));
+                    self.pool.tell(slot.index, WorkerCommand::Prepare(Box::new(self.task.clone())));
                 }
-                GroupAction::Release { slot, save } => {
-                    self.pool.tell(slot, Command::Release { trial, save });
+                GroupAction::Release { slot, state } => {
+                    self.pool.tell(slot.index, WorkerCommand::Release { trial, state });
                 }
-                GroupAction::Form { generation, members, donors, told, broken } => {
+                GroupAction::Form { round, members, donors, told, broken } => {
                     self.batch = self.batching.on(members.len() as u32);
-                    let known =
-                        |slots: &[u32]| slots.iter().filter_map(|slot| self.pool.member(*slot)).collect();
+                    let member = |slot: &SlotId| {
+                        let rendezvous_addr = self.addresses.get(slot)?.clone();
+                        Some(Member { slot: *slot, rendezvous_addr })
+                    };
+                    let known = |slots: &[SlotId]| slots.iter().filter_map(member).collect();
                     let (members, donors) = (known(&members), known(&donors));
-                    let form = Form { trial, generation, members, donors, batch: self.batch, broken };
+                    let form = Form { trial, round, members, donors, batch: self.batch, broken };
                     for slot in told {
-                        self.pool.tell(slot, Command::Form(form.clone()));
+                        self.pool.tell(slot.index, WorkerCommand::Form(form.clone()));
                     }
                 }
             }
         }
     }
+}
+
+const fn id(slot: u32) -> SlotId {
+    SlotId { node: NodeId(0), index: slot }
 }

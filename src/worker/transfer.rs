@@ -6,7 +6,10 @@ use c10d::{GroupOptions, ProcessGroup, Store};
 use tch::{Device, Kind, Tensor};
 
 use super::{checkpoint, error::Error, session::Session, team::Team};
-use crate::wire::{Form, Member, Pause};
+use crate::{
+    ids::{NodeId, SlotId},
+    trials::group::{Form, Member, Pause},
+};
 
 /// How long to wait for members that were all alive a moment ago.
 const CONNECT: Duration = Duration::from_secs(15);
@@ -15,7 +18,7 @@ const SILENCE: Duration = Duration::from_secs(300);
 /// How often to look whether the head has changed its mind while others are awaited.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// What a worker does in a new generation.
+/// What a worker does in a new round.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Role {
     /// Train with this rank.
@@ -26,8 +29,8 @@ pub(super) enum Role {
     Leave,
 }
 
-/// What the slot does in a new generation. Donors come after the members in the group that hands over.
-pub(super) fn role(form: &Form, slot: u32) -> Role {
+/// What the slot does in a new round. Donors come after the members in the group that hands over.
+pub(super) fn role(form: &Form, slot: SlotId) -> Role {
     let place = |list: &[Member]| list.iter().position(|member| member.slot == slot).map(|at| at as u32);
     match (place(&form.members), place(&form.donors)) {
         (Some(rank), _) => Role::Train(rank),
@@ -55,7 +58,7 @@ impl StateTransfer<'_> {
         GroupOptions { backend, connect_timeout: CONNECT, timeout: SILENCE }
     }
 
-    /// Brings a generation together, and its members up to date. Who only donates gets no team.
+    /// Brings a round together, and its members up to date. Who only donates gets no team.
     pub(super) fn form(
         &mut self,
         form: &Form,
@@ -72,7 +75,7 @@ impl StateTransfer<'_> {
         let everybody = form.members.len() + form.donors.len();
         if everybody == 1 {
             catch_up_alone(session)?;
-            let mut team = Team::alone(form.generation);
+            let mut team = Team::alone(form.round);
             session.begin(&mut team)?;
             let pause =
                 Pause { total_s: session.idle_s(), form_s: 0.0, hand_over_s: began.elapsed().as_secs_f64() };
@@ -89,20 +92,20 @@ impl StateTransfer<'_> {
             return Ok((None, Pause::default()));
         }
         let nodes = {
-            let mut nodes: Vec<u32> = form.members.iter().map(|member| member.node).collect();
+            let mut nodes: Vec<NodeId> = form.members.iter().map(|member| member.slot.node).collect();
             nodes.sort_unstable();
             nodes.dedup();
             nodes.len() as u32
         };
         let mut team = if form.members.len() == 1 {
-            Team::alone(form.generation)
+            Team::alone(form.round)
         } else if form.donors.is_empty() {
-            Team::new(form.generation, nodes, group, &session.flat, session.task.measure_noise)?
+            Team::new(form.round, nodes, group, &session.flat, session.task.measure_noise)?
         } else {
             let size = form.members.len();
             let group = ProcessGroup::form(&store.prefix("members")?, place as usize, size, &self.options)?;
             started(&group);
-            Team::new(form.generation, nodes, group, &session.flat, session.task.measure_noise)?
+            Team::new(form.round, nodes, group, &session.flat, session.task.measure_noise)?
         };
         session.begin(&mut team)?;
         Ok((Some(team), Pause { total_s: session.idle_s(), form_s, hand_over_s }))
@@ -110,10 +113,10 @@ impl StateTransfer<'_> {
 
     /// The store of the first member: whoever else dies, a group without its first member is broken anyway.
     fn store(&self, form: &Form, place: u32) -> Result<Store, Error> {
-        let prefix = format!("trial-{}/generation-{}", form.trial, form.generation);
+        let prefix = format!("trial-{}/round-{}", form.trial, form.round);
         let store = match (place, form.members.first()) {
             (0, _) => self.own.prefix(&prefix)?,
-            (_, Some(first)) => Store::connect(&first.store, CONNECT)?.prefix(&prefix)?,
+            (_, Some(first)) => Store::connect(&first.rendezvous_addr, CONNECT)?.prefix(&prefix)?,
             (_, None) => return Err(Error::Protocol("a group without members".to_owned())),
         };
         Ok(store)

@@ -1,7 +1,7 @@
 //! Random allocation problems, for the tests of all policies.
 
 use pollux_tune::{
-    alloc::{Allocation, Cluster, Fairness, Node, Problem, TrialRequest},
+    alloc::{Allocation, Cluster, Fairness, Node, Problem, RemainingWork, TrialRequest},
     goodput::{Curve, GoodputTable, Shape},
     ids::{GpuType, NodeId, TrialId},
 };
@@ -32,13 +32,13 @@ struct Draft {
 /// What happens to nodes after trials were placed: the node goes, or loses this many GPUs.
 type Loss = (usize, Option<u32>);
 
-/// 1 to 6 nodes of 1 to 8 GPUs, one or two types and groups, sometimes with losses since the trials were
+/// 1 to 6 nodes of 1 to 8 GPUs, one or two types and islands, sometimes with losses since the trials were
 /// placed, and 0 to 10 trials. All problems pass [`Problem::check`]; what trials have was valid before the
 /// losses.
 pub(crate) fn problems() -> impl Strategy<Value = Problem> {
-    let node = |types: u32, groups: u32| (0..types, 0..groups, 1_u32..=8);
+    let node = |types: u32, islands: u32| (0..types, 0..islands, 1_u32..=8);
     let nodes = (1_u32..=2, prop_oneof![3 => Just(1_u32), 1 => Just(2_u32)])
-        .prop_flat_map(move |(types, groups)| prop::collection::vec(node(types, groups), 1..=6));
+        .prop_flat_map(move |(types, islands)| prop::collection::vec(node(types, islands), 1..=6));
     let loss = (0_usize..6, prop_oneof![Just(None), (1_u32..=8).prop_map(Some)]);
     let losses = prop_oneof![2 => Just(Vec::new()), 1 => prop::collection::vec(loss, 1..=3)];
     let fairness = prop_oneof![3 => Just(-1.0), 1 => -5.0..3.0_f64];
@@ -111,8 +111,8 @@ fn table(draft: &Draft) -> GoodputTable {
 
 fn build(nodes: &[(u32, u32, u32)], drafts: &[Draft], avoid_interference: bool) -> Problem {
     let mut cluster = Cluster::new();
-    for (index, &(kind, group, gpus)) in nodes.iter().enumerate() {
-        let node = Node { gpu_type: gpu_type(kind as usize), gpus, group };
+    for (index, &(kind, island, gpus)) in nodes.iter().enumerate() {
+        let node = Node { gpu_type: gpu_type(kind as usize), gpus, island };
         // Numbers with gaps, as after nodes have gone.
         cluster.add(NodeId(3 * index as u32 + 1), node).expect("numbers differ");
     }
@@ -132,7 +132,7 @@ fn build(nodes: &[(u32, u32, u32)], drafts: &[Draft], avoid_interference: bool) 
             realloc_delay_s: draft.realloc_delay_s,
             attained_gpu_s: draft.attained_gpu_s,
             requested_gpus: draft.requested_gpus,
-            remaining_examples: draft.remaining_examples,
+            remaining: RemainingWork::Examples(draft.remaining_examples),
             ..TrialRequest::new(TrialId(7 * index as u32), table(draft))
         }
     });
@@ -140,7 +140,7 @@ fn build(nodes: &[(u32, u32, u32)], drafts: &[Draft], avoid_interference: bool) 
     Problem { avoid_interference, ..Problem::new(cluster, trials) }
 }
 
-/// The GPUs a trial has: about as many as wished, within its limits, of one type and group.
+/// The GPUs a trial has: about as many as wished, within its limits, of one type and island.
 fn take(
     nodes: &[(u32, u32, u32)],
     free: &mut [u32],

@@ -4,12 +4,15 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use pollux_tune::{
-    goodput::NoiseScale,
-    ids::{GpuType, NodeId, SlotId, TrialId},
+    goodput::{NoiseScale, Observation, Shape},
+    ids::{Generation, GpuType, NodeId, SlotId, TrialId},
     space::Study,
-    trials::engine::{
-        Checkpoint, Command, Engine, Fact, Input, JournalEntry, Outcome, Report, Services, StepTimes,
-        TrialKind,
+    trials::{
+        engine::{
+            Checkpoint, Command, Engine, Fact, FailureCause, GroupCommand, GroupEvent, Input, JournalEntry,
+            Launch, Outcome, Report, Services, TrialKind,
+        },
+        group::FinalState,
     },
 };
 use rand::{RngExt, SeedableRng};
@@ -30,7 +33,7 @@ pub(crate) const NONE: Faults = Faults { worker: 0, node: 0, group: 0, head: 0, 
 
 /// The workers of a trial as they are in truth.
 struct Group {
-    generation: u32,
+    generation: Generation,
     slots: Vec<SlotId>,
     /// Workers that were members before, and are released once the new generation is together.
     leaving: Vec<SlotId>,
@@ -47,7 +50,7 @@ pub(crate) struct World {
     pub(crate) engine: Engine,
     /// Shown every fact, after a way through JSON.
     twin: Engine,
-    pub(crate) answers: Services,
+    pub(crate) services: Services,
     study: Study,
     kind: TrialKind,
     pub(crate) journal: Vec<JournalEntry>,
@@ -76,7 +79,7 @@ impl World {
         let mut world = Self {
             engine: engine(),
             twin: engine(),
-            answers: Services::new(study).expect("it can be searched"),
+            services: Services::new(study).expect("it can be searched"),
             study: study.clone(),
             kind,
             journal: Vec::new(),
@@ -107,7 +110,12 @@ impl World {
 
     fn join(&mut self, node: NodeId) {
         let (gpu_type, slots, up) = &self.alive[&node];
-        self.nodes.push_back(Input::NodeJoined { node, gpu_type: gpu_type.clone(), group: 0, slots: *slots });
+        self.nodes.push_back(Input::NodeJoined {
+            node,
+            gpu_type: gpu_type.clone(),
+            island: 0,
+            slots: *slots,
+        });
         for index in (0..*slots).filter(|index| !up.contains(index)) {
             let slot = SlotId { node, index };
             self.nodes.push_back(Input::WorkerLost { slot, reason: "was not there".to_owned() });
@@ -118,10 +126,10 @@ impl World {
     fn restart(&mut self) {
         self.restarts += 1;
         self.engine = Engine::new(&self.study, self.kind).expect("as before");
-        self.answers = Services::new(&self.study).expect("as before");
+        self.services = Services::new(&self.study).expect("as before");
         for entry in &self.journal {
             self.engine.apply(entry).expect("the journal can be replayed");
-            self.answers.apply(entry).expect("the journal can be replayed");
+            self.services.apply(entry).expect("the journal can be replayed");
         }
         assert_eq!(self.engine.state(), self.twin.state(), "the journal is the study");
         (self.groups, self.inbox, self.nodes, self.wake_s) = Default::default();
@@ -184,7 +192,7 @@ impl World {
             let again: JournalEntry =
                 serde_json::from_str(&text).expect("they are read as they were written");
             self.twin.apply(&again).expect("facts can be replayed");
-            self.answers.apply(entry).expect("everybody understands");
+            self.services.apply(entry).expect("everybody understands");
         }
         assert_eq!(self.twin.state(), self.engine.state(), "only facts change the state");
         for trial in self.engine.state().active.keys() {
@@ -203,48 +211,60 @@ impl World {
 
     fn carry_out(&mut self, command: Command) {
         match command {
-            Command::Ask { .. } | Command::Fit { .. } | Command::Solve { .. } => {
-                self.inbox.extend(self.answers.answer(&command));
-            }
-            Command::Launch { trial, generation, slots, checkpoint, .. } => {
+            Command::Suggest(_) | Command::Allocate(_) => self.inbox.extend(self.services.answer(&command)),
+            Command::Group { trial, command } => self.carry_out_by_group(trial, command),
+            Command::WakeAt { at_s } => self.wake_s = Some(at_s),
+            Command::Finished(outcome) => self.outcome = Some(outcome),
+        }
+    }
+
+    fn carry_out_by_group(&mut self, trial: TrialId, command: GroupCommand) {
+        match command {
+            GroupCommand::Launch(Launch { generation, slots, checkpoint, .. }) => {
                 let epochs = checkpoint.map_or(0.0, |checkpoint| checkpoint.epochs);
                 self.form(trial, generation, slots, Vec::new(), epochs);
             }
-            Command::Reshape { trial, generation, slots, holders, checkpoint, .. } => {
+            GroupCommand::Reshape { generation, slots, .. } => {
                 self.reshapes += 1;
-                let saved = checkpoint.map_or(0.0, |checkpoint| checkpoint.epochs);
+                let active = self.engine.state().active.get(&trial);
+                let saved = active.and_then(|active| active.checkpoint.as_ref());
+                let saved = saved.map_or(0.0, |checkpoint| checkpoint.epochs);
+                let holders = active.map_or_else(Vec::new, |active| active.phase.holders().to_vec());
                 let kept = holders.iter().any(|slot| self.is_alive(*slot));
                 let epochs = self.groups.get(&trial).filter(|_| kept).map_or(saved, |group| group.epochs);
                 let leaving = holders.into_iter().filter(|slot| !slots.contains(slot)).collect();
                 self.form(trial, generation, slots, leaving, epochs);
             }
-            Command::Retune { trial, generation, .. } => {
-                let of_group = |group: &Group| group.generation >= generation;
+            GroupCommand::Retune { .. } => {
+                let generation = self.journal.iter().rev().find_map(|entry| match entry.fact {
+                    Fact::Retuned { trial: of, generation, .. } if of == trial => Some(generation),
+                    _ => None,
+                });
+                let of_group = |group: &Group| Some(group.generation) >= generation;
                 assert!(self.groups.get(&trial).is_none_or(of_group), "for a group that is not there yet");
             }
-            Command::Stop { trial, generation, keep } => {
+            GroupCommand::Stop(state) => {
                 let Some(group) = self.groups.remove(&trial) else { return };
-                assert_eq!(group.generation, generation);
+                let generation = group.generation;
                 if group.finished {
                     // It has said so, and that is on its way.
                     self.groups.insert(trial, group);
-                } else if keep && group.broken {
+                } else if state == FinalState::Saved && group.broken {
                     let reason = "it was broken before it could write its state".to_owned();
-                    self.inbox.push(Input::GroupFailed { trial, generation, reason, retry: true });
-                } else if keep {
+                    let failed = GroupEvent::Failed { reason, cause: FailureCause::Infrastructure };
+                    self.inbox.push(Input::group(trial, generation, failed));
+                } else if state == FinalState::Saved {
                     let checkpoint = Checkpoint { name: format!("{trial}"), epochs: group.epochs };
-                    self.inbox.push(Input::Paused { trial, generation, checkpoint });
+                    self.inbox.push(Input::group(trial, generation, GroupEvent::Paused(checkpoint)));
                 }
             }
-            Command::WakeAt { at_s } => self.wake_s = Some(at_s),
-            Command::Finished(outcome) => self.outcome = Some(outcome),
         }
     }
 
     fn form(
         &mut self,
         trial: TrialId,
-        generation: u32,
+        generation: Generation,
         slots: Vec<SlotId>,
         leaving: Vec<SlotId>,
         epochs: f64,
@@ -278,7 +298,11 @@ impl World {
             let generation = self.groups[&trial].generation;
             self.groups.remove(&trial);
             let reason = "bad luck".to_owned();
-            self.inbox.push(Input::GroupFailed { trial, generation, reason, retry: true });
+            self.inbox.push(Input::group(
+                trial,
+                generation,
+                GroupEvent::Failed { reason, cause: FailureCause::Infrastructure },
+            ));
             return;
         }
         let advance = self.rng.random_range(0.2..1.0);
@@ -288,7 +312,7 @@ impl World {
         if !group.formed {
             group.formed = true;
             group.leaving.clear();
-            self.inbox.push(Input::WorkersReady { trial, generation: group.generation });
+            self.inbox.push(Input::group(trial, group.generation, GroupEvent::Formed));
             return;
         }
         group.finished = group.epochs + advance >= self.study.trial.epochs;
@@ -300,20 +324,22 @@ impl World {
         let seconds = 0.1 + 0.05 * f64::from(nodes - 1) + 0.02 * f64::from(gpus - 1);
         let steps = match self.kind {
             TrialKind::Elastic => {
-                vec![StepTimes { gpus, nodes, per_gpu: 64 / gpus, accumulation: 0, seconds, steps: 20 }]
+                let shape = Shape::new(gpus, nodes).expect("nodes have GPUs");
+                let per_gpu = f64::from(64 / gpus);
+                vec![Observation { shape, per_gpu, accumulation: 0, iter_time_s: seconds, steps: 20.0 }]
             }
             TrialKind::Rigid => Vec::new(),
         };
         let metrics = BTreeMap::from([("loss".to_owned(), self.loss(trial, epochs).into())]);
         let number = self.groups[&trial].reports;
         let report = Report { number, epochs, metrics: metrics.clone(), steps, noise };
-        self.inbox.push(Input::Reported { trial, generation, report });
+        self.inbox.push(Input::group(trial, generation, GroupEvent::Reported(report)));
         if checkpoint {
             let checkpoint = Checkpoint { name: format!("{trial}"), epochs };
-            self.inbox.push(Input::Checkpointed { trial, generation, checkpoint });
+            self.inbox.push(Input::group(trial, generation, GroupEvent::Checkpointed(checkpoint)));
         }
         if epochs >= self.study.trial.epochs {
-            self.inbox.push(Input::TrialFinished { trial, generation, metrics });
+            self.inbox.push(Input::group(trial, generation, GroupEvent::Finished(metrics)));
         }
     }
 

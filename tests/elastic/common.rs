@@ -10,7 +10,7 @@ use std::{
 
 use pollux_tune::{
     space::Params,
-    wire::Task,
+    trials::group::Task,
     worker::{
         Batching, BoxError, Dataset, Example, Happening, Optimizer, Pool, Registry, Schedule, Slot,
         Trainable, Training,
@@ -266,6 +266,6 @@ pub(crate) fn assert_same(ours: &[(String, Tensor)], theirs: &[(String, Tensor)]
 /// Kills a process as an out-of-memory killer would.
 pub(crate) fn kill(pid: u32) {
     let status =
-        process::Command::new("kill").args(["-9", &pid.to_string()]).status().expect("kill is there");
+        process::WorkerCommand::new("kill").args(["-9", &pid.to_string()]).status().expect("kill is there");
     assert!(status.success());
 }

@@ -2,7 +2,7 @@
 
 use pollux_tune::{
     space::{Params, Value},
-    wire::Noise,
+    trials::group::Noise,
     worker::{Example, Happening, Pool, Trainable},
 };
 use serde_json::json;

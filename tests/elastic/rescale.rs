@@ -1,6 +1,6 @@
 //! A training that is rescaled ends where an undisturbed one does.
 
-use pollux_tune::{wire::Batch, worker::Happening};
+use pollux_tune::{trials::group::Batch, worker::Happening};
 use serde_json::json;
 
 use crate::common::{EXAMPLES, Folder, STEPS, assert_same, pool, sgd, state, steps, task, train};

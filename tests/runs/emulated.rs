@@ -8,7 +8,11 @@ use std::{
     process::{Child, ChildStderr, Command, Stdio},
 };
 
-use pollux_tune::{ids::SlotId, store::Reader, trials::engine::Fact};
+use pollux_tune::{
+    ids::{Generation, SlotId},
+    store::Reader,
+    trials::engine::Fact,
+};
 use proptest::test_runner::{RngAlgorithm, TestRng};
 use rand::{Rng, RngExt};
 use rustix::process::{Pid, Signal, kill_process};
@@ -70,7 +74,7 @@ impl Head {
 fn check(folder: &Path) {
     assert_eq!(ends(folder), (0..TRIALS).map(|trial| (trial, 1)).collect());
     let mut epochs: BTreeMap<u32, f64> = BTreeMap::new();
-    let mut generations: BTreeMap<u32, u32> = BTreeMap::new();
+    let mut generations: BTreeMap<u32, Generation> = BTreeMap::new();
     for fact in entries(folder) {
         match fact {
             Fact::Measured { trial, epochs: now, .. } => {
@@ -78,8 +82,8 @@ fn check(folder: &Path) {
                 *most = most.max(now);
             }
             Fact::TrialStarted { trial, generation, .. } => {
-                let before = generations.insert(trial.0, generation).unwrap_or(0);
-                assert_eq!(generation, before + 1, "generations only grow");
+                let before = generations.insert(trial.0, generation).unwrap_or(Generation::NONE);
+                assert_eq!(generation, before.next(), "generations only grow");
             }
             Fact::TrialDone { trial, .. } => {
                 let most = epochs.get(&trial.0).copied().unwrap_or_default();

@@ -10,7 +10,7 @@ use serde::Deserialize;
 
 use super::Error;
 use crate::{
-    ids::TrialId,
+    ids::{Generation, TrialId},
     space::{Params, Point, Study},
     trials::{
         self, End, Search,
@@ -171,7 +171,7 @@ impl Replay {
                 let metric = self.search.study().objectives[0].metric.clone();
                 let fact = Fact::Measured {
                     trial: TrialId(id),
-                    generation: 0,
+                    generation: Generation::NONE,
                     number: *number,
                     epochs,
                     metrics: Metrics::from([(metric, value.unwrap_or(f64::NAN).into())]),

@@ -11,7 +11,7 @@ use anyhow::Context;
 
 use super::{Error, import::Imported};
 use crate::{
-    ids::{GpuType, NodeId, SlotId, TrialId},
+    ids::{Generation, GpuType, NodeId, SlotId, TrialId},
     space::Study,
     store::{self, Journal, Store},
     trials::{
@@ -110,9 +110,9 @@ fn check_same(folder: &Path, ours: &Study, state: &State) -> anyhow::Result<()> 
 struct Lanes {
     joined: BTreeSet<NodeId>,
     /// With the generation.
-    running: BTreeMap<TrialId, (NodeId, u32)>,
+    running: BTreeMap<TrialId, (NodeId, Generation)>,
     /// Trials that have no slot at the moment, with their last generation.
-    waiting: BTreeMap<TrialId, u32>,
+    waiting: BTreeMap<TrialId, Generation>,
 }
 
 impl Lanes {
@@ -121,7 +121,7 @@ impl Lanes {
         let Some(state) = state else { return lanes };
         lanes.joined = state.nodes.keys().copied().collect();
         for (&trial, active) in &state.active {
-            match active.slots.first() {
+            match active.slots().first() {
                 Some(slot) => _ = lanes.running.insert(trial, (slot.node, active.generation)),
                 None => _ = lanes.waiting.insert(trial, active.generation),
             }
@@ -137,7 +137,7 @@ impl Lanes {
                 let running = mem::take(&mut self.running);
                 self.waiting.extend(running.into_iter().map(|(trial, (_, generation))| (trial, generation)));
             }
-            Fact::TrialCreated { trial, .. } => _ = self.waiting.insert(*trial, 0),
+            Fact::TrialCreated { trial, .. } => _ = self.waiting.insert(*trial, Generation::NONE),
             Fact::Measured { trial, generation, .. } => {
                 *generation = self.running.get(trial).map_or(*generation, |(_, current)| *current);
             }
@@ -149,18 +149,18 @@ impl Lanes {
         }
         to.push(fact);
         for (trial, before) in mem::take(&mut self.waiting) {
-            self.start(trial, before + 1, to);
+            self.start(trial, before.next(), to);
         }
     }
 
-    fn start(&mut self, trial: TrialId, generation: u32, to: &mut Vec<Fact>) {
+    fn start(&mut self, trial: TrialId, generation: Generation, to: &mut Vec<Fact>) {
         let busy: BTreeSet<NodeId> = self.running.values().map(|(node, _)| *node).collect();
         // The first gap, or the end.
         let gap = (0..).zip(&busy).find(|(free, node)| node.0 != *free);
         let node = NodeId(gap.map_or(busy.len() as u32, |(free, _)| free));
         if self.joined.insert(node) {
             let gpu_type = GpuType::new(CLIENT).expect("the name is not empty");
-            to.push(Fact::NodeJoined { node, gpu_type, group: 0, slots: 1 });
+            to.push(Fact::NodeJoined { node, gpu_type, island: 0, slots: 1 });
         }
         let slots = vec![SlotId { node, index: 0 }];
         to.push(Fact::TrialStarted { trial, generation, slots, batch: None, holders: Vec::new() });

@@ -22,7 +22,7 @@ const PAPER: [f64; 2] = [0.75, 1.06];
 pub(super) fn run() -> Result<Experiment, Error> {
     let imagenet = Application::get("imagenet").expect("its measurements come along");
     let gpu_type = GpuType::new("t4").expect("it is a name");
-    let cloud = Cloud { gpu_type, node_gpus: 4, most_nodes: 16, restart_s: 30.0 };
+    let cloud = Cloud { gpu_type, node_gpus: 4, max_nodes: 16, restart_s: 30.0 };
     let run = |by| autoscale(imagenet, &cloud, by, Thresholds::default()).map_err(Error::Simulation);
     let reports = [("goodput", run(ScaleBy::Goodput)?), ("throughput", run(ScaleBy::Throughput)?)];
     Ok(Experiment { csv: csv(&reports), figure: figure(&reports), page: markdown(&reports) })
@@ -45,7 +45,7 @@ fn csv(reports: &[(&str, ScaleReport); 2]) -> String {
 fn markdown(reports: &[(&str, ScaleReport); 2]) -> String {
     let mut text = "## ImageNet in the cloud: nodes of 4 T4, up to 16 of them\n\n".to_owned();
     text.push_str(
-        "More nodes once each GPU brings more than 2/3 of what one alone would, so many that it is about 1/2: by goodput \
+        "More nodes once each GPU brings more than 2/3 of what one alone would, enough that it is about 1/2: by goodput \
          (Pollux), and by throughput (Or et al.).\n\n",
     );
     text.push_str(

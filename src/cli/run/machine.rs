@@ -3,7 +3,7 @@
 use std::fs;
 
 #[cfg(feature = "torch")]
-use crate::{ids::GpuType, space::ClusterSpec, worker::Slot};
+use crate::{alloc::ClusterSpec, ids::GpuType, worker::Slot};
 
 /// How many GPUs the driver knows of; for programs that are not ours.
 pub(super) fn gpu_count() -> u32 {
@@ -42,13 +42,13 @@ pub(super) fn slots(
     let there = if gpus > 0 { format!("{gpus} GPUs") } else { "no GPUs".to_owned() };
     let wanted = match (asked, described) {
         (None, Some(cluster)) => {
-            let one = match &cluster.groups[..] {
-                [group] if group.nodes == 1 => Some(group),
+            let one = match &cluster.node_sets[..] {
+                [set] if set.nodes == 1 => Some(set),
                 _ => None,
             };
-            let fits = one.filter(|group| group.gpu_type == "cpu" || group.gpus <= gpus);
-            let group = fits.ok_or_else(|| (cluster.to_string(), there))?;
-            Some((group.gpus, group.gpu_type == "cpu"))
+            let fits = one.filter(|set| set.gpu_type.name() == "cpu" || set.gpus <= gpus);
+            let set = fits.ok_or_else(|| (cluster.to_string(), there))?;
+            Some((set.gpus, set.gpu_type.name() == "cpu"))
         }
         _ => None,
     };

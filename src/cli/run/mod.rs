@@ -23,7 +23,8 @@ use self::{display::Display, signals::Signals};
 use super::{Trainables, fit::Format, output_error, results, study, timeline};
 use crate::{
     actors::{self, Finished, Runner},
-    space::{ClusterSpec, Program, Study},
+    alloc::{self, ClusterSpec, PolicyKind},
+    space::{Program, Study},
     store::{Folder, Reader},
     trials::engine::Outcome,
 };
@@ -65,8 +66,8 @@ pub(super) struct RunArgs {
     #[arg(long, value_name = "SECONDS", default_value_t = 1.0, value_parser = time_scale, requires = "emulate", help_heading = "Emulation")]
     time_scale: f64,
     /// Who shares the slots out, instead of the study file's: goodput, pollux, static, optimus or tiresias
-    #[arg(long, value_name = "POLICY", value_parser = policy, help_heading = "Search")]
-    policy: Option<crate::space::Policy>,
+    #[arg(long, value_name = "POLICY", help_heading = "Search")]
+    policy: Option<PolicyKind>,
     /// How many trials, instead of the study file's
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..), help_heading = "Search")]
     trials: Option<u32>,
@@ -82,18 +83,13 @@ fn time_scale(text: &str) -> Result<f64, String> {
     }
 }
 
-fn policy(text: &str) -> Result<crate::space::Policy, String> {
-    crate::space::Policy::from_name(text)
-        .ok_or_else(|| format!("allowed is one of {}", crate::space::Policy::NAMES.join(", ")))
-}
-
 /// What can be wrong with what the user asks for.
 #[derive(Debug, Error)]
 pub(super) enum Error {
     #[error("{} names no `cluster` to emulate: give one, as in `--emulate 2x8xa100`", .0.display())]
     NothingToEmulate(PathBuf),
     #[error("`--emulate {text}`: {problem}")]
-    Cluster { text: String, problem: String },
+    Cluster { text: String, problem: alloc::Error },
     #[error("only trainables can be emulated, and {} runs {what}", .file.display())]
     NotTrainable { file: PathBuf, what: &'static str },
     #[error("the study in {} {found}, and this run {wanted}: give another folder", .folder.display())]

@@ -23,7 +23,7 @@ pub(super) struct Scene {
 impl Scene {
     pub(super) fn of(engine: &Engine, best: &Best) -> Self {
         let (state, objectives) = (engine.state(), &engine.study().objectives);
-        let busy = state.active.values().map(|active| active.slots.len()).sum::<usize>();
+        let busy = state.active.values().map(|active| active.slots().len()).sum::<usize>();
         let mut summary = format!("{busy} of {} slots", state.slot_count());
         if let Some(text) = objectives.first().and_then(|objective| best.text(objective)) {
             summary = format!("{text}, {summary}");
@@ -84,12 +84,12 @@ impl Best {
 }
 
 fn place(active: &ActiveTrial) -> String {
-    let slots = ranges(&active.slots);
-    match active.phase {
+    let slots = ranges(active.slots());
+    match &active.phase {
         Phase::Waiting => "waits".to_owned(),
-        Phase::Forming | Phase::Broken => format!("forms on {slots}"),
-        Phase::Pausing => format!("leaves {slots}"),
-        Phase::Running => format!("on {slots}"),
+        Phase::Forming { .. } | Phase::Broken { .. } => format!("forms on {slots}"),
+        Phase::Pausing(_) => format!("leaves {slots}"),
+        Phase::Running(_) => format!("on {slots}"),
     }
 }
 
@@ -106,7 +106,8 @@ fn ranges(slots: &[SlotId]) -> String {
 }
 
 fn batch(active: &ActiveTrial) -> Option<String> {
-    let total = active.batch?.total(active.slots.len() as u32);
+    let group = active.phase.group()?;
+    let total = group.batch?.total(group.slots.len() as u32);
     Some(format!("batch {total}"))
 }
 

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::{
-    ids::{NodeId, SlotId, TrialId},
+    ids::{Generation, NodeId, SlotId, TrialId},
     space::{Direction, Objective, Study, Value},
     store::{self, Reader, TrialRow},
     trials::engine::{Fact, JournalEntry},
@@ -96,7 +96,8 @@ impl History {
             // The study may have gone on since its facts were read.
             let time_s = |at_s| clock.time_s(at_s).min(last_s);
             let (from_s, to_s) = (time_s(span.from_s), span.to_s.map_or(last_s, time_s));
-            let formed_s = formed.get(&(span.trial, span.generation)).map_or(to_s, |at_s| at_s.min(to_s));
+            let formed_s =
+                formed.get(&(span.trial, Generation(span.generation))).map_or(to_s, |at_s| at_s.min(to_s));
             Stay { at: Stretch { slot: span.slot, from_s, to_s }, trial: span.trial, formed_s }
         });
         Ok(Self {

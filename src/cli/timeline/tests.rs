@@ -2,7 +2,7 @@ use std::{env, fs, process};
 
 use super::*;
 use crate::{
-    ids::{GpuType, NodeId, SlotId, TrialId},
+    ids::{Generation, GpuType, NodeId, SlotId, TrialId},
     store::{Journal, Store},
     trials::engine::{Fact, JournalEntry, Metrics},
 };
@@ -15,7 +15,13 @@ fn slot(index: u32) -> SlotId {
 
 fn started(trial: u32, generation: u32, slots: &[u32], holders: &[u32]) -> Fact {
     let (slots, holders) = [slots, holders].map(|all| all.iter().map(|&index| slot(index)).collect()).into();
-    Fact::TrialStarted { trial: TrialId(trial), generation, slots, batch: None, holders }
+    Fact::TrialStarted {
+        trial: TrialId(trial),
+        generation: Generation(generation),
+        slots,
+        batch: None,
+        holders,
+    }
 }
 
 fn created(trial: u32) -> Fact {
@@ -28,12 +34,12 @@ fn facts() -> Vec<(f64, Fact)> {
     let trial = TrialId(0);
     let joined = || {
         let gpu_type = GpuType::new("t4").unwrap();
-        Fact::NodeJoined { node: NodeId(0), gpu_type, group: 0, slots: 2 }
+        Fact::NodeJoined { node: NodeId(0), gpu_type, island: 0, slots: 2 }
     };
     let metrics = |loss: f64| Metrics::from([("loss".to_owned(), loss.into())]);
     let measured = |loss| Fact::Measured {
         trial,
-        generation: 1,
+        generation: Generation(1),
         number: 1,
         epochs: 1.0,
         metrics: metrics(loss),
@@ -48,7 +54,7 @@ fn facts() -> Vec<(f64, Fact)> {
         (500.0, created(0)),
         (500.0, created(1)),
         (500.0, started(0, 1, &[0, 1], &[])),
-        (502.0, Fact::GroupFormed { trial, generation: 1 }),
+        (502.0, Fact::GroupFormed { trial, generation: Generation(1) }),
         (505.0, measured(3.0)),
         (510.0, started(0, 2, &[0], &[0, 1])),
         (510.0, started(1, 1, &[1], &[])),
@@ -58,7 +64,7 @@ fn facts() -> Vec<(f64, Fact)> {
         (4121.0, joined()),
         (4121.0, started(1, 2, &[1], &[])),
         (4123.0, Fact::SlotLost { slot: slot(0), reason: "killed".to_owned() }),
-        (4125.0, Fact::GroupFormed { trial: TrialId(1), generation: 2 }),
+        (4125.0, Fact::GroupFormed { trial: TrialId(1), generation: Generation(2) }),
     ]
 }
 

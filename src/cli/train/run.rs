@@ -15,8 +15,8 @@ use serde_json::json;
 use super::{Rescale, TrainArgs, When};
 use crate::{
     cli::output_error,
-    goodput::GradientStats,
-    wire::{Report, Task},
+    ids::TrialId,
+    trials::group::{Task, WorkerReport},
     worker::{Batching, Happening, Pool, Registry, Slot, Training},
 };
 
@@ -131,7 +131,7 @@ fn check(arguments: &TrainArgs, trainables: &Registry, slots: u32) -> Result<(),
 
 fn task(arguments: &TrainArgs, scratch: &Path) -> Task {
     Task {
-        trial: 0,
+        trial: TrialId(0),
         trainable: arguments.name.clone(),
         params: arguments.params.iter().cloned().collect(),
         seed: arguments.seed,
@@ -192,9 +192,9 @@ impl Shown {
 
     fn show(&mut self, happening: &Happening, out: &mut impl Write) -> anyhow::Result<()> {
         let (text, object) = match happening {
-            Happening::Formed { generation, slots, steps, pause } => {
+            Happening::Formed { round: generation, slots, steps, pause } => {
                 let ms = |seconds: f64| format!("{:.0} ms", seconds * 1000.0);
-                let still = match generation {
+                let still = match generation.0 {
                     1 => String::new(),
                     _ => format!(
                         ", after a pause of {} (forming {}, hand-over {})",
@@ -218,7 +218,7 @@ impl Shown {
             Happening::Checkpointed { steps } => {
                 (format!("checkpoint of step {steps}"), json!({"checkpointed": {"steps": steps}}))
             }
-            Happening::Broken { slot, generation, steps, reason } => (
+            Happening::Broken { slot, round: generation, steps, reason } => (
                 format!("slot {slot} has lost group {generation}: {}", first_line(reason)),
                 json!({"broken": {"slot": slot, "generation": generation, "steps": steps, "reason": reason}}),
             ),
@@ -234,7 +234,7 @@ impl Shown {
         self.say(&text, &object, out)
     }
 
-    fn report(&self, report: &Report) -> String {
+    fn report(&self, report: &WorkerReport) -> String {
         let mut parts =
             vec![format!("epoch {:.2} of {}", report.epochs, self.epochs), format!("step {}", report.steps)];
         if let Some(loss) = report.loss {
@@ -245,14 +245,14 @@ impl Shown {
         }
         parts.push(format!("lr {:.4}", report.learning_rate));
         if let Some(noise) = report.noise {
-            let phi = GradientStats { sqr: noise.sqr, var: noise.var }.noise_scale();
+            let phi = noise.noise_scale();
             parts.push(format!("noise scale {:.0}", phi.value()));
         }
         if let Some(times) = report.step_times.first() {
-            let batch = times.per_gpu * f64::from(times.replicas * (times.accumulation + 1));
-            parts.push(format!("{:.0} examples/s", batch / times.seconds));
+            let batch = times.per_gpu * f64::from(times.shape.gpus() * (times.accumulation + 1));
+            parts.push(format!("{:.0} examples/s", batch / times.iter_time_s));
         }
-        for metric in &report.metrics {
+        for metric in &report.evaluations {
             parts.push(shown(&metric.values));
         }
         parts.join(", ")

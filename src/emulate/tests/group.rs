@@ -4,10 +4,12 @@ use std::fs;
 
 use tokio::time::Instant;
 
-use super::{World, batch, form, since};
+use super::{TRIAL, World, batch, form, since, slot};
 use crate::{
+    goodput::Shape,
+    ids::{Round, TrialId},
     sim::Modelled,
-    wire::{Batch, Command, Event, Form, Task},
+    trials::group::{Batch, FinalState, Form, Task, WorkerCommand, WorkerEvent},
 };
 
 /// Seconds of a step as the measurements say it.
@@ -31,9 +33,9 @@ async fn a_training_takes_as_long_as_its_steps() {
         let (before, mut reports, mut checkpoints) = (Instant::now(), Vec::new(), Vec::new());
         let metrics = loop {
             match world.next(1e6).await.unwrap().1 {
-                Event::Reported(report) => reports.push((since(&world, before), *report)),
-                Event::Checkpointed { steps, .. } => checkpoints.push(steps),
-                Event::Finished { trial: 7, generation: 1, metrics } => break metrics,
+                WorkerEvent::Reported(report) => reports.push((since(&world, before), *report)),
+                WorkerEvent::Checkpointed { steps, .. } => checkpoints.push(steps),
+                WorkerEvent::Finished { trial: TRIAL, round: Round(1), metrics } => break metrics,
                 other => panic!("{other:?}"),
             }
         };
@@ -43,7 +45,7 @@ async fn a_training_takes_as_long_as_its_steps() {
         assert!((took_s - last.steps as f64 * step_s).abs() <= exact_s, "{took_s} for {} steps", last.steps);
         // 2 epochs at full efficiency.
         assert_eq!((last.steps, last.examples), (782, 782 * 128));
-        assert_eq!(last.metrics.last().unwrap().values, metrics);
+        assert_eq!(last.evaluations.last().unwrap().values, metrics);
         assert_eq!(checkpoints.last(), Some(&782));
         // One every 5 seconds, at the end of a step, and one at the end.
         let (least, most) = (took_s / (5.0 + step_s + exact_s), took_s / 5.0);
@@ -51,7 +53,7 @@ async fn a_training_takes_as_long_as_its_steps() {
         assert!((least.floor()..=most).contains(&saved), "{saved} in {took_s} s");
         let evaluated: Vec<f64> = reports
             .iter()
-            .flat_map(|(_, report)| &report.metrics)
+            .flat_map(|(_, report)| &report.evaluations)
             .map(|metric| (2.0 * metric.epochs).floor() / 2.0)
             .collect();
         assert_eq!(evaluated, [0.5, 1.0, 1.5, 2.0]);
@@ -62,9 +64,9 @@ async fn a_training_takes_as_long_as_its_steps() {
             assert_eq!(report.batch, Some(batch(128)));
             assert!(report.noise.is_some_and(|noise| noise.var > 0.0));
             for times in &report.step_times {
-                assert_eq!((times.replicas, times.nodes, times.accumulation), (1, 1, 0));
+                assert_eq!((times.shape, times.accumulation), (Shape::single(), 0));
                 assert!((times.per_gpu - 128.0).abs() < 1e-9);
-                let error = times.seconds / step_s - 1.0;
+                let error = times.iter_time_s / step_s - 1.0;
                 assert!(error.abs() <= 0.01 && error != 0.0, "{error}");
             }
         }
@@ -79,32 +81,32 @@ async fn a_group_grows_shrinks_and_moves_without_losing_a_step() {
     // Growth, over two nodes: the placement is four GPUs and one.
     world.prepare(&[1, 2, 3, 4]).await;
     let told: Vec<u32> = vec![0, 1, 2, 3, 4];
-    world.tell_all(&told, &Command::Form(form(2, &told, &[], 640)));
+    world.tell_all(&told, &WorkerCommand::Form(form(2, &told, &[], 640)));
     let (grown, pause) = world
         .find(|slot, event| match event {
-            Event::Formed { generation: 2, steps, pause, .. } if slot == 0 => Some((*steps, *pause)),
+            WorkerEvent::Formed { round: Round(2), steps, pause, .. } if slot == 0 => Some((*steps, *pause)),
             _ => None,
         })
         .await;
     assert!(grown >= before.steps);
     assert!((pause.total_s - 0.1).abs() < 0.01 && pause.hand_over_s <= pause.total_s, "{pause:?}");
     let report = world.report().await;
-    assert_eq!((report.generation, report.batch), (2, Some(batch(640))));
+    assert_eq!((report.round, report.batch), (Round(2), Some(batch(640))));
     let times = report.step_times[0];
-    assert_eq!((times.replicas, times.nodes), (5, 2));
-    assert!((times.seconds / step_s(&world, &[4, 1], 128.0) - 1.0).abs() <= 0.01);
+    assert_eq!(times.shape, Shape::new(5, 2).unwrap());
+    assert!((times.iter_time_s / step_s(&world, &[4, 1], 128.0) - 1.0).abs() <= 0.01);
     // Shrink: who leaves is free.
-    world.tell_all(&told, &Command::Form(form(3, &[0, 1], &[], 256)));
+    world.tell_all(&told, &WorkerCommand::Form(form(3, &[0, 1], &[], 256)));
     let mut free = Vec::new();
     let (mut formed, mut shrunk) = (0, 0);
     while free.len() < 3 || formed < 2 {
         match world.next(10.0).await.unwrap() {
-            (slot, Event::Released { trial: 7 }) => free.push(slot),
-            (_, Event::Formed { generation: 3, steps, .. }) => {
+            (slot, WorkerEvent::Released { trial: TRIAL }) => free.push(slot),
+            (_, WorkerEvent::Formed { round: Round(3), steps, .. }) => {
                 formed += 1;
                 shrunk = steps;
             }
-            (0, Event::Reported(last)) => assert!(last.steps >= report.steps),
+            (0, WorkerEvent::Reported(last)) => assert!(last.steps >= report.steps),
             (slot, other) => panic!("{slot}: {other:?}"),
         }
     }
@@ -114,18 +116,20 @@ async fn a_group_grows_shrinks_and_moves_without_losing_a_step() {
     // Elsewhere: one of the old ones hands over.
     let report = world.report().await;
     world.prepare(&[8]).await;
-    world.tell_all(&[0, 1, 8], &Command::Form(form(4, &[8], &[1], 128)));
+    world.tell_all(&[0, 1, 8], &WorkerCommand::Form(form(4, &[8], &[1], 128)));
     // Who hands over is free before the pause is over.
-    world.find(|slot, event| (slot == 1 && *event == Event::Released { trial: 7 }).then_some(())).await;
-    let formed = |slot: u32, event: &Event| match event {
-        Event::Formed { generation: 4, steps, .. } if slot == 8 => Some(*steps),
+    world
+        .find(|slot, event| (slot == 1 && *event == WorkerEvent::Released { trial: TRIAL }).then_some(()))
+        .await;
+    let formed = |slot: u32, event: &WorkerEvent| match event {
+        WorkerEvent::Formed { round: Round(4), steps, .. } if slot == 8 => Some(*steps),
         _ => None,
     };
     let moved = world.find(formed).await;
     assert!(moved >= report.steps);
     let last = world.report().await;
-    assert!(last.steps > moved && last.generation == 4);
-    assert_eq!(last.step_times[0].nodes, 1);
+    assert!(last.steps > moved && last.round == Round(4));
+    assert_eq!(last.step_times[0].shape.nodes(), 1);
 }
 
 #[tokio::test(start_paused = true)]
@@ -134,10 +138,10 @@ async fn another_batch_counts_from_the_next_step_on() {
     world.begin(&[0, 1], 128).await;
     let before = world.report().await;
     let other = Batch { total: 1024, accumulation: 1 };
-    for generation in [0, 1, 2] {
+    for round in [0, 1, 2] {
         // Only its own group is meant.
-        let batch = if generation == 1 { other } else { batch(64) };
-        world.tell_all(&[0, 1], &Command::Retune { trial: 7, generation, batch });
+        let (round, batch) = (Round(round), if round == 1 { other } else { batch(64) });
+        world.tell_all(&[0, 1], &WorkerCommand::Retune { trial: TRIAL, round, batch });
     }
     let first = world.report().await;
     assert_eq!(first.batch, Some(other));
@@ -146,7 +150,7 @@ async fn another_batch_counts_from_the_next_step_on() {
     assert_eq!(after.examples - first.examples, steps * 1024);
     assert!(before.examples == before.steps * 128 && steps > 0);
     let times = after.step_times[0];
-    assert_eq!((after.step_times.len(), times.replicas, times.accumulation), (1, 2, 1));
+    assert_eq!((after.step_times.len(), times.shape.gpus(), times.accumulation), (1, 2, 1));
     assert!((times.per_gpu - 256.0).abs() < 1e-9);
     // A step of a larger batch is worth less for each example, but more in all.
     let per_example = |epochs: f64, examples: u64| epochs / examples as f64;
@@ -161,16 +165,18 @@ async fn a_released_trial_goes_on_from_its_checkpoint() {
     let mut world = World::new(3, 1.0);
     world.begin(&[0, 1], 256).await;
     world.report().await;
-    world.tell(0, Command::Release { trial: 7, save: true });
-    world.tell(1, Command::Release { trial: 7, save: false });
+    world.tell(0, WorkerCommand::Release { trial: TRIAL, state: FinalState::Saved });
+    world.tell(1, WorkerCommand::Release { trial: TRIAL, state: FinalState::Discarded });
     let saved = world
         .find(|slot, event| match event {
-            Event::Checkpointed { trial: 7, steps } => Some((slot, *steps)),
+            WorkerEvent::Checkpointed { trial: TRIAL, steps } => Some((slot, *steps)),
             _ => None,
         })
         .await;
     assert_eq!(saved.0, 0);
-    world.find(|slot, event| (slot == 0 && *event == Event::Released { trial: 7 }).then_some(())).await;
+    world
+        .find(|slot, event| (slot == 0 && *event == WorkerEvent::Released { trial: TRIAL }).then_some(()))
+        .await;
     // Elsewhere, later, with other members.
     world.prepare(&[1, 2]).await;
     assert_eq!(world.form(form(9, &[2, 1], &[], 256)).await, saved.1);
@@ -178,12 +184,12 @@ async fn a_released_trial_goes_on_from_its_checkpoint() {
     assert!(report.steps > saved.1 && report.examples == report.steps * 256);
     // A checkpoint of something else is not taken for one.
     fs::write(world.task().checkpoint, "{}").unwrap();
-    world.tell_all(&[1, 2], &Command::Release { trial: 7, save: false });
+    world.tell_all(&[1, 2], &WorkerCommand::Release { trial: TRIAL, state: FinalState::Discarded });
     world.prepare(&[0]).await;
-    world.tell(0, Command::Form(form(10, &[0], &[], 256)));
+    world.tell(0, WorkerCommand::Form(form(10, &[0], &[], 256)));
     let reason = world
         .find(|_, event| match event {
-            Event::Failed { trial: 7, reason } => Some(reason.clone()),
+            WorkerEvent::Failed { trial: TRIAL, reason } => Some(reason.clone()),
             _ => None,
         })
         .await;
@@ -201,16 +207,19 @@ async fn survivors_notice_a_loss_and_go_on() {
         let mut survivors: Vec<u32> = vec![0, 1, 2];
         survivors.retain(|slot| *slot != dead);
         for _ in &survivors {
-            let (generation, steps, reason) = world
+            let (round, steps, reason) = world
                 .find(|_, event| match event {
-                    Event::Broken { generation, steps, reason, .. } => {
-                        Some((*generation, *steps, reason.clone()))
+                    WorkerEvent::Broken { round, steps, reason, .. } => {
+                        Some((*round, *steps, reason.clone()))
                     }
                     _ => None,
                 })
                 .await;
-            assert_eq!(generation, 1);
-            assert!(steps >= Some(report.steps) && reason.contains(&format!("slot {dead}")), "{reason}");
+            assert_eq!(round, Round(1));
+            assert!(
+                steps >= Some(report.steps) && reason.contains(&format!("slot {}", slot(dead))),
+                "{reason}"
+            );
         }
         let going_on = world.form(Form { broken: true, ..form(2, &survivors, &[], 256) }).await;
         assert!(going_on >= report.steps);
@@ -246,71 +255,71 @@ async fn a_step_that_others_have_given_up_is_not_taken() {
     world.form(Form { batch: Batch { total: 8192, accumulation: 7 }, ..form(1, &[0, 1], &[], 0) }).await;
     assert_eq!(world.next(0.5).await, None);
     // Both are to leave after the step, but then it is the end of the group for one of them.
-    world.tell_all(&[0, 1], &Command::Form(form(2, &[1], &[], 128)));
+    world.tell_all(&[0, 1], &WorkerCommand::Form(form(2, &[1], &[], 128)));
     assert_eq!(world.next(0.5).await, None);
-    world.tell(1, Command::Form(Form { broken: true, ..form(3, &[1], &[], 128) }));
+    world.tell(1, WorkerCommand::Form(Form { broken: true, ..form(3, &[1], &[], 128) }));
     let mut said = [world.next(0.2).await.unwrap(), world.next(0.2).await.unwrap()];
     said.sort_by_key(|(slot, _)| *slot);
-    assert_eq!(said[0], (0, Event::Released { trial: 7 }), "without a report of the step");
-    assert!(matches!(said[1], (1, Event::Formed { generation: 3, steps: 0, .. })), "{said:?}");
+    assert_eq!(said[0], (0, WorkerEvent::Released { trial: TRIAL }), "without a report of the step");
+    assert!(matches!(said[1], (1, WorkerEvent::Formed { round: Round(3), steps: 0, .. })), "{said:?}");
 }
 
 #[tokio::test(start_paused = true)]
 async fn whoever_waits_in_vain_is_called_off() {
     let mut world = World::new(2, 1.0);
     world.prepare(&[0, 1]).await;
-    world.tell(0, Command::Form(form(1, &[0, 1], &[], 256)));
+    world.tell(0, WorkerCommand::Form(form(1, &[0, 1], &[], 256)));
     assert_eq!(world.next(100.0).await, None);
     // Another group instead.
-    world.tell(0, Command::Form(form(2, &[0], &[], 128)));
-    world.find(|_, event| matches!(event, Event::Formed { generation: 2, .. }).then_some(())).await;
-    world.tell(1, Command::Form(form(3, &[0, 1], &[], 256)));
-    world.tell(1, Command::Release { trial: 7, save: true });
+    world.tell(0, WorkerCommand::Form(form(2, &[0], &[], 128)));
+    world.find(|_, event| matches!(event, WorkerEvent::Formed { round: Round(2), .. }).then_some(())).await;
+    world.tell(1, WorkerCommand::Form(form(3, &[0, 1], &[], 256)));
+    world.tell(1, WorkerCommand::Release { trial: TRIAL, state: FinalState::Saved });
     // It has nothing to save.
-    let free = |slot, event: &Event| (slot == 1).then(|| event.clone());
-    assert_eq!(world.find(free).await, Event::Released { trial: 7 });
+    let free = |slot, event: &WorkerEvent| (slot == 1).then(|| event.clone());
+    assert_eq!(world.find(free).await, WorkerEvent::Released { trial: TRIAL });
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_complete_trial_is_complete_in_any_group() {
     let mut world = World::new(2, 1.0);
     world.begin(&[0, 1], 2048).await;
-    let finished = |slot: u32, event: &Event| match event {
-        Event::Finished { generation, metrics, .. } => Some((slot, *generation, metrics.clone())),
+    let finished = |slot: u32, event: &WorkerEvent| match event {
+        WorkerEvent::Finished { round, metrics, .. } => Some((slot, *round, metrics.clone())),
         _ => None,
     };
-    let (first, generation, metrics) = world.find(finished).await;
-    assert_eq!((first, generation), (0, 1));
+    let (first, round, metrics) = world.find(finished).await;
+    assert_eq!((first, round), (0, Round(1)));
     assert_eq!(world.next(1e5).await, None, "it is said once");
     // The one who said it is lost before it was heard.
     world.kill(0);
-    world.tell(1, Command::Form(form(2, &[1], &[], 2048)));
-    assert_eq!(world.find(finished).await, (1, 2, metrics));
+    world.tell(1, WorkerCommand::Form(form(2, &[1], &[], 2048)));
+    assert_eq!(world.find(finished).await, (1, Round(2), metrics));
 }
 
 #[tokio::test(start_paused = true)]
 async fn bad_orders_are_answered() {
     let mut world = World::new(1, 1.0);
-    world.tell(0, Command::Form(form(1, &[0], &[], 128)));
+    world.tell(0, WorkerCommand::Form(form(1, &[0], &[], 128)));
     let early = world.next(1.0).await.unwrap().1;
-    assert!(matches!(&early, Event::Broken { steps: None, reason, .. } if reason.contains("prepared")));
+    assert!(matches!(&early, WorkerEvent::Broken { steps: None, reason, .. } if reason.contains("prepared")));
     let unknown = Task { trainable: "mnist".to_owned(), ..world.task() };
-    world.tell(0, Command::Prepare(Box::new(unknown)));
+    world.tell(0, WorkerCommand::Prepare(Box::new(unknown)));
     let unknown = world.next(1.0).await.unwrap().1;
-    assert!(matches!(&unknown, Event::Failed { trial: 7, reason } if reason.contains("cifar10")));
-    world.tell(0, Command::Release { trial: 8, save: true });
-    assert_eq!(world.next(1.0).await, Some((0, Event::Released { trial: 8 })));
+    assert!(matches!(&unknown, WorkerEvent::Failed { trial: TRIAL, reason } if reason.contains("cifar10")));
+    world.tell(0, WorkerCommand::Release { trial: TrialId(8), state: FinalState::Saved });
+    assert_eq!(world.next(1.0).await, Some((0, WorkerEvent::Released { trial: TrialId(8) })));
     // A batch without examples, and a GPU that nobody has measured.
     world.prepare(&[0]).await;
-    world.tell(0, Command::Form(form(1, &[0], &[], 0)));
-    let failed = |_, event: &Event| match event {
-        Event::Failed { reason, .. } => Some(reason.clone()),
+    world.tell(0, WorkerCommand::Form(form(1, &[0], &[], 0)));
+    let failed = |_, event: &WorkerEvent| match event {
+        WorkerEvent::Failed { reason, .. } => Some(reason.clone()),
         _ => None,
     };
     assert!(world.find(failed).await.contains("was not measured"));
     let mut world = World::of("h100", 1, 1.0);
     world.prepare(&[0]).await;
-    world.tell(0, Command::Form(form(1, &[0], &[], 128)));
+    world.tell(0, WorkerCommand::Form(form(1, &[0], &[], 128)));
     assert!(world.find(failed).await.contains("a100, rtx2080ti, t4"));
 }
 
@@ -319,10 +328,10 @@ async fn a_group_of_the_past_is_not_joined() {
     let mut world = World::new(1, 1.0);
     world.begin(&[0], 128).await;
     world.form(form(5, &[0], &[], 128)).await;
-    world.tell(0, Command::Form(form(4, &[], &[], 128)));
-    world.tell(0, Command::Form(form(5, &[], &[], 128)));
+    world.tell(0, WorkerCommand::Form(form(4, &[], &[], 128)));
+    world.tell(0, WorkerCommand::Form(form(5, &[], &[], 128)));
     world.report().await;
-    assert_eq!(world.report().await.generation, 5);
+    assert_eq!(world.report().await.round, Round(5));
 }
 
 #[tokio::test(start_paused = true)]

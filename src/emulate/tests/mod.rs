@@ -29,17 +29,23 @@ use super::{
     light::{Place, work},
 };
 use crate::{
-    ids::GpuType,
-    wire::{Batch, Command, Event, Form, Member, Report, Secret, Task},
+    ids::{GpuType, NodeId, Round, SlotId, TrialId},
+    trials::group::{Batch, Form, Member, Task, WorkerCommand, WorkerEvent, WorkerReport},
+    wire::Secret,
 };
 
 /// Slots of a node.
 const NODE: u32 = 4;
-const STORE: &str = "here";
+const ADDRESS: &str = "here";
+const TRIAL: TrialId = TrialId(7);
+
+const fn slot(index: u32) -> SlotId {
+    SlotId { node: NodeId(index / NODE), index }
+}
 
 fn task() -> Task {
     Task {
-        trial: 7,
+        trial: TRIAL,
         trainable: "cifar10".to_owned(),
         params: json!({"lr": 0.05}).as_object().expect("it is one").clone(),
         seed: 3,
@@ -59,14 +65,14 @@ const fn batch(total: u32) -> Batch {
     Batch { total, accumulation: 0 }
 }
 
-fn member(slot: u32) -> Member {
-    Member { slot, node: slot / NODE, store: STORE.to_owned() }
+fn member(index: u32) -> Member {
+    Member { slot: slot(index), rendezvous_addr: ADDRESS.to_owned() }
 }
 
-fn form(generation: u64, members: &[u32], donors: &[u32], total: u32) -> Form {
+fn form(round: u64, members: &[u32], donors: &[u32], total: u32) -> Form {
     let list = |slots: &[u32]| slots.iter().map(|slot| member(*slot)).collect();
     let (members, donors) = (list(members), list(donors));
-    Form { trial: 7, generation, members, donors, batch: batch(total), broken: false }
+    Form { trial: TRIAL, round: Round(round), members, donors, batch: batch(total), broken: false }
 }
 
 /// A folder that is removed in the end.
@@ -91,7 +97,7 @@ impl Drop for Folder {
 
 struct Worker {
     life: u32,
-    commands: UnboundedSender<Command>,
+    commands: UnboundedSender<WorkerCommand>,
     running: JoinHandle<()>,
 }
 
@@ -103,8 +109,8 @@ struct World {
     folder: Folder,
     workers: BTreeMap<u32, Worker>,
     lives: u32,
-    said: UnboundedReceiver<(u32, u32, Event)>,
-    say: UnboundedSender<(u32, u32, Event)>,
+    said: UnboundedReceiver<(u32, u32, WorkerEvent)>,
+    say: UnboundedSender<(u32, u32, WorkerEvent)>,
 }
 
 impl World {
@@ -134,12 +140,11 @@ impl World {
 
     fn start(&mut self, slot: u32) {
         let place = Place {
-            node: slot / NODE,
-            slot,
+            slot: self::slot(slot),
             gpu_type: self.gpu_type.clone(),
             time_scale: self.time_scale,
             hall: self.hall.clone(),
-            store: STORE.to_owned(),
+            store: ADDRESS.to_owned(),
             secret: Secret::random().expect("random numbers"),
         };
         let (commands, orders) = mpsc::unbounded_channel();
@@ -162,18 +167,18 @@ impl World {
         self.workers.remove(&slot).expect("it lives").running.abort();
     }
 
-    fn tell(&self, slot: u32, command: Command) {
+    fn tell(&self, slot: u32, command: WorkerCommand) {
         self.workers[&slot].commands.send(command).expect("it listens");
     }
 
-    fn tell_all(&self, slots: &[u32], command: &Command) {
+    fn tell_all(&self, slots: &[u32], command: &WorkerCommand) {
         for slot in slots {
             self.tell(*slot, command.clone());
         }
     }
 
     /// What a living worker says next; none if nobody does within so many emulated seconds.
-    async fn next(&mut self, within_s: f64) -> Option<(u32, Event)> {
+    async fn next(&mut self, within_s: f64) -> Option<(u32, WorkerEvent)> {
         let deadline = Instant::now() + Duration::from_secs_f64(within_s * self.time_scale);
         loop {
             let wait = deadline.saturating_duration_since(Instant::now());
@@ -185,7 +190,7 @@ impl World {
     }
 
     /// Waits for something. Everything until then is dropped.
-    async fn find<T>(&mut self, mut wanted: impl FnMut(u32, &Event) -> Option<T>) -> T {
+    async fn find<T>(&mut self, mut wanted: impl FnMut(u32, &WorkerEvent) -> Option<T>) -> T {
         loop {
             let (slot, event) = self.next(1e6).await.expect("it comes some time");
             if let Some(found) = wanted(slot, &event) {
@@ -194,9 +199,9 @@ impl World {
         }
     }
 
-    async fn report(&mut self) -> Report {
+    async fn report(&mut self) -> WorkerReport {
         self.find(|_, event| match event {
-            Event::Reported(report) => Some(report.as_ref().clone()),
+            WorkerEvent::Reported(report) => Some(report.as_ref().clone()),
             _ => None,
         })
         .await
@@ -204,21 +209,22 @@ impl World {
 
     /// Lets workers prepare the trial.
     async fn prepare(&mut self, slots: &[u32]) {
-        self.tell_all(slots, &Command::Prepare(Box::new(self.task())));
+        self.tell_all(slots, &WorkerCommand::Prepare(Box::new(self.task())));
         for _ in slots {
-            self.find(|_, event| matches!(event, Event::Prepared { trial: 7 }).then_some(())).await;
+            self.find(|_, event| matches!(event, WorkerEvent::Prepared { trial: TRIAL, .. }).then_some(()))
+                .await;
         }
     }
 
     /// Has a group formed, and says at which step it starts.
     async fn form(&mut self, form: Form) -> u64 {
         let told: Vec<u32> = self.workers.keys().copied().collect();
-        self.tell_all(&told, &Command::Form(form.clone()));
+        self.tell_all(&told, &WorkerCommand::Form(form.clone()));
         let mut started = None;
         for _ in &form.members {
             let steps = self
                 .find(|_, event| match event {
-                    Event::Formed { generation, steps, .. } if *generation == form.generation => Some(*steps),
+                    WorkerEvent::Formed { round, steps, .. } if *round == form.round => Some(*steps),
                     _ => None,
                 })
                 .await;

@@ -8,7 +8,7 @@ use crate::{
     goodput::StatisticalProgress,
     ids::GpuType,
     sim::Modelled,
-    wire::{Batch, Task},
+    trials::group::{Batch, Task},
 };
 
 const EXAMPLES: u64 = 50_001;

@@ -1,13 +1,18 @@
-//! Random stories: workers are told to come, go and move, and die, while the group of the head keeps them together.
+//! Random stories: workers are told to come, go and move, and die, while the driver of the head keeps them together.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, time::Duration};
 
 use proptest::prelude::*;
+use tokio::time::Instant;
 
-use super::World;
+use super::{World, batch, slot};
 use crate::{
-    trials::{Group, GroupAction},
-    wire::{Batch, Command, Event, Form},
+    ids::{Generation, SlotId},
+    space::Params,
+    trials::{
+        engine::{FailureCause, GroupCommand, GroupEvent, Launch},
+        group::{Batch, Driver, FinalState, Form, Output, WorkerCommand, WorkerEvent},
+    },
 };
 
 const SLOTS: u32 = 6;
@@ -38,181 +43,215 @@ fn turn() -> impl Strategy<Value = Turn> {
     ]
 }
 
-/// A head of one trial that remembers what it was told.
+/// A head of one trial: an engine that does as the turns say, and remembers what it was told.
 struct Head {
     world: World,
-    group: Group,
-    target: Vec<u32>,
-    total: u32,
+    driver: Driver,
+    generation: Generation,
+    target: Vec<SlotId>,
+    batch: Batch,
+    /// The next group is launched as soon as this one has left.
+    is_restarting: bool,
+    has_left: bool,
     /// Workers that have said that they train, and so have the state.
-    holders: BTreeSet<u32>,
+    holders: BTreeSet<SlotId>,
     /// Steps that must not be lost.
     kept: u64,
     /// Steps of the last checkpoint.
     saved: u64,
     last_epochs: f64,
     finished: Option<u64>,
+    /// The generation under which the engine knows of the end.
+    ended: Option<Generation>,
 }
 
 impl Head {
     fn new() -> Self {
-        Self {
-            world: World::new(SLOTS, 1.0),
-            group: Group::default(),
-            target: Vec::new(),
-            total: 128,
+        let world = World::new(SLOTS, 1.0);
+        let (generation, target, batch) = (Generation(1), vec![slot(0)], batch(128));
+        let (driver, outputs) = launch(&world, generation, &target, batch);
+        let mut head = Self {
+            world,
+            driver,
+            generation,
+            target,
+            batch,
+            is_restarting: false,
+            has_left: false,
             holders: BTreeSet::new(),
             kept: 0,
             saved: 0,
             last_epochs: 0.0,
             finished: None,
-        }
+            ended: None,
+        };
+        head.carry_out(outputs);
+        head
     }
 
-    /// The dead hear nothing, even if the head does not know yet.
-    fn tell(&self, slot: u32, command: Command) {
-        if self.world.workers.contains_key(&slot) {
-            self.world.tell(slot, command);
-        }
-    }
-
-    fn obey(&mut self, orders: Vec<GroupAction>) {
-        for order in orders {
-            match order {
-                GroupAction::Prepare(slot) => {
-                    self.holders.remove(&slot);
-                    self.tell(slot, Command::Prepare(Box::new(self.world.task())));
-                }
-                GroupAction::Release { slot, save } => {
-                    self.tell(slot, Command::Release { trial: 7, save });
-                }
-                GroupAction::Form { generation, members, donors, told, broken } => {
-                    if !members.iter().chain(&donors).any(|slot| self.holders.contains(slot)) {
-                        // All who had the state are gone.
-                        self.kept = self.saved;
-                        self.last_epochs = 0.0;
-                        self.finished = None;
-                    }
-                    let batch = Batch { total: self.total, accumulation: 0 };
-                    let form =
-                        Form { batch, broken, ..super::form(generation, &members, &donors, self.total) };
-                    for slot in told {
-                        self.tell(slot, Command::Form(form.clone()));
+    fn carry_out(&mut self, outputs: Vec<Output>) {
+        for output in outputs {
+            match output {
+                Output::Send { slot, command } => {
+                    self.about_to_send(slot, &command);
+                    // The dead do nothing, even if the head does not know yet.
+                    if self.world.workers.contains_key(&slot.index) {
+                        self.world.tell(slot.index, command);
                     }
                 }
+                Output::Engine { generation, event } => self.on_group(generation, event),
+                Output::Left if self.is_restarting => self.restart(),
+                Output::Left => self.has_left = true,
             }
         }
     }
 
-    fn hear(&mut self, slot: u32, event: &Event) {
-        let orders = match event {
-            Event::Prepared { .. } => self.group.prepared(slot),
-            Event::Formed { generation, steps, .. } => {
+    fn about_to_send(&mut self, slot: SlotId, command: &WorkerCommand) {
+        match command {
+            WorkerCommand::Prepare(_) => {
+                self.holders.remove(&slot);
+            }
+            WorkerCommand::Form(Form { members, donors, .. })
+                if !members.iter().chain(donors).any(|member| self.holders.contains(&member.slot)) =>
+            {
+                // All who had the state are gone.
+                self.kept = self.saved;
+                self.last_epochs = 0.0;
+                self.finished = None;
+            }
+            _ => {}
+        }
+    }
+
+    fn on_group(&mut self, generation: Generation, event: GroupEvent) {
+        match event {
+            GroupEvent::Failed { reason, cause: FailureCause::Trial } => panic!("{reason}"),
+            GroupEvent::Failed { cause: FailureCause::Infrastructure, .. } => {
+                self.is_restarting = true;
+                self.command(GroupCommand::Stop(FinalState::Discarded));
+            }
+            GroupEvent::Finished(_) => self.ended = Some(generation),
+            _ => {}
+        }
+    }
+
+    fn command(&mut self, command: GroupCommand) {
+        let outputs = self.driver.on_command(command);
+        self.carry_out(outputs);
+    }
+
+    fn restart(&mut self) {
+        self.generation = self.generation.next();
+        let (driver, outputs) = launch(&self.world, self.generation, &self.target, self.batch);
+        (self.driver, self.is_restarting) = (driver, false);
+        self.carry_out(outputs);
+    }
+
+    fn on_worker(&mut self, slot: SlotId, event: WorkerEvent) {
+        match &event {
+            WorkerEvent::Formed { steps, .. } => {
                 assert!(*steps >= self.kept, "from {steps} on, after {}", self.kept);
                 self.holders.insert(slot);
-                self.group.formed(slot, *generation)
             }
-            Event::Broken { generation, .. } => self.group.broken(slot, *generation),
-            Event::Released { .. } => {
+            WorkerEvent::Released { .. } => {
                 self.holders.remove(&slot);
-                self.group.released(slot)
             }
-            Event::Reported(report) => {
+            WorkerEvent::Reported(report) => {
                 assert!(report.steps >= self.kept && report.epochs >= self.last_epochs, "{report:?}");
                 self.kept = report.steps;
                 self.last_epochs = report.epochs;
-                self.group.progressed();
-                Vec::new()
             }
-            Event::Checkpointed { steps, .. } => {
+            WorkerEvent::Checkpointed { steps, .. } => {
                 assert!(*steps >= self.saved.min(self.kept));
                 self.saved = *steps;
-                Vec::new()
             }
-            Event::Finished { generation, .. } => {
+            WorkerEvent::Finished { .. } => {
                 assert!(self.last_epochs >= self.world.task().epochs, "at {} epochs", self.last_epochs);
-                assert!(*generation <= self.group.generation());
                 // It may be said again, but at the same step.
                 assert!(self.finished.is_none_or(|steps| steps == self.kept));
                 self.finished = Some(self.kept);
-                Vec::new()
             }
-            Event::Failed { reason, .. } => panic!("{reason}"),
-        };
-        self.obey(orders);
+            WorkerEvent::Failed { reason, .. } => panic!("{reason}"),
+            WorkerEvent::Prepared { .. } | WorkerEvent::Broken { .. } => {}
+        }
+        let outputs = self.driver.on_worker(slot, event);
+        self.carry_out(outputs);
     }
 
     async fn run(&mut self, seconds: f64) {
-        let end = tokio::time::Instant::now() + std::time::Duration::from_secs_f64(seconds);
-        while let Some((slot, event)) =
-            self.world.next(end.saturating_duration_since(tokio::time::Instant::now()).as_secs_f64()).await
+        let end = Instant::now() + Duration::from_secs_f64(seconds);
+        while let Some((index, event)) =
+            self.world.next(end.saturating_duration_since(Instant::now()).as_secs_f64()).await
         {
-            self.hear(slot, &event);
+            self.on_worker(slot(index), event);
         }
     }
 
-    async fn kill(&mut self, slot: u32, late_s: f64) {
-        self.world.kill(slot);
-        self.holders.remove(&slot);
+    async fn kill(&mut self, index: u32, late_s: f64) {
+        self.world.kill(index);
+        self.holders.remove(&slot(index));
         if late_s > 0.0 {
             self.run(late_s).await;
         }
-        let orders = self.group.gone(slot);
-        self.obey(orders);
-        self.world.start(slot);
+        self.world.start(index);
+        let outputs = self.driver.on_lost(slot(index));
+        self.carry_out(outputs);
         self.reshape();
     }
 
     fn reshape(&mut self) {
-        let orders = self.group.reshape(self.target.clone());
-        self.obey(orders);
+        self.generation = self.generation.next();
+        let (generation, slots, batch) = (self.generation, self.target.clone(), self.batch);
+        self.command(GroupCommand::Reshape { generation, slots, batch });
+        assert!(self.ended.is_none_or(|ended| ended == generation), "the end is told again");
     }
 
     async fn turn(&mut self, turn: &Turn) {
         match turn {
             Turn::Train(seconds) => self.run(*seconds).await,
             Turn::Reshape(target) => {
-                self.target = target.iter().copied().collect();
+                self.target = target.iter().copied().map(slot).collect();
                 self.reshape();
             }
-            Turn::Kill(slot, late_s) => self.kill(*slot, *late_s).await,
+            Turn::Kill(index, late_s) => self.kill(*index, *late_s).await,
             Turn::KillAll => {
-                for slot in 0..SLOTS {
-                    self.kill(slot, 0.0).await;
+                for index in 0..SLOTS {
+                    self.kill(index, 0.0).await;
                 }
             }
             Turn::Retune(total) => {
-                self.total = *total;
-                let (generation, batch) = (self.group.generation(), Batch { total: *total, accumulation: 0 });
-                for slot in self.group.members().to_vec() {
-                    self.tell(slot, Command::Retune { trial: 7, generation, batch });
-                }
+                self.batch = batch(*total);
+                self.command(GroupCommand::Retune { batch: self.batch });
             }
+            // Who is at the end is not put aside.
+            Turn::Pause if self.ended.is_some() => {}
             Turn::Pause => {
-                let orders = self.group.release(true);
-                self.obey(orders);
+                self.is_restarting = true;
+                self.command(GroupCommand::Stop(FinalState::Saved));
                 self.run(60.0).await;
-                assert!(self.group.slots().is_empty(), "all are free");
-                self.group = Group::after(self.group.generation());
-                self.reshape();
+                assert!(!self.is_restarting, "all are free");
             }
         }
     }
 }
 
+fn launch(world: &World, generation: Generation, slots: &[SlotId], batch: Batch) -> (Driver, Vec<Output>) {
+    let (slots, params, batch) = (slots.to_vec(), Params::default(), Some(batch));
+    Driver::launch(world.task(), Launch { generation, slots, params, batch, checkpoint: None })
+}
+
 async fn tell(story: &[Turn]) {
     let mut head = Head::new();
-    head.target = vec![0];
-    head.reshape();
     for turn in story {
         head.turn(turn).await;
     }
     // Then nothing happens any more, and it comes to its end.
     head.run(500.0).await;
-    assert!(head.finished.is_some(), "at {} epochs", head.last_epochs);
-    assert!(head.group.is_settled());
+    assert!(head.ended.is_some(), "at {} epochs", head.last_epochs);
     assert_eq!(head.finished, Some(head.kept), "nothing comes after the end");
     assert_eq!(head.saved, head.kept);
+    head.command(GroupCommand::Stop(FinalState::Discarded));
+    assert!(head.has_left, "all are free");
 }
 
 proptest! {

@@ -3,14 +3,17 @@
 use std::{collections::BTreeSet, sync::Arc};
 
 use super::{Hall, Secret};
-use crate::emulate::{
-    door,
-    hall::{Chair, Invitation, Offer, Seat, Word},
-    session::State,
+use crate::{
+    emulate::{
+        door,
+        hall::{Chair, Invitation, Offer, Word},
+        session::State,
+    },
+    ids::{NodeId, Round, SlotId, TrialId},
 };
 
-fn seat(node: u32) -> Seat {
-    Seat { node, slot: 10 * node }
+const fn seat(node: u32) -> SlotId {
+    SlotId { node: NodeId(node), index: 10 * node }
 }
 
 fn state(steps: u64) -> State {
@@ -19,8 +22,8 @@ fn state(steps: u64) -> State {
 
 fn invitation(node: u32, steps: Option<u64>) -> Invitation {
     let offer = steps.map(|steps| Offer { state: state(steps), idle_s: 0.25 });
-    let everybody: BTreeSet<Seat> = [seat(0), seat(1), seat(2)].into();
-    Invitation { trial: 1, generation: 5, seat: seat(node), everybody, offer }
+    let everybody: BTreeSet<SlotId> = [seat(0), seat(1), seat(2)].into();
+    Invitation { trial: TrialId(1), round: Round(5), seat: seat(node), everybody, offer }
 }
 
 /// The steps of the state that all get.
@@ -54,7 +57,7 @@ async fn all_get_the_state_of_the_furthest_once_all_are_there() {
     let last = chairs.pop().unwrap();
     last.leave();
     drop(chairs.pop());
-    assert_eq!(lost(&mut chairs[0]).await, "the worker of slot 10 on node 1 is gone");
+    assert_eq!(lost(&mut chairs[0]).await, "the worker of slot 1.10 is gone");
 }
 
 #[tokio::test]
@@ -71,8 +74,8 @@ async fn who_comes_to_a_group_that_is_lost_is_told_so() {
     let hall = Arc::new(Hall::new(1.0));
     let mut waiting = hall.sit(invitation(0, None));
     drop(hall.sit(invitation(1, None)));
-    assert!(lost(&mut waiting).await.contains("slot 10"));
-    assert!(lost(&mut hall.sit(invitation(2, None))).await.contains("slot 10"));
+    assert!(lost(&mut waiting).await.contains("slot 1.10"));
+    assert!(lost(&mut hall.sit(invitation(2, None))).await.contains("slot 1.10"));
 }
 
 #[tokio::test]
@@ -104,7 +107,7 @@ async fn guests_from_other_nodes_sit_at_the_same_table() {
     donor.leave();
     drop(there);
     // Not slot 20, which has said farewell before.
-    assert!(lost(&mut here).await.contains("slot 10"));
+    assert!(lost(&mut here).await.contains("slot 1.10"));
 }
 
 #[tokio::test]
@@ -119,7 +122,7 @@ async fn a_guest_hears_who_is_lost_and_that_a_node_is_gone() {
         assert_eq!(met(chair).await, None);
     }
     drop(here);
-    assert!(lost(&mut there).await.contains("slot 0"));
+    assert!(lost(&mut there).await.contains("slot 0.0"));
     serving.abort();
     assert!(serving.await.is_err());
     let mut late = door::visit(address.clone(), &secret, invitation(1, None));

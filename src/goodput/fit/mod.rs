@@ -87,8 +87,8 @@ impl ThroughputPrior {
             squares += weight(observation.steps) * error * error;
             total += weight(observation.steps);
         }
-        let most = (squares / total).recip();
-        Self { mean: self.mean, precision: self.precision.map(|precision| precision.min(most)) }
+        let max = (squares / total).recip();
+        Self { mean: self.mean, precision: self.precision.map(|precision| precision.min(max)) }
     }
 
     /// Whether all costs of a configuration are known.
@@ -101,8 +101,8 @@ impl ThroughputPrior {
     }
 
     /// The model that the prior believes in, for a trial without a single step of its own. Costs of which the prior
-    /// knows nothing are 0, because unknown resources are believed to scale, but other nodes are a tenth dearer than
-    /// the own one.
+    /// knows nothing are 0, because unknown resources are believed to scale, but other nodes are a tenth more
+    /// expensive than the own one.
     pub fn params(&self) -> Result<ThroughputParams, Error> {
         let mut point = self.mean;
         for (variable, value) in point.iter_mut().enumerate() {

@@ -1,7 +1,7 @@
 //! Levenberg-Marquardt as an argmin solver.
 //!
 //! argmin has no least-squares solver with damping, and the line searches behind its L-BFGS have no limit on their
-//! steps: on measured profiles one was seen to run for ever. A fit must always end, so each iteration here is one
+//! steps: on measured profiles one was seen to run forever. A fit must always end, so each iteration here is one
 //! linear system and one evaluation, and the executor counts the iterations.
 
 use argmin::core::{

@@ -78,7 +78,7 @@ fn what_was_not_explored_scales_perfectly() {
     let pair = fit(&observed(&truth(), &[(1, 1), (2, 1)], &BATCHES, 0.0), None, None).unwrap().params;
     let local = pair.sync(Tier::Local);
     assert!(local.alpha_s > 0.02 && local.beta_s < 1e-12, "{local:?}");
-    // Other nodes are believed to be a tenth dearer than the own one.
+    // Other nodes are believed to be a tenth more expensive than the own one.
     assert!((pair.sync(Tier::Node).alpha_s / local.alpha_s - 1.1).abs() < 1e-9);
 }
 

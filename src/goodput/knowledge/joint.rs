@@ -52,7 +52,7 @@ pub(super) struct JointModel {
     between: f64,
 }
 
-/// What is estimated beside the coefficients.
+/// What is estimated besides the coefficients.
 struct Spread {
     between: f64,
     slope_variance: Vec<f64>,
@@ -159,7 +159,7 @@ impl Spread {
             // In a Student distribution, a trial that is far off has a larger variance of its own.
             group.between = self.between / self.tail_weight(offset);
         }
-        let least = (SLOPE_SD_MIN / groups.len() as f64).powi(2);
+        let min_variance = (SLOPE_SD_MIN / groups.len() as f64).powi(2);
         let width = layout.free.len();
         for (slope, variance) in self.slope_variance.iter_mut().enumerate() {
             let (mut sum, mut count) = (0.0, 0.0);
@@ -170,7 +170,7 @@ impl Spread {
                     count += 1.0;
                 }
             }
-            *variance = (sum / count).clamp(least, SLOPE_VARIANCE);
+            *variance = (sum / count).clamp(min_variance, SLOPE_VARIANCE);
         }
     }
 }

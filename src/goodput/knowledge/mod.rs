@@ -4,7 +4,7 @@
 //! regression of the throughput model on the hyper-parameters that matter for speed
 //! ([`StudyKnowledge::prior`]), a curve of the noise scale over training progress
 //! ([`StudyKnowledge::noise_prior`]), and how far the study has scaled out
-//! ([`StudyKnowledge::exploration_cap`]). Pollux learns each of them anew for every job.
+//! ([`StudyKnowledge::exploration_cap`]). Pollux learns each of them again for every job.
 //!
 //! *Architecture invariant:* the same records in any order give the same knowledge, up to rounding, and nothing is fitted
 //! before the caller asks for it ([`StudyKnowledge::refit`]).

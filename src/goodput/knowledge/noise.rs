@@ -2,14 +2,17 @@
 
 use std::collections::BTreeMap;
 
-use crate::goodput::{Error, NoiseScale};
+use crate::{
+    goodput::{Error, NoiseScale},
+    ids::TrialId,
+};
 
 /// Progress on an axis on which the noise scale is smooth: fine at the start, logarithmic later.
 fn position(progress_epochs: f64) -> f64 {
     4.0 * (16.0 * progress_epochs).ln_1p() / std::f64::consts::LN_2
 }
 
-/// So many classes beyond the ends of a curve (a factor of 2 in late progress) it is still believed.
+/// The number of classes beyond the ends of a curve (a factor of 2 in late progress) up to which it is believed.
 const NEAR: f64 = 4.0;
 /// Classes that a trial must have been seen in for half of its offset to be believed.
 const KAPPA: f64 = 2.0;
@@ -73,8 +76,8 @@ pub(super) struct NoiseCurve {
 
 impl NoiseCurve {
     /// The curve of a study: `ln phi = curve(progress) + offset(trial)`. Offsets keep the curve smooth where
-    /// some trials end, since those that go on are not a random choice.
-    pub(super) fn fit(tracks: &BTreeMap<u32, Track>) -> Self {
+    /// some trials end, since those that continue are not a random choice.
+    pub(super) fn fit(tracks: &BTreeMap<TrialId, Track>) -> Self {
         let mut curve = Self::default();
         for round in 0..ROUNDS {
             let mut sums: BTreeMap<u32, (f64, f64)> = BTreeMap::new();

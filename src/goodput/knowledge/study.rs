@@ -10,7 +10,7 @@ use crate::{
         Error, Fit, NoiseScale, Observation, Observations, ThroughputParams, ThroughputPrior, TypeCatalog,
         TypeRatio, fit,
     },
-    ids::GpuType,
+    ids::{GpuType, TrialId},
 };
 
 /// Whether trials learn from each other; off to measure what that is worth.
@@ -27,7 +27,7 @@ pub enum Sharing {
 ///
 /// ```
 /// use std::collections::BTreeMap;
-/// use pollux_tune::{goodput::{Features, Observations, Shape, Sharing, StudyKnowledge}, ids::GpuType};
+/// use pollux_tune::{goodput::{Features, Observations, Shape, Sharing, StudyKnowledge}, ids::{GpuType, TrialId}};
 /// let t4 = GpuType::new("t4")?;
 /// let mut knowledge = StudyKnowledge::new(1, Sharing::On);
 /// for (trial, width) in [(0, 128.0_f64), (1, 256.0), (2, 512.0)] {
@@ -38,22 +38,22 @@ pub enum Sharing {
 ///             seen.record(Shape::new(gpus, 1)?, batch, 0, 0.01 + pass_s + sync_s)?;
 ///         }
 ///     }
-///     knowledge.record(trial, Features::new(vec![width.ln()])?, BTreeMap::from([(t4.clone(), seen)]))?;
+///     knowledge.record(TrialId(trial), Features::new(vec![width.ln()])?, BTreeMap::from([(t4.clone(), seen)]))?;
 /// }
 /// knowledge.refit()?;
 /// // A trial that has not made a single step.
 /// let prior = knowledge.prior(&Features::new(vec![384_f64.ln()])?, &t4)?.expect("three trials ran on a T4");
 /// let step_s = prior.params()?.iter_time_s(Shape::new(2, 1)?, 64.0, 0);
 /// assert!((step_s / 0.154 - 1.0).abs() < 0.05, "{step_s}");
-/// assert_eq!(knowledge.exploration_cap(3, Some(&t4)), 4);
+/// assert_eq!(knowledge.exploration_cap(TrialId(3), Some(&t4)), 4);
 /// # Ok::<(), pollux_tune::goodput::Error>(())
 /// ```
 #[derive(Debug, Clone)]
 pub struct StudyKnowledge {
     feature_count: usize,
     sharing: Sharing,
-    trials: BTreeMap<u32, Record>,
-    tracks: BTreeMap<u32, Track>,
+    trials: BTreeMap<TrialId, Record>,
+    tracks: BTreeMap<TrialId, Track>,
     /// GPU types with steps that the models have not seen.
     stale: BTreeSet<GpuType>,
     models: BTreeMap<GpuType, JointModel>,
@@ -84,7 +84,7 @@ impl StudyKnowledge {
     /// Takes in all steps of a trial so far, in place of what was recorded of it before.
     pub fn record(
         &mut self,
-        trial: u32,
+        trial: TrialId,
         features: Features,
         seen: BTreeMap<GpuType, Observations>,
     ) -> Result<(), Error> {
@@ -105,7 +105,12 @@ impl StudyKnowledge {
     /// Adds a measured noise scale of a trial at `progress_epochs` statistical epochs.
     ///
     /// [`NoiseScale::UNRESOLVED`] is left out: it only says that there was no signal to measure.
-    pub fn record_noise(&mut self, trial: u32, progress_epochs: f64, phi: NoiseScale) -> Result<(), Error> {
+    pub fn record_noise(
+        &mut self,
+        trial: TrialId,
+        progress_epochs: f64,
+        phi: NoiseScale,
+    ) -> Result<(), Error> {
         self.tracks.entry(trial).or_default().record(progress_epochs, phi)
     }
 
@@ -135,7 +140,7 @@ impl StudyKnowledge {
                 Ok(model) => {
                     self.models.insert(gpu, model);
                 }
-                // The last model stands, and the type is tried again next time; others are not held up.
+                // The last model stays, and the type is tried again next time; other types do not wait for it.
                 Err(error) => {
                     self.stale.insert(gpu);
                     first_error.get_or_insert(error);
@@ -171,7 +176,7 @@ impl StudyKnowledge {
     pub fn bootstrap(
         &self,
         catalog: &TypeCatalog,
-        trial: u32,
+        trial: TrialId,
         from: &GpuType,
         to: &GpuType,
     ) -> Result<ThroughputPrior, Error> {
@@ -194,7 +199,7 @@ impl StudyKnowledge {
     /// count a little more than once.
     pub fn fit(
         &self,
-        trial: u32,
+        trial: TrialId,
         gpu: &GpuType,
         warm_start: Option<&ThroughputParams>,
     ) -> Result<Fit, Error> {
@@ -214,7 +219,7 @@ impl StudyKnowledge {
     /// The noise scale to expect at `progress_epochs`: the curve of the study, shifted by the offset of the
     /// trial as far as it is known. None if no trial has been near. Without sharing, the trial's own curve.
     #[must_use]
-    pub fn noise_prior(&self, progress_epochs: f64, trial: Option<u32>) -> Option<NoiseScale> {
+    pub fn noise_prior(&self, progress_epochs: f64, trial: Option<TrialId>) -> Option<NoiseScale> {
         let track = trial.and_then(|trial| self.tracks.get(&trial));
         let log_phi = match self.sharing {
             Sharing::On => {
@@ -226,12 +231,12 @@ impl StudyKnowledge {
         NoiseScale::new(log_phi.exp()).ok()
     }
 
-    /// The most GPUs to give to a trial: twice what any trial of the study has used of this type (of any
+    /// The largest number of GPUs to give to a trial: twice what any trial of the study has used of this type (of any
     /// type, if none is given), so that each size is explored once per study, not once per trial (Pollux
     /// OSDI'21 section 4.1).
     #[must_use]
-    pub fn exploration_cap(&self, trial: u32, gpu: Option<&GpuType>) -> u32 {
-        let counts = |(id, _): &(&u32, &Record)| self.sharing == Sharing::On || **id == trial;
+    pub fn exploration_cap(&self, trial: TrialId, gpu: Option<&GpuType>) -> u32 {
+        let counts = |(id, _): &(&TrialId, &Record)| self.sharing == Sharing::On || **id == trial;
         self.trials
             .iter()
             .filter(counts)

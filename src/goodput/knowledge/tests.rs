@@ -11,7 +11,7 @@ use crate::{
         ComputeCost, Error, NoiseScale, Observations, Shape, SyncCost, ThroughputParams, Tier, TypeCatalog,
         fit,
     },
-    ids::GpuType,
+    ids::{GpuType, TrialId},
 };
 
 fn t4() -> GpuType {
@@ -77,7 +77,7 @@ fn study(sharing: Sharing) -> StudyKnowledge {
     let mut knowledge = StudyKnowledge::new(2, sharing);
     for (trial, (width, sizes)) in WIDTHS.iter().zip(SIZES).enumerate() {
         let seen = observe(&truth(*width, 1.0), sizes, trial as u64);
-        knowledge.record(trial as u32, features(*width, trial as u64), on_t4(seen)).unwrap();
+        knowledge.record(TrialId(trial as u32), features(*width, trial as u64), on_t4(seen)).unwrap();
     }
     knowledge.refit().unwrap();
     knowledge
@@ -118,7 +118,7 @@ fn features_that_do_not_matter_for_speed_shrink_away() {
         let mut knowledge = StudyKnowledge::new(5, Sharing::On);
         for (trial, (width, sizes)) in WIDTHS.iter().zip(SIZES).enumerate() {
             let seen = observe(&truth(*width, 1.0), sizes, 100 * seed + trial as u64);
-            knowledge.record(trial as u32, with_noise(*width), on_t4(seen)).unwrap();
+            knowledge.record(TrialId(trial as u32), with_noise(*width), on_t4(seen)).unwrap();
         }
         knowledge.refit().unwrap();
         for (width, gpus) in [(140.0, 8), (224.0, 4), (350.0, 1), (350.0, 16), (480.0, 4)] {
@@ -137,8 +137,8 @@ fn one_own_configuration_goes_much_farther_with_the_study() {
     let seen = observe(&truth(width, 1.0), &[(1, 64)], 99);
     let error_at_8 = |sharing| {
         let mut knowledge = study(sharing);
-        knowledge.record(8, features(width, 8), on_t4(seen.clone())).unwrap();
-        let fitted = knowledge.fit(8, &t4(), None).unwrap();
+        knowledge.record(TrialId(8), features(width, 8), on_t4(seen.clone())).unwrap();
+        let fitted = knowledge.fit(TrialId(8), &t4(), None).unwrap();
         log_error(&fitted.params, &truth(width, 1.0), 8, 64.0)
     };
     let (with, without) = (error_at_8(Sharing::On), error_at_8(Sharing::Off));
@@ -153,8 +153,8 @@ fn a_deviating_trial_moves_to_its_own_data() {
     let mut errors = Vec::new();
     for count in 0..=all.len() {
         let mut knowledge = study(Sharing::On);
-        knowledge.record(8, features(width, 8), on_t4(observe(&slow, &all[..count], 5))).unwrap();
-        let fitted = knowledge.fit(8, &t4(), None).unwrap();
+        knowledge.record(TrialId(8), features(width, 8), on_t4(observe(&slow, &all[..count], 5))).unwrap();
+        let fitted = knowledge.fit(TrialId(8), &t4(), None).unwrap();
         let at = |gpus| log_error(&fitted.params, &slow, gpus, 64.0);
         errors.push((at(1) + at(4) + at(8) + at(16)) / 4.0);
         // The others still know better: one slow trial must not spoil the prior.
@@ -172,16 +172,16 @@ fn a_deviating_trial_moves_to_its_own_data() {
 fn without_sharing_it_is_the_plain_fit() {
     let mut knowledge = study(Sharing::Off);
     let seen = observe(&truth(256.0, 1.0), SIZES[0], 3);
-    knowledge.record(3, features(256.0, 3), on_t4(seen.clone())).unwrap();
+    knowledge.record(TrialId(3), features(256.0, 3), on_t4(seen.clone())).unwrap();
     knowledge.refit().unwrap();
     assert_eq!(knowledge.prior(&features(256.0, 3), &t4()).unwrap(), None);
-    assert_eq!(knowledge.fit(3, &t4(), None).unwrap(), fit(&seen, None, None).unwrap());
-    assert_eq!(knowledge.exploration_cap(3, Some(&t4())), 8);
-    assert_eq!(knowledge.exploration_cap(77, None), 1);
-    knowledge.record_noise(0, 1.0, NoiseScale::new(100.0).unwrap()).unwrap();
-    assert_eq!(knowledge.noise_prior(1.0, Some(3)), None);
+    assert_eq!(knowledge.fit(TrialId(3), &t4(), None).unwrap(), fit(&seen, None, None).unwrap());
+    assert_eq!(knowledge.exploration_cap(TrialId(3), Some(&t4())), 8);
+    assert_eq!(knowledge.exploration_cap(TrialId(77), None), 1);
+    knowledge.record_noise(TrialId(0), 1.0, NoiseScale::new(100.0).unwrap()).unwrap();
+    assert_eq!(knowledge.noise_prior(1.0, Some(TrialId(3))), None);
     assert_eq!(knowledge.noise_prior(1.0, None), None);
-    assert!((knowledge.noise_prior(1.0, Some(0)).unwrap().value() - 100.0).abs() < 1e-9);
+    assert!((knowledge.noise_prior(1.0, Some(TrialId(0))).unwrap().value() - 100.0).abs() < 1e-9);
 }
 
 #[test]
@@ -189,7 +189,7 @@ fn what_no_trial_has_used_is_still_believed_to_scale() {
     let mut knowledge = StudyKnowledge::new(2, Sharing::On);
     for (trial, width) in WIDTHS.iter().enumerate() {
         let seen = observe(&truth(*width, 1.0), &[(1, 32), (1, 64), (2, 32)], trial as u64);
-        knowledge.record(trial as u32, features(*width, trial as u64), on_t4(seen)).unwrap();
+        knowledge.record(TrialId(trial as u32), features(*width, trial as u64), on_t4(seen)).unwrap();
     }
     knowledge.refit().unwrap();
     let prior = knowledge.prior(&features(300.0, 1), &t4()).unwrap().unwrap();
@@ -197,11 +197,11 @@ fn what_no_trial_has_used_is_still_believed_to_scale() {
     let local = params.sync(Tier::Local);
     assert!(local.alpha_s > 0.0);
     assert_eq!(local.beta_s.to_bits(), 0.0_f64.to_bits());
-    // Other nodes are only assumed to be a tenth dearer than the own one.
+    // Other nodes are only assumed to be a tenth more expensive than the own one.
     assert_eq!(params.sync(Tier::Node), SyncCost { alpha_s: 1.1 * local.alpha_s, beta_s: 0.0 });
-    assert_eq!(knowledge.exploration_cap(9, Some(&t4())), 4);
-    assert_eq!(knowledge.exploration_cap(9, None), 4);
-    assert_eq!(knowledge.exploration_cap(9, Some(&GpuType::new("a100").unwrap())), 1);
+    assert_eq!(knowledge.exploration_cap(TrialId(9), Some(&t4())), 4);
+    assert_eq!(knowledge.exploration_cap(TrialId(9), None), 4);
+    assert_eq!(knowledge.exploration_cap(TrialId(9), Some(&GpuType::new("a100").unwrap())), 1);
     assert_eq!(knowledge.prior(&features(300.0, 1), &GpuType::new("a100").unwrap()).unwrap(), None);
 }
 
@@ -215,7 +215,7 @@ fn few_or_distant_trials_make_a_weak_prior() {
     let mut few = StudyKnowledge::new(2, Sharing::On);
     for trial in 0..2 {
         let seen = observe(&truth(WIDTHS[trial], 1.0), SIZES[trial], trial as u64);
-        few.record(trial as u32, features(WIDTHS[trial], trial as u64), on_t4(seen)).unwrap();
+        few.record(TrialId(trial as u32), features(WIDTHS[trial], trial as u64), on_t4(seen)).unwrap();
     }
     few.refit().unwrap();
     let (near, far, weak) = (sd(&full, 256.0), sd(&full, 4096.0), sd(&few, 256.0));
@@ -228,16 +228,16 @@ fn records_are_replaced_and_their_order_does_not_matter() {
     let mut other = StudyKnowledge::new(2, Sharing::On);
     for trial in (0..8).rev() {
         let spoiled = observe(&truth(900.0, 3.0), SIZES[trial], 1);
-        other.record(trial as u32, features(100.0, 1), on_t4(spoiled)).unwrap();
+        other.record(TrialId(trial as u32), features(100.0, 1), on_t4(spoiled)).unwrap();
         let seen = observe(&truth(WIDTHS[trial], 1.0), SIZES[trial], trial as u64);
-        other.record(trial as u32, features(WIDTHS[trial], trial as u64), on_t4(seen)).unwrap();
+        other.record(TrialId(trial as u32), features(WIDTHS[trial], trial as u64), on_t4(seen)).unwrap();
     }
     other.refit().unwrap();
     let prior = |knowledge: &StudyKnowledge| knowledge.prior(&features(222.0, 2), &t4()).unwrap();
     assert_eq!(prior(&knowledge), prior(&other));
     // A type that is gone is forgotten.
     for trial in 0..8 {
-        other.record(trial, features(128.0, 1), BTreeMap::new()).unwrap();
+        other.record(TrialId(trial), features(128.0, 1), BTreeMap::new()).unwrap();
     }
     other.refit().unwrap();
     assert_eq!(prior(&other), None);
@@ -260,18 +260,18 @@ fn what_the_study_knows_of_two_types_replaces_the_catalogue() {
     for trial in 0..8 {
         let seen = observe(&on_a100(WIDTHS[trial], 1.0), SIZES[(trial + 3) % 8], 50 + trial as u64);
         let seen = BTreeMap::from([(a100.clone(), seen)]);
-        knowledge.record(20 + trial as u32, features(WIDTHS[trial], trial as u64), seen).unwrap();
+        knowledge.record(TrialId(20 + trial as u32), features(WIDTHS[trial], trial as u64), seen).unwrap();
     }
     // Slower than its features say, which only its steps on a T4 can tell.
     let own = observe(&truth(width, 1.5), &[(1, 32), (1, 128), (4, 64), (8, 64)], 7);
-    knowledge.record(30, features(width, 1), on_t4(own)).unwrap();
+    knowledge.record(TrialId(30), features(width, 1), on_t4(own)).unwrap();
     let mean_error = |params: ThroughputParams| {
         let at = |gpus| log_error(&params, &on_a100(width, 1.5), gpus, 64.0);
         (at(1) + at(4) + at(8) + at(16)) / 4.0
     };
-    let before = knowledge.bootstrap(&catalog, 30, &t4(), &a100).unwrap();
+    let before = knowledge.bootstrap(&catalog, TrialId(30), &t4(), &a100).unwrap();
     knowledge.refit().unwrap();
-    let after = knowledge.bootstrap(&catalog, 30, &t4(), &a100).unwrap();
+    let after = knowledge.bootstrap(&catalog, TrialId(30), &t4(), &a100).unwrap();
     let study = knowledge.prior(&features(width, 1), &a100).unwrap().unwrap();
     let (before, after, study) = (
         mean_error(before.params().unwrap()),
@@ -279,7 +279,7 @@ fn what_the_study_knows_of_two_types_replaces_the_catalogue() {
         mean_error(study.params().unwrap()),
     );
     assert!(after < 0.1 && after < 0.5 * before && after < 0.5 * study, "{before} {after} {study}");
-    assert!(knowledge.bootstrap(&catalog, 99, &t4(), &a100).is_err());
+    assert!(knowledge.bootstrap(&catalog, TrialId(99), &t4(), &a100).is_err());
 }
 
 #[test]
@@ -288,11 +288,14 @@ fn bad_input_is_refused() {
     let mut knowledge = StudyKnowledge::new(2, Sharing::On);
     let short = Features::new(vec![1.0]).unwrap();
     let mismatch = Error::LengthMismatch { what: "the features of a trial", len: 1, expected: 2 };
-    assert_eq!(knowledge.record(0, short.clone(), BTreeMap::new()), Err(mismatch.clone()));
+    assert_eq!(knowledge.record(TrialId(0), short.clone(), BTreeMap::new()), Err(mismatch.clone()));
     assert_eq!(knowledge.prior(&short, &t4()), Err(mismatch));
-    assert_eq!(knowledge.fit(0, &t4(), None), Err(Error::NoObservations));
+    assert_eq!(knowledge.fit(TrialId(0), &t4(), None), Err(Error::NoObservations));
     for bad in [f64::NAN, -1.0, f64::INFINITY] {
-        assert!(matches!(knowledge.record_noise(0, bad, NoiseScale::ZERO), Err(Error::OutOfRange { .. })));
+        assert!(matches!(
+            knowledge.record_noise(TrialId(0), bad, NoiseScale::ZERO),
+            Err(Error::OutOfRange { .. })
+        ));
     }
     knowledge.refit().unwrap();
 }
@@ -309,19 +312,19 @@ fn the_noise_curve_and_a_trials_offset_are_recovered() {
         for step in 0..=last {
             let epoch = f64::from(step) / 2.0;
             let value = factor * phi(epoch) * noise.sample(&mut rng).exp();
-            knowledge.record_noise(trial, epoch, NoiseScale::new(value).unwrap()).unwrap();
-            knowledge.record_noise(trial, epoch, NoiseScale::UNRESOLVED).unwrap();
+            knowledge.record_noise(TrialId(trial), epoch, NoiseScale::new(value).unwrap()).unwrap();
+            knowledge.record_noise(TrialId(trial), epoch, NoiseScale::UNRESOLVED).unwrap();
         }
     }
     knowledge.refit().unwrap();
     for epoch in [0.0, 1.0, 5.0, 9.0, 11.0, 30.0] {
         let at = |trial| knowledge.noise_prior(epoch, trial).unwrap().value() / phi(epoch);
-        let (study, low, high) = (at(None), at(Some(0)), at(Some(9)));
+        let (study, low, high) = (at(None), at(Some(TrialId(0))), at(Some(TrialId(9))));
         assert!((0.75..1.33).contains(&study) && (0.4..0.7).contains(&low) && (1.5..2.5).contains(&high));
     }
     // One look at a new trial is believed by a third.
-    knowledge.record_noise(50, 1.0, NoiseScale::new(8.0 * 400.0).unwrap()).unwrap();
-    let ratio = knowledge.noise_prior(5.0, Some(50)).unwrap().value()
+    knowledge.record_noise(TrialId(50), 1.0, NoiseScale::new(8.0 * 400.0).unwrap()).unwrap();
+    let ratio = knowledge.noise_prior(5.0, Some(TrialId(50))).unwrap().value()
         / knowledge.noise_prior(5.0, None).unwrap().value();
     assert!((1.6..2.5).contains(&ratio), "{ratio}");
     assert_eq!(knowledge.noise_prior(1000.0, None), None);
@@ -349,9 +352,9 @@ proptest! {
             for (log_gpus, batch, accumulation, log_time) in steps {
                 seen.record(shape(1 << log_gpus), *batch, *accumulation, log_time.exp()).unwrap();
             }
-            knowledge.record(trial as u32, Features::new(values.clone()).unwrap(), on_t4(seen)).unwrap();
+            knowledge.record(TrialId(trial as u32), Features::new(values.clone()).unwrap(), on_t4(seen)).unwrap();
         }
-        knowledge.record_noise(0, progress, NoiseScale::new(phi).unwrap()).unwrap();
+        knowledge.record_noise(TrialId(0), progress, NoiseScale::new(phi).unwrap()).unwrap();
         knowledge.refit().unwrap();
         if let Some(prior) = knowledge.prior(&Features::new(at).unwrap(), &t4()).unwrap() {
             prop_assert!(prior.precision().iter().all(|value| value.is_finite() && *value >= 0.0));
@@ -359,10 +362,10 @@ proptest! {
             prop_assert!(time.is_finite() && time > 0.0, "{time}");
         }
         if !trials[0].1.is_empty() {
-            let time = knowledge.fit(0, &t4(), None).unwrap().params.iter_time_s(shape(8), 64.0, 1);
+            let time = knowledge.fit(TrialId(0), &t4(), None).unwrap().params.iter_time_s(shape(8), 64.0, 1);
             prop_assert!(time.is_finite() && time > 0.0, "{time}");
         }
-        if let Some(phi) = knowledge.noise_prior(progress, Some(0)) {
+        if let Some(phi) = knowledge.noise_prior(progress, Some(TrialId(0))) {
             prop_assert!(phi.value().is_finite());
         }
     }

@@ -1,9 +1,11 @@
+use serde::{Deserialize, Serialize};
+
 use crate::goodput::{Error, NoiseScale};
 
 /// The signal and the noise of a gradient, both after pre-conditioning.
 ///
 /// For a single step they are raw: unbiased, but so noisy that `sqr` is often negative.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct GradientStats {
     /// `|Pg|^2`, the squared norm of the true gradient.
     pub sqr: f64,

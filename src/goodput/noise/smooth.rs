@@ -1,7 +1,7 @@
 use super::{GradientSample, GradientStats};
 use crate::goodput::{Error, NoiseScale};
 
-/// All there is to a [`NoiseEstimator`], as plain numbers for a checkpoint or a hand-over.
+/// The whole state of a [`NoiseEstimator`], as plain numbers for a checkpoint or a hand-over.
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct NoiseState {
     /// The initial total batch M0, in examples.
@@ -24,7 +24,7 @@ pub struct NoiseState {
 /// are unbiased from the first value on.
 ///
 /// Going from one replica to several forgets nothing of [`ConsecutiveNorms`](super::ConsecutiveNorms): the
-/// noise scale would otherwise hang on a single step just when the learning rate is scaled by it.
+/// noise scale would otherwise depend on a single step just when the learning rate is scaled by it.
 ///
 /// ```
 /// use pollux_tune::goodput::{GradientNorms, NoiseEstimator};
@@ -73,7 +73,7 @@ impl NoiseEstimator {
         Ok(Self { state })
     }
 
-    /// Everything needed to go on later, or elsewhere.
+    /// Everything needed to resume later, or elsewhere.
     #[must_use]
     pub const fn state(&self) -> NoiseState {
         self.state

@@ -1,7 +1,7 @@
 //! A whole study in virtual time: the engine that runs live studies, with modelled trials around it.
 //!
 //! *Architecture invariant:* what to try, who gets which GPUs and which batch is decided by
-//! [`engine`](crate::trials::engine) and those who answer its questions. Here time passes.
+//! [`engine`](crate::trials::engine) and its services. Only time passes here.
 
 mod report;
 mod team;
@@ -19,10 +19,17 @@ pub use report::{StudyReport, TrialReport};
 use super::{Error, Modelled};
 use crate::{
     alloc::Cluster,
-    goodput::BatchPlan,
-    ids::{SlotId, TrialId},
+    ids::{Generation, SlotId, TrialId},
     space::{Direction, Program, Study},
-    trials::engine::{Checkpoint, Command, Engine, Input, Metrics, Outcome, Report, Services, TrialKind},
+    trials::{
+        Execution,
+        engine::{
+            Checkpoint, Command, Engine, GroupCommand, GroupEvent, Input, Launch, Metrics, Outcome, Report,
+            Services, TrialKind,
+        },
+        group::{Batch, FinalState},
+        trial_seed,
+    },
 };
 
 /// Where a study is simulated.
@@ -53,16 +60,16 @@ impl World {
         };
         range("the restart delay in seconds", self.realloc_s, 0.0, "0 to 86400")?;
         range("the time between two reports in seconds", self.report_s, 0.1, "0.1 to 86400")?;
-        let (asked, most) = (study.trial.min_gpus, self.cluster.total_gpus());
-        if asked > most {
-            let reason = format!("`trial.min_gpus` is {asked}, the cluster has {most} GPUs");
+        let (asked, total) = (study.trial.min_gpus, self.cluster.total_gpus());
+        if asked > total {
+            let reason = format!("`trial.min_gpus` is {asked}, the cluster has {total} GPUs");
             return Err(Error::CannotRun { job: "every trial".to_owned(), reason });
         }
         Ok(())
     }
 }
 
-/// Runs a study to its end, with trials that go as measurements say ([`Modelled`]). All chance follows from the seed of the
+/// Runs a study to its end, with trials that train as measurements say ([`Modelled`]). All random choices follow from the seed of the
 /// study.
 ///
 /// ```
@@ -88,7 +95,7 @@ pub fn simulate_study(study: &Study, world: &World) -> Result<StudyReport, Error
         world,
         trainable,
         engine: Engine::new(study, TrialKind::Elastic)?,
-        answers: Services::new(study)?,
+        services: Services::new(study)?,
         teams: BTreeMap::new(),
         tally: Tally::default(),
         events: BinaryHeap::new(),
@@ -97,7 +104,7 @@ pub fn simulate_study(study: &Study, world: &World) -> Result<StudyReport, Error
         wake_s: None,
         outcome: None,
     };
-    run.go()?;
+    run.run()?;
     Ok(run.tally.report(run.now_s))
 }
 
@@ -106,7 +113,7 @@ pub fn simulate_study(study: &Study, world: &World) -> Result<StudyReport, Error
 enum Event {
     Tick,
     /// A generation is together.
-    Ready(TrialId, u32),
+    Ready(TrialId, Generation),
     /// A trial reports or ends, if its group is still the one that was asked.
     Trains(TrialId, u32),
 }
@@ -130,7 +137,7 @@ struct Run<'a> {
     world: &'a World,
     trainable: &'a str,
     engine: Engine,
-    answers: Services,
+    services: Services,
     teams: BTreeMap<TrialId, Team>,
     tally: Tally,
     /// By time; at the same time in the order of the events.
@@ -141,20 +148,20 @@ struct Run<'a> {
     outcome: Option<Outcome>,
 }
 
-/// After so many ticks without a trial that trains, there will never be one.
+/// After this number of ticks without a trial that trains, there will never be one.
 const IDLE_TICKS: u32 = 100;
 
 impl Run<'_> {
-    fn go(&mut self) -> Result<(), Error> {
+    fn run(&mut self) -> Result<(), Error> {
         self.inputs.push_back(Input::Started);
         for (node, state) in self.world.cluster.iter() {
-            let (gpu_type, group, slots) = (state.gpu_type.clone(), state.group, state.gpus);
-            self.inputs.push_back(Input::NodeJoined { node, gpu_type, group, slots });
+            let (gpu_type, island, slots) = (state.gpu_type.clone(), state.island, state.gpus);
+            self.inputs.push_back(Input::NodeJoined { node, gpu_type, island, slots });
         }
         let mut idle = 0;
         loop {
             while let Some(input) = self.inputs.pop_front() {
-                self.hear(input)?;
+                self.on_input(input)?;
             }
             match &self.outcome {
                 None => {}
@@ -168,11 +175,11 @@ impl Run<'_> {
                 return Err(Error::StudyFailed { reason });
             };
             self.now_s = self.now_s.max(at.seconds());
-            self.happen(event, at)?;
+            self.on_event(event, at)?;
         }
     }
 
-    fn happen(&mut self, event: Event, at: At) -> Result<(), Error> {
+    fn on_event(&mut self, event: Event, at: At) -> Result<(), Error> {
         match event {
             Event::Tick => {
                 if self.wake_s.map(At::new) == Some(at) {
@@ -183,8 +190,8 @@ impl Run<'_> {
             Event::Ready(trial, generation) => {
                 if let Some(team) = self.teams.get_mut(&trial).filter(|team| team.generation == generation) {
                     team.begin(self.now_s);
-                    self.inputs.push_back(Input::WorkersReady { trial, generation });
-                    self.expect(trial)?;
+                    self.inputs.push_back(Input::group(trial, generation, GroupEvent::Formed));
+                    self.schedule_report(trial)?;
                 }
             }
             Event::Trains(trial, version) => {
@@ -196,14 +203,14 @@ impl Run<'_> {
         Ok(())
     }
 
-    fn hear(&mut self, input: Input) -> Result<(), Error> {
+    fn on_input(&mut self, input: Input) -> Result<(), Error> {
         let step = self.engine.handle(input, self.now_s);
         for entry in &step.facts {
-            self.answers.apply(entry)?;
+            self.services.apply(entry)?;
             self.tally.apply(entry);
         }
         for command in step.commands {
-            match self.answers.answer(&command) {
+            match self.services.answer(&command) {
                 Some(answer) => self.inputs.push_back(answer),
                 None => self.act(command)?,
             }
@@ -213,59 +220,68 @@ impl Run<'_> {
 
     fn act(&mut self, command: Command) -> Result<(), Error> {
         match command {
-            Command::Launch { trial, generation, slots, params, batch, checkpoint } => {
-                let params = serde_json::to_value(&params).unwrap_or_default();
-                let seed = self.study.search.seed.wrapping_mul(1_000_003).wrapping_add(u64::from(trial.0));
-                let params = params.as_object().cloned().unwrap_or_default();
-                let modelled = Modelled::new(self.trainable, &params, seed, self.study.trial.epochs)?;
-                let epochs = checkpoint.map_or(0.0, |checkpoint| checkpoint.epochs);
-                self.teams.insert(trial, Team::new(modelled, self.study, epochs));
-                self.form(trial, generation, &slots, batch);
-            }
-            Command::Reshape { trial, generation, slots, batch, .. } => {
-                self.form(trial, generation, &slots, batch);
-            }
-            Command::Retune { trial, generation, batch } => {
-                let now_s = self.now_s;
-                if let Some(team) = self.teams.get_mut(&trial).filter(|team| team.generation == generation) {
-                    team.advance(now_s)?;
-                    team.batch = batch;
-                    self.expect(trial)?;
-                }
-            }
-            Command::Stop { trial, generation, keep } => {
-                if let Some(mut team) = self.teams.remove(&trial)
-                    && keep
-                {
-                    team.advance(self.now_s)?;
-                    let checkpoint = Checkpoint { name: format!("trial-{trial}"), epochs: team.epochs };
-                    self.inputs.push_back(Input::Paused { trial, generation, checkpoint });
-                }
-            }
+            Command::Group { trial, command } => self.act_on_group(trial, command)?,
             Command::WakeAt { at_s } => {
                 self.wake_s = Some(at_s);
                 self.events.push(Reverse((At::new(at_s), Event::Tick)));
             }
             Command::Finished(outcome) => self.outcome = Some(outcome),
-            Command::Ask { .. } | Command::Fit { .. } | Command::Solve { .. } => {}
+            // They were answered.
+            Command::Suggest(_) | Command::Allocate(_) => {}
+        }
+        Ok(())
+    }
+
+    fn act_on_group(&mut self, trial: TrialId, command: GroupCommand) -> Result<(), Error> {
+        match command {
+            GroupCommand::Launch(Launch { generation, slots, params, batch, checkpoint }) => {
+                let params = serde_json::to_value(&params).unwrap_or_default();
+                let seed = trial_seed(self.study.search.seed, trial, Execution::Simulated);
+                let params = params.as_object().cloned().unwrap_or_default();
+                let modelled = Modelled::new(self.trainable, &params, seed, self.study.trial.epochs)?;
+                let epochs = checkpoint.map_or(0.0, |checkpoint| checkpoint.epochs);
+                self.teams.insert(trial, Team::new(modelled, self.study, epochs));
+                if let Some(batch) = batch {
+                    self.form(trial, generation, &slots, batch);
+                }
+            }
+            GroupCommand::Reshape { generation, slots, batch } => self.form(trial, generation, &slots, batch),
+            GroupCommand::Retune { batch } => {
+                let now_s = self.now_s;
+                if let Some(team) = self.teams.get_mut(&trial) {
+                    team.advance(now_s)?;
+                    team.retune(batch);
+                    self.schedule_report(trial)?;
+                }
+            }
+            GroupCommand::Stop(state) => {
+                if let Some(mut team) = self.teams.remove(&trial)
+                    && state == FinalState::Saved
+                {
+                    team.advance(self.now_s)?;
+                    let checkpoint = Checkpoint { name: format!("trial-{trial}"), epochs: team.epochs };
+                    let paused = GroupEvent::Paused(checkpoint);
+                    self.inputs.push_back(Input::group(trial, team.generation, paused));
+                }
+            }
         }
         Ok(())
     }
 
     /// The workers of a generation begin to come together.
-    fn form(&mut self, trial: TrialId, generation: u32, slots: &[SlotId], batch: Option<BatchPlan>) {
+    fn form(&mut self, trial: TrialId, generation: Generation, slots: &[SlotId], batch: Batch) {
         let Some(team) = self.teams.get_mut(&trial) else { return };
         let gpu_type =
             slots.first().and_then(|slot| self.world.cluster.get(slot.node)).map(|node| &node.gpu_type);
-        if let (Some(gpu_type), Some(batch)) = (gpu_type, batch) {
+        if let Some(gpu_type) = gpu_type {
             team.form(self.now_s, generation, gpu_type.clone(), slots, batch);
             let at = At::new(self.now_s + self.world.realloc_s);
             self.events.push(Reverse((at, Event::Ready(trial, generation))));
         }
     }
 
-    /// Foresees when a trial reports next or ends.
-    fn expect(&mut self, trial: TrialId) -> Result<(), Error> {
+    /// Schedules the next report of a trial, or its end.
+    fn schedule_report(&mut self, trial: TrialId) -> Result<(), Error> {
         let Some(team) = self.teams.get_mut(&trial) else { return Ok(()) };
         team.version += 1;
         let seconds = team.until_done_s()?.min(self.world.report_s);
@@ -281,7 +297,7 @@ impl Run<'_> {
         let metrics = metrics(self.study, team);
         if team.is_done() {
             self.teams.remove(&trial);
-            self.inputs.push_back(Input::TrialFinished { trial, generation, metrics });
+            self.inputs.push_back(Input::group(trial, generation, GroupEvent::Finished(metrics)));
             return Ok(());
         }
         team.reports += 1;
@@ -292,8 +308,8 @@ impl Run<'_> {
             steps: std::mem::take(&mut team.steps),
             noise: Some(team.noise()),
         };
-        self.inputs.push_back(Input::Reported { trial, generation, report });
-        self.expect(trial)
+        self.inputs.push_back(Input::group(trial, generation, GroupEvent::Reported(report)));
+        self.schedule_report(trial)
     }
 }
 

@@ -5,7 +5,7 @@ use crate::{
     trials::engine::{Fact, JournalEntry},
 };
 
-/// What became of one trial.
+/// The result of one trial.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct TrialReport {
     /// When it was created, in seconds.
@@ -20,7 +20,7 @@ pub struct TrialReport {
     pub values: Option<Vec<f64>>,
 }
 
-/// What became of a study.
+/// The results of a study.
 #[derive(Debug, Clone, PartialEq)]
 pub struct StudyReport {
     /// All trials, in their order.
@@ -63,7 +63,7 @@ impl StudyReport {
     }
 }
 
-/// Reads the figures off the facts.
+/// Collects the figures from the facts.
 #[derive(Default)]
 pub(super) struct Tally {
     trials: BTreeMap<TrialId, TrialReport>,

@@ -2,22 +2,22 @@ use std::collections::BTreeMap;
 
 use super::super::{Error, Modelled};
 use crate::{
-    goodput::{BatchPlan, NoiseScale},
-    ids::{GpuType, SlotId},
+    goodput::{BatchPlan, NoiseScale, Observation, Shape},
+    ids::{Generation, GpuType, SlotId},
     space::Study,
-    trials::engine::StepTimes,
+    trials::group::Batch,
 };
 
 /// The group of a trial while it is simulated: where it trains, and how far it is.
 pub(super) struct Team {
     pub(super) modelled: Modelled,
-    pub(super) generation: u32,
+    pub(super) generation: Generation,
     /// Grows whenever what was foreseen for it does not hold any more.
     pub(super) version: u32,
     pub(super) batch: BatchPlan,
     pub(super) epochs: f64,
     /// Steps since the last report.
-    pub(super) steps: Vec<StepTimes>,
+    pub(super) steps: Vec<Observation>,
     /// Reports of this generation.
     pub(super) reports: u32,
     place: Option<Place>,
@@ -48,7 +48,7 @@ impl Team {
     pub(super) fn new(modelled: Modelled, study: &Study, epochs: f64) -> Self {
         Self {
             modelled,
-            generation: 0,
+            generation: Generation::NONE,
             version: 0,
             batch: BatchPlan { per_gpu: 1, accumulation: 0 },
             epochs,
@@ -61,16 +61,16 @@ impl Team {
         }
     }
 
-    /// It stops to train where it is, and begins to come together elsewhere.
+    /// It stops training where it is, and begins to form elsewhere.
     pub(super) fn form(
         &mut self,
         now_s: f64,
-        generation: u32,
+        generation: Generation,
         gpu_type: GpuType,
         slots: &[SlotId],
-        batch: BatchPlan,
+        batch: Batch,
     ) {
-        // What it has not reported of its last generation nobody will hear.
+        // What it has not reported of its last generation is lost.
         let _ = self.advance(now_s);
         self.steps.clear();
         let mut nodes = BTreeMap::<_, u32>::new();
@@ -79,8 +79,15 @@ impl Team {
         }
         let placement = nodes.into_values().collect();
         self.place = Some(Place { gpu_type, placement });
-        (self.generation, self.batch, self.since_s, self.reports) = (generation, batch, None, 0);
+        (self.generation, self.since_s, self.reports) = (generation, None, 0);
+        self.retune(batch);
         self.version += 1;
+    }
+
+    /// It uses another batch from now on.
+    pub(super) fn retune(&mut self, Batch { total, accumulation }: Batch) {
+        let passes = self.gpus().saturating_mul(accumulation.saturating_add(1)).max(1);
+        self.batch = BatchPlan { per_gpu: total.div_ceil(passes), accumulation };
     }
 
     /// It trains from now on.
@@ -159,15 +166,19 @@ impl Team {
     }
 
     /// Takes note of steps for the next report.
-    fn count(&mut self, seconds: f64, steps: f64) {
+    fn count(&mut self, iter_time_s: f64, steps: f64) {
         let BatchPlan { per_gpu, accumulation } = self.batch;
         let nodes = self.place.as_ref().map_or(0, |place| place.placement.len() as u32);
-        let gpus = self.gpus();
+        let Ok(shape) = Shape::new(self.gpus(), nodes) else { return };
         // Parts of steps are in progress, not lost.
-        let steps = steps.round().max(1.0) as u32;
+        let (per_gpu, steps) = (f64::from(per_gpu), steps.round().max(1.0));
         match self.steps.last_mut() {
-            Some(last) if (last.per_gpu, last.accumulation) == (per_gpu, accumulation) => last.steps += steps,
-            _ => self.steps.push(StepTimes { gpus, nodes, per_gpu, accumulation, seconds, steps }),
+            Some(last)
+                if last.per_gpu.to_bits() == per_gpu.to_bits() && last.accumulation == accumulation =>
+            {
+                last.steps += steps;
+            }
+            _ => self.steps.push(Observation { shape, per_gpu, accumulation, iter_time_s, steps }),
         }
     }
 }

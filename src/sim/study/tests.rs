@@ -51,7 +51,7 @@ fn a_study_depends_on_nothing_but_its_seed() {
 /// All that makes it fast pays: less time than with any fixed batch, and most when moves are cheap.
 #[test]
 fn goodput_is_faster_than_fixed_batches() {
-    use crate::space::Policy::{Goodput, Static};
+    use crate::alloc::PolicyKind::{Goodput, Static};
     let makespan = |policy, batch: Option<u32>, realloc_s| {
         let study = study(|study| {
             study.search.algorithm = crate::space::Algorithm::Random;

@@ -16,8 +16,8 @@ pub use self::{
     scalar::duration,
     schema::schema,
     settings::{
-        Algorithm, ClusterSpec, Direction, EarlyStopping, NodeGroup, Objective, Policy, Program, ScalingRule,
-        SchedulerSettings, SearchSettings, StoppingRule, TrialSettings,
+        Algorithm, Direction, EarlyStopping, Objective, Program, SchedulerSettings, SearchSettings,
+        StoppingRule, TrialSettings,
     },
     study::Study,
 };

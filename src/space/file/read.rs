@@ -244,23 +244,29 @@ fn fill(values: &mut Values<'_>, table: &'static [Field]) {
     }
 }
 
+/// Names of earlier versions, which study files and journals may still have, and what they are now.
+const RENAMED: [(&str, &str); 1] = [("quasi", "halton")];
+
 /// The value of a scalar, if it is one of this kind.
 fn simple<'n>(kind: Kind, scalar: &Scalar) -> Option<Typed<'n>> {
     let text = scalar.text.as_str();
     match kind {
         Kind::Text => (!text.trim().is_empty() && !scalar.is_null()).then(|| Typed::Text(text.to_owned())),
-        Kind::OneOf(names) => names.contains(&text).then(|| Typed::Text(text.to_owned())),
+        Kind::OneOf(names) => {
+            let text = RENAMED.iter().find(|(old, _)| *old == text).map_or(text, |(_, new)| new);
+            names.contains(&text).then(|| Typed::Text(text.to_owned()))
+        }
         Kind::Duration => scalar::duration(text).map(Typed::Duration),
         Kind::Size => {
             scalar::size(text).filter(|size| (1..=u64::from(u32::MAX)).contains(size)).map(Typed::Whole)
         }
-        Kind::Whole { least, most } => {
+        Kind::Whole { min, max } => {
             let Ok(Value::Int(number)) = scalar::resolve(scalar) else { return None };
-            u64::try_from(number).ok().filter(|number| (least..=most).contains(number)).map(Typed::Whole)
+            u64::try_from(number).ok().filter(|number| (min..=max).contains(number)).map(Typed::Whole)
         }
-        Kind::Number { least, most } => {
+        Kind::Number { min, max } => {
             let number = scalar::resolve(scalar).ok()?.as_float()?;
-            (least..=most).contains(&number).then_some(Typed::Number(number))
+            (min..=max).contains(&number).then_some(Typed::Number(number))
         }
         Kind::Positive | Kind::Finite => {
             let number = scalar::resolve(scalar).ok()?.as_float().filter(|number| number.is_finite())?;
@@ -280,8 +286,8 @@ fn allowed(kind: Kind) -> String {
         Kind::Finite => "a number".to_owned(),
         Kind::Duration => "a duration with units, such as 30s, 5m or 1h30m".to_owned(),
         Kind::Size => format!("a whole number from 1 to {}, such as 512, 4k (4000) or 4Ki (4096)", u32::MAX),
-        Kind::Whole { least, most } => format!("a whole number from {least} to {most}"),
-        Kind::Number { least, most } => format!("a number from {least} to {most}"),
+        Kind::Whole { min, max } => format!("a whole number from {min} to {max}"),
+        Kind::Number { min, max } => format!("a number from {min} to {max}"),
         Kind::Flag => "true or false".to_owned(),
         Kind::Words | Kind::Section(_) | Kind::Raw(_) => String::new(),
     }

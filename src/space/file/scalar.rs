@@ -83,11 +83,11 @@ pub fn duration(text: &str) -> Option<Duration> {
         let letters = after.find(|c: char| !c.is_ascii_alphabetic()).unwrap_or(after.len());
         let (unit, after) = after.split_at(letters);
         let (_, scale) = UNITS.into_iter().find(|(name, _)| *name == unit)?;
-        // Large units first, each once: `30m1h` is a slip.
+        // Large units first, each once: `30m1h` is a mistake.
         if scale >= last {
             return None;
         }
-        // Part by part, so that milliseconds survive beside days.
+        // Part by part, so that milliseconds are not lost next to days.
         let part = Duration::try_from_secs_f64(number.parse::<f64>().ok()? * scale).ok()?;
         sum = sum.checked_add(part)?;
         (rest, last) = (after, scale);

@@ -38,8 +38,8 @@ fn property(field: &Field) -> Value {
     let mut schema = match field.kind {
         Kind::Text => json!({"type": "string"}),
         Kind::Words => json!({"type": ["array", "string"], "items": {"type": ["string", "number"]}}),
-        Kind::Whole { least, most } => json!({"type": "integer", "minimum": least, "maximum": most}),
-        Kind::Number { least, most } => json!({"type": "number", "minimum": least, "maximum": most}),
+        Kind::Whole { min, max } => json!({"type": "integer", "minimum": min, "maximum": max}),
+        Kind::Number { min, max } => json!({"type": "number", "minimum": min, "maximum": max}),
         Kind::Positive => json!({"type": "number", "exclusiveMinimum": 0}),
         Kind::Finite => json!({"type": "number"}),
         Kind::Duration => json!({"type": "string", "pattern": "^([0-9.]+(d|h|m|s|ms))+$"}),

@@ -1,4 +1,6 @@
-use std::{fmt, path::Path, time::Duration};
+use std::{fmt, time::Duration};
+
+use crate::{alloc::PolicyKind, goodput::LrRule};
 
 /// Names that users choose from.
 macro_rules! named {
@@ -43,22 +45,6 @@ named! {
 }
 
 named! {
-    /// How the learning rate follows the batch; see [`LrRule`](crate::goodput::LrRule).
-    ScalingRule {
-        /// By the gain of `AdaScale`.
-        AdaScale = "adascale",
-        /// In proportion.
-        Linear = "linear",
-        /// With the square root.
-        SquareRoot = "sqrt",
-        /// With the square root after a warm-up.
-        Legw = "legw",
-        /// Not at all.
-        Unscaled = "none",
-    }
-}
-
-named! {
     /// How the next parameters are chosen.
     Algorithm {
         /// Tree-structured Parzen estimators.
@@ -69,15 +55,15 @@ named! {
         Gp = "gp",
         /// At random.
         Random = "random",
-        /// A quasi-random sequence.
-        Quasi = "quasi",
+        /// The quasi-random sequence of Halton.
+        Halton = "halton",
         /// Every combination.
         Grid = "grid",
     }
 }
 
 named! {
-    /// When trials are given up.
+    /// When trials are stopped early.
     StoppingRule {
         /// Never.
         Never = "none",
@@ -91,22 +77,6 @@ named! {
         Patience = "patience",
         /// Worse than a bound.
         Threshold = "threshold",
-    }
-}
-
-named! {
-    /// How GPUs are divided; see [`PolicyKind`](crate::alloc::PolicyKind).
-    Policy {
-        /// By goodput, with a proven gap.
-        Goodput = "goodput",
-        /// The search of the paper.
-        Pollux = "pollux",
-        /// The same number for each trial.
-        Static = "static",
-        /// By remaining time.
-        Optimus = "optimus",
-        /// By attained service.
-        Tiresias = "tiresias",
     }
 }
 
@@ -144,7 +114,7 @@ pub enum Program {
 pub struct TrialSettings {
     /// What it runs; none if the file leaves that to the program that reads it.
     pub program: Option<Program>,
-    /// Statistical epochs of a full trial.
+    /// Statistical epochs of a full trial: passes over the data at the efficiency of the initial batch.
     pub epochs: f64,
     /// The total batch that learning rates are meant for.
     pub initial_batch: u32,
@@ -155,12 +125,12 @@ pub struct TrialSettings {
     /// The batch of each GPU; none if it is to be adapted.
     pub batch_per_gpu: Option<u32>,
     /// How the learning rate follows the batch.
-    pub scaling: ScalingRule,
+    pub scaling: LrRule,
     /// The time between two checkpoints.
     pub checkpoint_interval: Duration,
-    /// The fewest GPUs of a running trial.
+    /// The smallest number of GPUs of a running trial.
     pub min_gpus: u32,
-    /// The most GPUs.
+    /// The largest number of GPUs.
     pub max_gpus: Option<u32>,
     /// The longest a trial may take.
     pub timeout: Option<Duration>,
@@ -179,18 +149,18 @@ pub struct SearchSettings {
     pub seed: u64,
     /// The longest the study may take.
     pub timeout: Option<Duration>,
-    /// When trials are given up.
+    /// When trials are stopped early.
     pub early_stopping: EarlyStopping,
 }
 
-/// When trials are given up.
+/// When trials are stopped early.
 #[derive(Debug, Clone, PartialEq)]
 pub struct EarlyStopping {
     /// By which rule.
     pub rule: StoppingRule,
     /// Statistical epochs before the first decision.
     pub grace: f64,
-    /// One in this many goes on at each rung.
+    /// One in this number of trials continues at each rung.
     pub reduction: u32,
     /// Statistical epochs without improvement.
     pub patience: f64,
@@ -203,7 +173,7 @@ pub struct EarlyStopping {
 #[expect(clippy::struct_excessive_bools, reason = "each is a key of its own in study files")]
 pub struct SchedulerSettings {
     /// By which policy.
-    pub policy: Policy,
+    pub policy: PolicyKind,
     /// The time between two decisions where nothing else asks for one.
     pub interval: Duration,
     /// Whether GPUs are divided as soon as something changes, not only at each interval.
@@ -216,79 +186,4 @@ pub struct SchedulerSettings {
     pub knowledge_sharing: bool,
     /// Whether trials that will probably be stopped are not scaled out.
     pub promise_weighting: bool,
-}
-
-/// Nodes of one kind.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct NodeGroup {
-    /// How many there are.
-    pub nodes: u32,
-    /// GPUs on each.
-    pub gpus: u32,
-    /// The type of the GPUs, in lower case.
-    pub gpu_type: String,
-}
-
-/// The GPUs of a study, displayed as [`Cluster::parse`](crate::alloc::Cluster::parse) reads them.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ClusterSpec {
-    /// In the order of their numbers.
-    pub groups: Vec<NodeGroup>,
-}
-
-impl NodeGroup {
-    /// The most nodes of a group.
-    pub const NODES_MAX: u32 = 65_536;
-    /// The most GPUs of a node.
-    pub const GPUS_MAX: u32 = 1024;
-
-    pub(super) fn parse(text: &str) -> Option<Self> {
-        let mut parts = text.trim().splitn(3, 'x');
-        let mut count = |most: u32| {
-            let number = parts.next()?.trim().parse::<u32>().ok()?;
-            (1..=most).contains(&number).then_some(number)
-        };
-        let (nodes, gpus) = (count(Self::NODES_MAX)?, count(Self::GPUS_MAX)?);
-        let gpu_type = parts.next()?.trim().to_lowercase();
-        (!gpu_type.is_empty()).then_some(Self { nodes, gpus, gpu_type })
-    }
-}
-
-impl ClusterSpec {
-    /// Whether a text is the name of a file with a cluster, rather than a cluster.
-    #[must_use]
-    pub fn names_file(text: &str) -> bool {
-        Path::new(text).extension().is_some_and(|end| end == "yaml" || end == "yml")
-    }
-
-    /// Reads `2x8xa100,4x4xt4`; an error says what is wrong with it.
-    ///
-    /// ```
-    /// use pollux_tune::space::ClusterSpec;
-    ///
-    /// assert_eq!(ClusterSpec::parse("2x8xA100").unwrap().groups[0].gpus, 8);
-    /// assert!(ClusterSpec::parse("8xa100").unwrap_err().contains("NODESxGPUSxTYPE"));
-    /// ```
-    pub fn parse(text: &str) -> Result<Self, String> {
-        let group = |part: &str| {
-            let (nodes, gpus) = (NodeGroup::NODES_MAX, NodeGroup::GPUS_MAX);
-            let allowed = "allowed is NODESxGPUSxTYPE with commas between, as in `2x8xa100,4x4xt4`";
-            NodeGroup::parse(part).ok_or_else(|| {
-                format!(
-                    "`{part}` is not a group of nodes: {allowed}, up to {nodes} nodes of up to {gpus} GPUs"
-                )
-            })
-        };
-        Ok(Self { groups: text.split(',').map(group).collect::<Result<_, _>>()? })
-    }
-}
-
-impl fmt::Display for ClusterSpec {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (place, NodeGroup { nodes, gpus, gpu_type }) in self.groups.iter().enumerate() {
-            let comma = if place > 0 { "," } else { "" };
-            write!(f, "{comma}{nodes}x{gpus}x{gpu_type}")?;
-        }
-        Ok(())
-    }
 }

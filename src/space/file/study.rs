@@ -5,11 +5,12 @@ use super::{
     read::{Reader, Values},
     scalar::bad,
     settings::{
-        Algorithm, ClusterSpec, Direction, EarlyStopping, NodeGroup, Objective, Policy, Program, ScalingRule,
-        SchedulerSettings, SearchSettings, StoppingRule, TrialSettings,
+        Algorithm, Direction, EarlyStopping, Objective, Program, SchedulerSettings, SearchSettings,
+        StoppingRule, TrialSettings,
     },
     table::{OBJECTIVE, STUDY},
 };
+use crate::alloc::ClusterSpec;
 
 /// All of a study file.
 ///
@@ -67,12 +68,7 @@ impl Study {
         text: &str,
         open: impl FnOnce(&str) -> Result<String, String>,
     ) -> Result<Self, Diagnostics> {
-        let mut reader = Reader::new(text);
-        let study = reader.study(text, open);
-        match study {
-            Some(study) if reader.is_clean() => Ok(study),
-            _ => Err(reader.finish(file)),
-        }
+        read(file, text, |reader| reader.study(text, open))
     }
 }
 
@@ -80,26 +76,22 @@ impl ClusterSpec {
     /// Reads `cluster` of a cluster file, which may be a study file. Of the rest only keys and types are checked.
     ///
     /// ```
-    /// use pollux_tune::space::ClusterSpec;
-    /// assert_eq!(ClusterSpec::from_yaml("dgx.yaml", "cluster: 2x8xa100")?.groups[0].nodes, 2);
+    /// use pollux_tune::alloc::ClusterSpec;
+    /// assert_eq!(ClusterSpec::from_yaml("dgx.yaml", "cluster: 2x8xa100")?.node_sets[0].nodes, 2);
     /// assert!(ClusterSpec::from_yaml("dgx.yaml", "space: {}").is_err());
     /// # Ok::<(), pollux_tune::space::Diagnostics>(())
     /// ```
     pub fn from_yaml(file: &str, text: &str) -> Result<Self, Diagnostics> {
-        let mut reader = Reader::new(text);
-        let cluster = reader.document(text).and_then(|node| {
+        read(file, text, |reader| {
+            let node = reader.document(text)?;
             let values = reader.section(&node, STUDY, "");
             let text = values.text("cluster");
             if text.is_none() {
                 let allowed = "a line such as `cluster: 2x8xa100,4x4xt4`".to_owned();
                 reader.wrong(values.place, "cluster", DiagnosticKind::Missing { allowed });
             }
-            reader.groups(&values, text?)
-        });
-        match cluster {
-            Some(cluster) if reader.is_clean() => Ok(cluster),
-            _ => Err(reader.finish(file)),
-        }
+            reader.cluster_spec(&values, text?)
+        })
     }
 }
 
@@ -113,15 +105,24 @@ impl Space {
     /// # Ok::<(), pollux_tune::space::Diagnostics>(())
     /// ```
     pub fn from_yaml(file: &str, text: &str) -> Result<Self, Diagnostics> {
-        let mut reader = Reader::new(text);
-        let space = reader.document(text).map(|node| {
+        read(file, text, |reader| {
+            let node = reader.document(text)?;
             let values = reader.section(&node, STUDY, "");
-            reader.space(&values)
-        });
-        match space {
-            Some(space) if reader.is_clean() => Ok(space),
-            _ => Err(reader.finish(file)),
-        }
+            Some(reader.space(&values))
+        })
+    }
+}
+
+/// What is found in the text of a file, if nothing is wrong with it.
+fn read<'t, T>(
+    file: &str,
+    text: &'t str,
+    find: impl FnOnce(&mut Reader<'t>) -> Option<T>,
+) -> Result<T, Diagnostics> {
+    let mut reader = Reader::new(text);
+    match find(&mut reader) {
+        Some(found) if reader.is_clean() => Ok(found),
+        _ => Err(reader.finish(file)),
     }
 }
 
@@ -243,7 +244,7 @@ impl Reader<'_> {
             max_batch,
             max_batch_per_gpu: size("max_batch_per_gpu"),
             batch_per_gpu: size("batch_per_gpu"),
-            scaling: ScalingRule::from_name(values.text("scaling")?)?,
+            scaling: values.text("scaling")?.parse().ok()?,
             checkpoint_interval: values.duration("checkpoint_interval")?,
             min_gpus,
             max_gpus,
@@ -298,7 +299,7 @@ impl Reader<'_> {
     ) -> Option<ClusterSpec> {
         let text = values.text("cluster")?;
         if !ClusterSpec::names_file(text) {
-            return self.groups(values, text);
+            return self.cluster_spec(values, text);
         }
         let read = |yaml: String| {
             let first = |problems: Diagnostics| {
@@ -316,21 +317,21 @@ impl Reader<'_> {
         }
     }
 
-    fn groups(&mut self, values: &Values<'_>, text: &str) -> Option<ClusterSpec> {
-        let groups = text.split(',').map(NodeGroup::parse).collect::<Option<Vec<_>>>();
-        if groups.is_none() {
+    fn cluster_spec(&mut self, values: &Values<'_>, text: &str) -> Option<ClusterSpec> {
+        let spec = ClusterSpec::parse(text).ok();
+        if spec.is_none() {
             let found = Scalar { text: text.to_owned(), plain: true }.shown();
             let allowed =
                 "NODESxGPUSxTYPE with commas between, such as 4x4xt4,1x8xa100, or a .yaml file that says so";
             self.wrong(values.place("cluster"), "cluster", bad(found, allowed));
         }
-        groups.map(|groups| ClusterSpec { groups })
+        spec
     }
 }
 
 fn scheduler(values: &Values<'_>) -> Option<SchedulerSettings> {
     Some(SchedulerSettings {
-        policy: Policy::from_name(values.text("policy")?)?,
+        policy: values.text("policy")?.parse().ok()?,
         interval: values.duration("interval")?,
         immediate: values.flag("immediate")?,
         p: values.number("p")?,

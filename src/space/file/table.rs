@@ -1,6 +1,7 @@
 //! The keys of study files: what the reader accepts, and what the schema describes.
 
-use super::settings::{Algorithm, Direction, Policy, ScalingRule, StoppingRule};
+use super::settings::{Algorithm, Direction, StoppingRule};
+use crate::{alloc::PolicyKind, goodput::LrRule};
 
 /// A key of a mapping.
 #[derive(Debug)]
@@ -20,12 +21,12 @@ pub(super) enum Kind {
     /// A program and its arguments.
     Words,
     Whole {
-        least: u64,
-        most: u64,
+        min: u64,
+        max: u64,
     },
     Number {
-        least: f64,
-        most: f64,
+        min: f64,
+        max: f64,
     },
     /// Above 0 and finite.
     Positive,
@@ -43,7 +44,7 @@ const fn field(key: &'static str, kind: Kind, default: Option<&'static str>, abo
     Field { key, about, kind, default }
 }
 
-const COUNT: Kind = Kind::Whole { least: 1, most: u32::MAX as u64 };
+const COUNT: Kind = Kind::Whole { min: 1, max: u32::MAX as u64 };
 
 pub(super) const STUDY: &[Field] = &[
     field(
@@ -90,7 +91,12 @@ pub(super) const OBJECTIVE: &[Field] = &[
 pub(super) const TRIAL: &[Field] = &[
     field("trainable", Kind::Text, None, "The name of a trainable that is built in"),
     field("command", Kind::Words, None, "A program and its arguments, instead of a trainable"),
-    field("epochs", Kind::Positive, Some("10"), "Statistical epochs of a full trial"),
+    field(
+        "epochs",
+        Kind::Positive,
+        Some("10"),
+        "Statistical epochs of a full trial: passes over the data at the efficiency of the initial batch",
+    ),
     field("initial_batch", Kind::Size, Some("128"), "The total batch that learning rates are meant for"),
     field("max_batch", Kind::Size, None, "The largest total batch; 32 times the initial one by default"),
     field("max_batch_per_gpu", Kind::Size, None, "The largest batch that fits on a GPU; no limit by default"),
@@ -100,15 +106,10 @@ pub(super) const TRIAL: &[Field] = &[
         None,
         "A fixed batch for each GPU; by default it is adapted to the training",
     ),
-    field(
-        "scaling",
-        Kind::OneOf(ScalingRule::NAMES),
-        Some("adascale"),
-        "How the learning rate follows the batch",
-    ),
+    field("scaling", Kind::OneOf(LrRule::NAMES), Some("adascale"), "How the learning rate follows the batch"),
     field("checkpoint_interval", Kind::Duration, Some("5m"), "The time between two checkpoints"),
-    field("min_gpus", COUNT, Some("1"), "The fewest GPUs of a running trial"),
-    field("max_gpus", COUNT, None, "The most GPUs of a trial; no limit by default"),
+    field("min_gpus", COUNT, Some("1"), "The smallest number of GPUs of a running trial"),
+    field("max_gpus", COUNT, None, "The largest number of GPUs of a trial; no limit by default"),
     field("timeout", Kind::Duration, None, "The longest a trial may take; no limit by default"),
 ];
 
@@ -118,29 +119,29 @@ pub(super) const SEARCH: &[Field] = &[
     field("parallel", COUNT, Some("4"), "How many of them are active at a time"),
     field(
         "seed",
-        Kind::Whole { least: 0, most: (1 << 53) - 1 },
+        Kind::Whole { min: 0, max: (1 << 53) - 1 },
         Some("0"),
         "What all random choices follow from",
     ),
     field("timeout", Kind::Duration, None, "The longest the study may take; no limit by default"),
-    field("early_stopping", Kind::Section(EARLY_STOPPING), None, "When trials are given up"),
+    field("early_stopping", Kind::Section(EARLY_STOPPING), None, "When trials are stopped early"),
 ];
 
 pub(super) const EARLY_STOPPING: &[Field] = &[
-    field("rule", Kind::OneOf(StoppingRule::NAMES), Some("none"), "By which rule trials are given up"),
+    field("rule", Kind::OneOf(StoppingRule::NAMES), Some("none"), "By which rule trials are stopped early"),
     field("grace", Kind::Positive, Some("1"), "Statistical epochs before the first decision"),
     field(
         "reduction",
-        Kind::Whole { least: 2, most: 1000 },
+        Kind::Whole { min: 2, max: 1000 },
         Some("3"),
-        "For asha and hyperband: one in this many goes on at each rung",
+        "For asha and hyperband: one in this number of trials continues at each rung",
     ),
     field("patience", Kind::Positive, Some("5"), "For patience: statistical epochs without improvement"),
-    field("threshold", Kind::Finite, None, "For threshold: a trial that is worse is given up"),
+    field("threshold", Kind::Finite, None, "For threshold: a trial that is worse is stopped"),
 ];
 
 pub(super) const SCHEDULER: &[Field] = &[
-    field("policy", Kind::OneOf(Policy::NAMES), Some("goodput"), "How GPUs are divided"),
+    field("policy", Kind::OneOf(PolicyKind::NAMES), Some("goodput"), "How GPUs are divided"),
     field(
         "interval",
         Kind::Duration,
@@ -153,7 +154,7 @@ pub(super) const SCHEDULER: &[Field] = &[
         Some("true"),
         "GPUs are divided as soon as something changes, not only at each interval",
     ),
-    field("p", Kind::Number { least: -20.0, most: 20.0 }, Some("-1"), "The fairness exponent of Pollux"),
+    field("p", Kind::Number { min: -20.0, max: 20.0 }, Some("-1"), "The fairness exponent of Pollux"),
     field("avoid_interference", Kind::Flag, Some("true"), "No two trials on several nodes share a node"),
     field(
         "knowledge_sharing",
@@ -189,7 +190,7 @@ pub(super) const DOMAIN: &[Field] = &[
         "step",
         Kind::Raw(r#"{"type": "number", "exclusiveMinimum": 0}"#),
         None,
-        "With float or int, only every so many",
+        "With float or int, the distance between two values",
     ),
     field(
         "choice",

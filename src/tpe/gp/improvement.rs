@@ -9,7 +9,7 @@ use super::{
     posterior::Belief,
 };
 
-/// Below so many standard deviations a series is more exact than the difference of two small numbers.
+/// Below this number of standard deviations a series is more exact than the difference of two small numbers.
 const FAR: f64 = -25.0;
 
 /// ln of the expected improvement over `best`, and its slopes with the expectation and the standard deviation.

@@ -9,7 +9,10 @@
 use libm::{cos, sin};
 
 use super::linalg::LANES;
-use crate::space::{Dim, Dims};
+use crate::{
+    space::{Dim, Dims},
+    tpe::normal::exp_by_series,
+};
 
 /// Where the values of a parameter lie.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -125,23 +128,15 @@ pub(super) fn matern(square: f64) -> (f64, f64) {
     ((1.0 + r + r * r * (1.0 / 3.0)) * e, -5.0 / 6.0 * (1.0 + r) * e)
 }
 
-/// e to the power of a number that is at most 0, to a relative error of 1e-15; 1e-304 below -700. Without
-/// branches, so that the compiler does several at once.
+/// e to the power of a number that is at most 0, to a relative error of 1e-15.
 fn exp_of_negative(x: f64) -> f64 {
-    /// Adding it leaves the nearest whole number in the lowest bits.
-    const ROUND: f64 = 6_755_399_441_055_744.0;
-    const LN_2_HIGH: f64 = 6.931_471_803_691_238e-1;
-    const LN_2_LOW: f64 = 1.908_214_929_270_588e-10;
-    let bounded = x.max(-700.0);
-    let shifted = bounded * std::f64::consts::LOG2_E + ROUND;
-    let whole = shifted - ROUND;
-    let r = (bounded - whole * LN_2_HIGH) - whole * LN_2_LOW;
-    let mut series = 1.0 / 479_001_600.0;
-    for factorial in FACTORIALS {
-        series = factorial + r * series;
-    }
-    let power = f64::from_bits(shifted.to_bits().wrapping_add(1023) << 52);
-    series * power
+    exp_by_series(x, |r| {
+        let mut series = 1.0 / 479_001_600.0;
+        for factorial in FACTORIALS {
+            series = factorial + r * series;
+        }
+        series
+    })
 }
 
 /// 1 / 11! to 1 / 0!.

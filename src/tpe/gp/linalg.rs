@@ -3,7 +3,7 @@
 //! The order of all sums is fixed, so that the same numbers come out on every machine; a library that chooses
 //! its code by the processor does not promise that.
 
-/// So many right-hand sides are solved at once.
+/// The number of right-hand sides that are solved at once.
 pub(super) const LANES: usize = 8;
 
 /// A square matrix, row by row. What is above the diagonal does not matter where only a triangle is meant.

@@ -4,9 +4,9 @@
 //! (Bertsekas 1982, "Projected Newton methods"; Nocedal and Wright 2006, chapter 7). All loops are counted: the line
 //! searches of our optimization library were seen not to end (ADR 1), and it has none with bounds.
 
-/// So many steps are remembered.
+/// The number of steps that are remembered.
 const MEMORY: usize = 8;
-/// So often a step may be shortened.
+/// How often a step may be shortened.
 const SHORTENINGS: usize = 12;
 /// The share of the promised decrease that is enough.
 const ARMIJO: f64 = 1e-4;
@@ -14,9 +14,9 @@ const ARMIJO: f64 = 1e-4;
 /// When to stop.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Effort {
-    /// After so many steps.
+    /// After this number of steps.
     pub(super) steps: usize,
-    /// Once a step gains less than that.
+    /// Once a step gains less than this.
     pub(super) gain: f64,
 }
 
@@ -34,7 +34,7 @@ struct Pair {
     product: f64,
 }
 
-/// Goes downhill from a point in the box. The function writes its gradient into the second argument; a
+/// Minimizes from a point in the box. The function writes its gradient into the second argument; a
 /// value that is not finite is a place not to go.
 pub(super) fn minimize(
     start: Vec<f64>,

@@ -20,28 +20,26 @@ use self::{
     targets::{Bend, Targets},
 };
 use super::{
-    Error, Outcome, Suggester,
+    Error,
     draw::{feasible, uniform},
     history::{History, Merit},
+    suggester::FromHistory,
 };
-use crate::{
-    ids::TrialId,
-    space::{Dims, Point},
-};
+use crate::space::{Dims, Point};
 
-/// The first trials are random until so many have ended without failure, and one more for each parameter,
+/// The first trials are random until this number has ended without failure, and one more for each parameter,
 const STARTUP: usize = 10;
-/// but no more than that. With fewer, more searches stay at the second best minimum.
-const MOST_STARTUP: usize = 20;
-/// So many random points may be drawn for one that is feasible and new.
+/// but not more than this. With fewer, more searches stay at the second best minimum.
+const MAX_STARTUP: usize = 20;
+/// The number of random points that may be drawn for one that is feasible and new.
 const DRAWS: usize = 1000;
-/// The model looks at no more trials that ended than that: the best and the newest.
-const MOST_ENDED: usize = 256;
-/// And at no more of the newest that run.
-const MOST_RUNNING: usize = 128;
-/// Length scales and noise are fitted to no more than that.
-const MOST_FITTED: usize = 128;
-/// They are fitted anew after so many more results, as a share of those there were.
+/// The number of ended trials that the model looks at: the best and the newest.
+const MAX_ENDED: usize = 256;
+/// The number of running trials, the newest.
+const MAX_RUNNING: usize = 128;
+/// The number of trials that length scales and noise are fitted to.
+const MAX_FITTED: usize = 128;
+/// They are fitted again after this share of more results.
 const PATIENCE: f64 = 0.05;
 
 /// A Gaussian process with a Matern 5/2 kernel, which suggests the point with the largest expected improvement
@@ -97,32 +95,17 @@ impl Gp {
         Self { history: History::new(dims), axes, fitted: None }
     }
 
-    fn choose(&mut self, rng: &mut ChaCha8Rng) -> Result<Point, Error> {
-        let startup = (STARTUP + self.axes.len()).min(MOST_STARTUP);
-        let found = if self.history.informative() < startup {
-            let dims = self.history.dims();
-            (0..DRAWS).map(|_| uniform(dims, rng)).find(|point| self.history.is_worth_it(point))
-        } else {
-            self.most_promising(rng)
-        };
-        let dims = self.history.dims();
-        match found {
-            Some(point) => Ok(point),
-            None => feasible(dims, uniform(dims, rng), rng),
-        }
-    }
-
-    fn most_promising(&mut self, rng: &mut ChaCha8Rng) -> Option<Point> {
-        let results = self.history.told().len();
+    fn best_candidate(&mut self, rng: &mut ChaCha8Rng) -> Option<Point> {
+        let results = self.history.results().len();
         let due = due(results);
         let fitted = match self.fitted.take() {
             Some(fitted) if fitted.results == due => fitted,
             _ => self.fit(due),
         };
-        let mut rows = self.sample(results, MOST_ENDED);
+        let mut rows = self.sample(results, MAX_ENDED);
         let targets = Targets::new(&self.merits(&rows), fitted.bend);
         let running = (0..self.history.len()).rev().filter(|&row| self.history.merit(row).is_none());
-        rows.extend(running.take(MOST_RUNNING));
+        rows.extend(running.take(MAX_RUNNING));
         let spots = self.spots(&rows);
         let posterior = Posterior::new(self.axes.clone(), spots, rows.len(), &targets.values, &fitted.hyper);
         self.fitted = Some(fitted);
@@ -131,30 +114,31 @@ impl Gp {
 
     /// The most likely length scales, noise and scale of results, given the first results.
     fn fit(&self, results: usize) -> Fitted {
-        let rows = self.sample(results, MOST_FITTED);
+        let rows = self.sample(results, MAX_FITTED);
         let (spots, merits) = (self.spots(&rows), self.merits(&rows));
-        let mut least = f64::INFINITY;
+        let mut min = f64::INFINITY;
         let mut best = Fitted { results, hyper: Hyper::start(self.axes.len()), bend: Bend::ALL[0] };
         let mut start = best.hyper.clone();
         for bend in Bend::ALL {
             let targets = Targets::new(&merits, bend);
             let (hyper, loss) = Evidence::new(&self.axes, &spots, &targets.values).fit(&start);
             start = hyper.clone();
-            if loss - targets.log_stretch < least {
-                least = loss - targets.log_stretch;
+            if loss - targets.log_stretch < min {
+                min = loss - targets.log_stretch;
                 best = Fitted { results, hyper, bend };
             }
         }
         best
     }
 
-    /// At most so many of the trials with the first results: the best half and the newest half.
-    fn sample(&self, results: usize, most: usize) -> Vec<usize> {
-        let mut rows: Vec<usize> = self.history.told()[..results].iter().map(|&row| row as usize).collect();
-        if rows.len() > most {
-            let newest = rows.split_off(rows.len() - most / 2);
+    /// At most `max` of the trials with the first results: the best half and the newest half.
+    fn sample(&self, results: usize, max: usize) -> Vec<usize> {
+        let mut rows: Vec<usize> =
+            self.history.results()[..results].iter().map(|&row| row as usize).collect();
+        if rows.len() > max {
+            let newest = rows.split_off(rows.len() - max / 2);
             rows.sort_by(|&a, &b| self.history.compare(a, b));
-            rows.truncate(most - most / 2);
+            rows.truncate(max - max / 2);
             rows.extend(newest);
         }
         rows
@@ -176,7 +160,7 @@ impl Gp {
     }
 }
 
-/// The number of results that the fit is made with when there are so many.
+/// The number of results that the fit is made with when there are `results`.
 fn due(results: usize) -> usize {
     let mut due = 1;
     loop {
@@ -188,23 +172,25 @@ fn due(results: usize) -> usize {
     }
 }
 
-impl Suggester for Gp {
-    fn name(&self) -> &'static str {
-        "gp"
+impl FromHistory for Gp {
+    const NAME: &'static str = "gp";
+
+    fn history(&mut self) -> &mut History {
+        &mut self.history
     }
 
-    fn ask(&mut self, id: TrialId, rng: &mut ChaCha8Rng) -> Result<Point, Error> {
-        self.history.check_new(id)?;
-        let point = self.choose(rng)?;
-        self.history.insert(id, &point)?;
-        Ok(point)
-    }
-
-    fn insert(&mut self, id: TrialId, point: Point) -> Result<(), Error> {
-        self.history.insert(id, &point)
-    }
-
-    fn tell(&mut self, id: TrialId, outcome: Outcome) -> Result<(), Error> {
-        self.history.tell(id, &outcome)
+    fn choose(&mut self, rng: &mut ChaCha8Rng) -> Result<Point, Error> {
+        let startup = (STARTUP + self.axes.len()).min(MAX_STARTUP);
+        let found = if self.history.informative() < startup {
+            let dims = self.history.dims();
+            (0..DRAWS).map(|_| uniform(dims, rng)).find(|point| self.history.is_worth_it(point))
+        } else {
+            self.best_candidate(rng)
+        };
+        let dims = self.history.dims();
+        match found {
+            Some(point) => Ok(point),
+            None => feasible(dims, uniform(dims, rng), rng),
+        }
     }
 }

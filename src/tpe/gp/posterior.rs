@@ -6,7 +6,7 @@ use super::{
     linalg::{LANES, Matrix, dot},
 };
 
-/// So often noise may be added to make a matrix positive definite.
+/// How often noise may be added to make a matrix positive definite.
 const ATTEMPTS: usize = 8;
 
 /// A Gaussian process given trials that ended and some that still run.

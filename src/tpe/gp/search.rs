@@ -13,23 +13,23 @@ use super::{
 };
 use crate::space::{Dim, Point};
 
-/// So many points from anywhere are looked at,
+/// The number of points from anywhere that are looked at,
 const ANYWHERE: usize = 300;
-/// so many near one of the best trials,
+/// of points near one of the best trials,
 const NEAR: usize = 200;
-/// of which there are so many.
+/// and of these trials.
 const CENTERS: usize = 5;
-/// From so many points the search goes uphill.
+/// The number of points from which a local search starts.
 const STARTS: usize = 4;
-/// So often it takes turns between numbers and other parameters.
+/// How often it alternates between numbers and other parameters.
 const ROUNDS: usize = 8;
 const CLIMB: Effort = Effort { steps: 40, gain: 1e-6 };
 /// Standard deviations of points near a trial are between the second and the first, on a logarithmic scale.
 const WIDTHS: (f64, f64) = (0.3, 0.002);
 
-/// Every so many trials the search is bold:
+/// Every fourth trial the search is bold:
 const BOLD: usize = 4;
-/// it asks for an improvement by more than so many standard deviations of the targets (Lizotte 2008, "Practical
+/// it asks for an improvement by more than this number of standard deviations of the targets (Lizotte 2008, "Practical
 /// Bayesian Optimization"), which leads away from a minimum that is known well.
 const MARGIN: f64 = 0.1;
 
@@ -107,7 +107,7 @@ impl<'a> Search<'a> {
         })
     }
 
-    /// Uphill, by turns along the numbers and among cells and choices.
+    /// Local search, by turns along the numbers and among cells and choices.
     fn refine(&self, start: Candidate, rng: &mut ChaCha8Rng) -> Candidate {
         let mut best = start;
         for _ in 0..ROUNDS {
@@ -176,7 +176,7 @@ impl<'a> Search<'a> {
     }
 }
 
-/// Where to go uphill from: the best point from anywhere, then the best of all. The first `wide` are from
+/// Where local searches start: the best point from anywhere, then the best of all. The first `wide` are from
 /// anywhere.
 fn starts(candidates: Vec<Candidate>, wide: usize) -> Vec<Candidate> {
     let mut order: Vec<(usize, Candidate)> = candidates.into_iter().enumerate().collect();

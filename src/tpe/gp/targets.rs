@@ -9,7 +9,7 @@ use libm::{log, log1p, pow};
 
 use super::super::history::Merit;
 
-/// No result counts as farther away than so many units.
+/// No result counts as farther away than this number of units.
 const FARTHEST: f64 = 1e150;
 
 /// A way to bend the scale: ((1 + z)^power - 1) / power, or ln(1 + z) where the power is 0. Here z is how much worse
@@ -48,12 +48,12 @@ impl Targets {
     /// Results on a bent scale.
     pub(super) fn new(merits: &[Merit], bend: Bend) -> Self {
         let raw = numbers(merits);
-        let (least, median, worst) = spread(&raw);
-        let unit = bend.unit * if median > least { median - least } else { worst - least };
+        let (min, median, worst) = spread(&raw);
+        let unit = bend.unit * if median > min { median - min } else { worst - min };
         if !(unit > 0.0 && unit.is_finite()) {
             return Self { values: vec![0.0; raw.len()], log_stretch: 0.0 };
         }
-        let zs: Vec<f64> = raw.iter().map(|y| ((y - least) / unit).min(FARTHEST)).collect();
+        let zs: Vec<f64> = raw.iter().map(|y| ((y - min) / unit).min(FARTHEST)).collect();
         let slopes: f64 = zs.iter().map(|&z| (bend.power - 1.0) * log1p(z) - log(bend.unit)).sum();
         let mut values: Vec<f64> = zs.into_iter().map(|z| bend.apply(z)).collect();
         let n = values.len() as f64;
@@ -76,16 +76,16 @@ fn numbers(merits: &[Merit]) -> Vec<f64> {
         _ => None,
     };
     let mut known: Vec<f64> = merits.iter().filter_map(done).collect();
-    let mut least_stopped = f64::NEG_INFINITY;
+    let mut min_stopped = f64::NEG_INFINITY;
     if known.is_empty() {
         known = merits.iter().filter_map(stopped).collect();
     } else {
-        least_stopped = spread(&known).1;
+        min_stopped = spread(&known).1;
     }
     let worst = if known.is_empty() { 0.0 } else { spread(&known).2 };
     let number = |merit: &Merit| match *merit {
         Merit::Done(value) => value,
-        Merit::Stopped { value, .. } => value.min(worst).max(least_stopped),
+        Merit::Stopped { value, .. } => value.min(worst).max(min_stopped),
         Merit::Failed | Merit::Several | Merit::Cancelled => worst,
     };
     merits.iter().map(number).collect()
@@ -96,7 +96,7 @@ fn spread(values: &[f64]) -> (f64, f64, f64) {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
     match (sorted.first(), sorted.get(sorted.len() / 2), sorted.last()) {
-        (Some(&least), Some(&median), Some(&worst)) => (least, median, worst),
+        (Some(&min), Some(&median), Some(&worst)) => (min, median, worst),
         _ => (0.0, 0.0, 0.0),
     }
 }

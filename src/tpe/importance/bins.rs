@@ -140,7 +140,7 @@ impl Axis {
     }
 }
 
-/// So many lowest bits, at most 63.
+/// The lowest `count` bits, at most 63.
 pub(super) fn lowest(count: usize) -> Mask {
     (1 << count) - 1
 }

@@ -14,10 +14,10 @@ use super::Error;
 use crate::space::{Dims, Point};
 
 /// Fewer finished trials say nothing.
-const LEAST_TRIALS: usize = 10;
+const MIN_TRIALS: usize = 10;
 const TREES: usize = 64;
-/// A tree sees at most so many trials, which bounds its cost.
-const MOST_TRIALS: usize = 2000;
+/// The largest number of trials of a tree, which bounds its cost.
+const MAX_TRIALS: usize = 2000;
 
 /// How much of the variance of the results each parameter explains by itself: one share for each, which add up to
 /// at most 1. The rest is explained only by several parameters together.
@@ -67,15 +67,15 @@ pub fn importance(
         return Err(Error::Outside(at));
     }
     let finished: Vec<usize> = (0..values.len()).filter(|&at| values[at].is_finite()).collect();
-    if finished.len() < LEAST_TRIALS {
-        return Err(Error::TooFewTrials { given: finished.len(), least: LEAST_TRIALS });
+    if finished.len() < MIN_TRIALS {
+        return Err(Error::TooFewTrials { given: finished.len(), min: MIN_TRIALS });
     }
     let points: Vec<&Point> = finished.iter().map(|&at| &points[at]).collect();
     let values = scaled(finished.iter().map(|&at| values[at]).collect());
     let bins = Bins::new(dims, &points);
     let (mut shares, mut trees) = (vec![0.0; dims.len()], 0.0);
     for _ in 0..TREES {
-        let drawn = (0..values.len().min(MOST_TRIALS)).map(|_| rng.random_range(0..values.len())).collect();
+        let drawn = (0..values.len().min(MAX_TRIALS)).map(|_| rng.random_range(0..values.len())).collect();
         if let Some(of_tree) = main_effects(&bins, &grow(&bins, &values, drawn)) {
             trees += 1.0;
             shares.iter_mut().zip(of_tree).for_each(|(share, of_tree)| *share += of_tree);

@@ -70,7 +70,7 @@ fn children_count_where_they_are_active() {
     near(&shares(&dims, 500, |x| if x[0] < 0.5 { x[1] } else { 1.0 + 2.0 * x[2] }), &expected, 0.05);
 }
 
-/// Grandchildren, and a parent with so many cells that several share a bin.
+/// Grandchildren, and a parent with enough cells that several share a bin.
 #[test]
 fn conditions_may_be_deep_and_wide() {
     let dims = vec![Dim::Discrete { count: 200 }, Dim::Categorical { count: 2 }, Dim::Continuous];

@@ -107,7 +107,7 @@ impl Histogram {
             count += self.counts[bin];
             left += self.sums[bin];
             let gain = left * left / count + (sum - left) * (sum - left) / (total - count);
-            if best.is_none_or(|(_, most)| gain > most) {
+            if best.is_none_or(|(_, max)| gain > max) {
                 best = Some((at + 1, gain));
             }
         }

@@ -2,14 +2,14 @@ use super::volume::exclusive;
 
 /// Where the reference point is, as a share of the range of a front beyond its worst values.
 const MARGIN: f64 = 0.2;
-/// Of a larger front only so many are looked at, with two objectives.
-const MOST_OF_TWO: usize = 1000;
+/// The number of results of a front that are looked at, with two objectives.
+const MAX_OF_TWO: usize = 1000;
 /// The same with more objectives, where each of them costs more.
-const MOST_OF_MORE: usize = 200;
-/// Up to so many objectives, what a result adds is exact.
-const MOST_EXACT: usize = 4;
+const MAX_OF_MORE: usize = 200;
+/// Up to this number of objectives, what a result adds is exact.
+const MAX_EXACT: usize = 4;
 
-/// Chooses so many results of one front that dominate as much as possible together: one after the other, always the
+/// Chooses `count` results of one front that dominate as much as possible together: one after the other, always the
 /// one that adds most (Guerreiro et al. 2016, "Greedy Hypervolume Subset Selection in Low Dimensions"). The
 /// order is that of the choice. It does not change if objectives are scaled or shifted.
 ///
@@ -18,8 +18,8 @@ const MOST_EXACT: usize = 4;
 /// many as asked for.
 pub(in crate::tpe) fn select(front: &[&[f64]], count: usize) -> Vec<usize> {
     let objectives = front.first().map_or(0, |result| result.len());
-    let most = if objectives == 2 { MOST_OF_TWO } else { MOST_OF_MORE };
-    let places = thinned(front, most.max(count));
+    let max = if objectives == 2 { MAX_OF_TWO } else { MAX_OF_MORE };
+    let places = thinned(front, max.max(count));
     let scaled = scale(front);
     let scaled: Vec<&[f64]> = places.iter().map(|&at| scaled[at].as_slice()).collect();
     let count = count.min(places.len());
@@ -27,17 +27,17 @@ pub(in crate::tpe) fn select(front: &[&[f64]], count: usize) -> Vec<usize> {
     chosen.into_iter().map(|at| places[at]).collect()
 }
 
-/// Places of about so many results of a front: all if they are not more.
-fn thinned(front: &[&[f64]], most: usize) -> Vec<usize> {
+/// Places of about `max` results of a front: all if there are not more.
+fn thinned(front: &[&[f64]], max: usize) -> Vec<usize> {
     let mut places: Vec<usize> = (0..front.len()).collect();
-    if front.len() <= most {
+    if front.len() <= max {
         return places;
     }
     let by = |objective: usize| {
         move |&a: &usize, &b: &usize| front[a][objective].total_cmp(&front[b][objective]).then(a.cmp(&b))
     };
     places.sort_by(by(0));
-    let mut kept: Vec<usize> = (0..most).map(|at| places[at * places.len() / most]).collect();
+    let mut kept: Vec<usize> = (0..max).map(|at| places[at * places.len() / max]).collect();
     kept.extend((1..front[0].len()).filter_map(|objective| places.iter().copied().min_by(by(objective))));
     kept.sort_unstable();
     kept.dedup();
@@ -69,11 +69,11 @@ fn of_two(front: &[&[f64]], count: usize) -> Vec<usize> {
     let mut corners = vec![[1.0 + MARGIN; 2]; front.len()];
     let mut chosen = Vec::with_capacity(count);
     while chosen.len() < count {
-        let (mut best, mut most) = (0, f64::NEG_INFINITY);
+        let (mut best, mut max) = (0, f64::NEG_INFINITY);
         for (place, &at) in left.iter().enumerate() {
             let added = (corners[at][0] - front[at][0]) * (corners[at][1] - front[at][1]);
-            if added > most {
-                (best, most) = (place, added);
+            if added > max {
+                (best, max) = (place, added);
             }
         }
         let next = left.remove(best);
@@ -98,16 +98,16 @@ fn of_more(front: &[&[f64]], count: usize) -> Vec<usize> {
     let (mut chosen, mut results) = (Vec::with_capacity(count), Vec::with_capacity(count));
     while chosen.len() < count {
         left.sort_by(|&a, &b| bounds[b].total_cmp(&bounds[a]).then(a.cmp(&b)));
-        let (mut best, mut most) = (0, f64::NEG_INFINITY);
+        let (mut best, mut max) = (0, f64::NEG_INFINITY);
         for (place, &at) in left.iter().enumerate() {
-            if bounds[at] <= most {
+            if bounds[at] <= max {
                 break;
             }
-            if reference.len() <= MOST_EXACT {
+            if reference.len() <= MAX_EXACT {
                 bounds[at] = exclusive(front[at], &results, &reference);
             }
-            if bounds[at] > most {
-                (best, most) = (place, bounds[at]);
+            if bounds[at] > max {
+                (best, max) = (place, bounds[at]);
             }
         }
         let next = left.remove(best);

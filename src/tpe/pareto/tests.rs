@@ -2,7 +2,7 @@ use proptest::prelude::*;
 
 use super::{subset::select, *};
 
-/// Up to nine results of so many objectives with few different values, so that ties are common.
+/// Up to nine results of a number of objectives with few different values, so that ties are common.
 fn results(objectives: usize) -> impl Strategy<Value = Vec<Vec<f64>>> {
     let value = (0_u8..6).prop_map(f64::from);
     prop::collection::vec(prop::collection::vec(value, objectives), 0..10)
@@ -88,8 +88,8 @@ proptest! {
                 let set: Vec<&[f64]> = chosen[..count].iter().chain([&next]).map(|&at| front[at]).collect();
                 hypervolume(&set, &reference)
             };
-            let most = (0..front.len()).map(with).fold(0.0, f64::max);
-            prop_assert!(with(chosen[count]) >= most - 1e-9, "choice {count} of {chosen:?} from {front:?}");
+            let max = (0..front.len()).map(with).fold(0.0, f64::max);
+            prop_assert!(with(chosen[count]) >= max - 1e-9, "choice {count} of {chosen:?} from {front:?}");
         }
         let scaled: Vec<Vec<f64>> =
             front.iter().map(|result| result.iter().map(|value| 1024.0 * value - 512.0).collect()).collect();

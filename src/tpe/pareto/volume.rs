@@ -77,11 +77,11 @@ fn volume(results: &mut [&[f64]], reference: &[f64]) -> f64 {
 /// Two objectives: a sweep along the first.
 fn area(results: &mut [&[f64]], reference: &[f64]) -> f64 {
     results.sort_by(|a, b| a[0].total_cmp(&b[0]));
-    let (mut area, mut least) = (0.0, reference[1]);
+    let (mut area, mut min) = (0.0, reference[1]);
     for result in results {
-        if result[1] < least {
-            area += (reference[0] - result[0]) * (least - result[1]);
-            least = result[1];
+        if result[1] < min {
+            area += (reference[0] - result[0]) * (min - result[1]);
+            min = result[1];
         }
     }
     area

@@ -2,9 +2,10 @@
 
 use super::{
     ActiveTrial, Checkpoint, EndedTrial, Engine, Error, Fact, JournalEntry, Metrics, NodeState, Phase, State,
+    WorkerGroup,
 };
 use crate::{
-    ids::{SlotId, TrialId},
+    ids::{Generation, SlotId, TrialId},
     trials::{
         End,
         stopping::{self, Verdict},
@@ -85,9 +86,9 @@ impl State {
             let mut active =
                 self.active.remove(&trial).ok_or_else(|| Error::NotActive { kind: fact.kind(), trial })?;
             active.count(at_s);
-            let ActiveTrial { params, created_s, epochs, generation, metrics, slot_s, .. } = active;
-            let ended =
-                EndedTrial { params, created_s, ended_s: at_s, end, epochs, generation, metrics, slot_s };
+            let ActiveTrial { params, created_s, epochs, generation, metrics, usage, .. } = active;
+            let (ended_s, slot_s) = (at_s, usage.slot_s);
+            let ended = EndedTrial { params, created_s, ended_s, end, epochs, generation, metrics, slot_s };
             self.ended.insert(trial, ended);
         } else if let Some(trial) = fact.trial() {
             self.apply_to_trial(at_s, fact, trial)?;
@@ -111,18 +112,18 @@ impl State {
                 self.nodes.clear();
                 for active in self.active.values_mut() {
                     active.count(before_s);
-                    active.accounted_until_s = at_s;
-                    active.leave();
+                    active.usage.until_s = at_s;
+                    active.phase = Phase::Waiting;
                     active.target.clear();
                 }
             }
-            Fact::NodeJoined { node, gpu_type, group, slots } => {
+            Fact::NodeJoined { node, gpu_type, island, slots } => {
                 if self.nodes.contains_key(node) {
                     let problem = format!("node {node} is here already");
                     return Err(Error::OutOfPlace { kind: fact.kind(), problem });
                 }
                 let (gpu_type, up) = (gpu_type.clone(), (0..*slots).collect());
-                self.nodes.insert(*node, NodeState { gpu_type, group: *group, slots: *slots, up });
+                self.nodes.insert(*node, NodeState { gpu_type, island: *island, slots: *slots, up });
             }
             Fact::NodeLost { node, reason } => {
                 self.nodes.remove(node);
@@ -163,12 +164,7 @@ impl State {
         for active in self.active.values_mut() {
             active.count(at_s);
             if active.lose(&lost) {
-                active.failures += 1;
-                reason.clone_into(&mut active.last_failure);
-                // Those that are on their way out go on without it, as long as there are any.
-                if active.phase != Phase::Pausing || active.slots.is_empty() {
-                    active.phase = Phase::Broken;
-                }
+                active.failures.add(reason);
             }
         }
     }
@@ -188,7 +184,7 @@ impl State {
         }
         let active = self.of(fact, trial)?;
         if let Fact::TrialStarted { generation, .. } = fact
-            && *generation != active.generation + 1
+            && *generation != active.generation.next()
         {
             let problem = format!("generation {generation} after {}", active.generation);
             return Err(Error::OutOfPlace { kind: fact.kind(), problem });
@@ -196,42 +192,47 @@ impl State {
         active.count(at_s);
         match fact {
             Fact::TrialStarted { generation, slots, batch, holders, .. } => {
-                active.reallocations += u32::from(!active.slots.is_empty());
-                active.previous_generation =
-                    (!holders.is_empty()).then_some((active.generation, active.reported));
-                (active.generation, active.phase, active.started_s) = (*generation, Phase::Forming, at_s);
-                (active.slots, active.holders) = (slots.clone(), holders.clone());
-                (active.batch, active.reported) = (*batch, 0);
+                active.reallocations += u32::from(!active.slots().is_empty());
+                let previous = (!holders.is_empty()).then(|| (active.generation, active.phase.reported()));
+                active.generation = *generation;
+                let group = WorkerGroup { slots: slots.clone(), batch: *batch, reported: 0 };
+                active.phase = Phase::Forming { group, holders: holders.clone(), since_s: at_s, previous };
             }
             Fact::GroupFormed { .. } => {
-                if active.phase == Phase::Forming {
-                    active.phase = Phase::Running;
-                }
-                let (again, seconds) = (!active.holders.is_empty(), at_s - active.started_s);
-                active.holders.clone_from(&active.slots);
-                if again {
-                    self.reshapes.0 += 1;
-                    self.reshapes.1 += seconds;
+                if let Phase::Forming { group, holders, since_s, .. } = &active.phase {
+                    let (again, seconds) = (!holders.is_empty(), at_s - since_s);
+                    active.phase = Phase::Running(group.clone());
+                    if again {
+                        self.reshapes.0 += 1;
+                        self.reshapes.1 += seconds;
+                    }
                 }
             }
-            Fact::Retuned { batch, .. } => active.batch = Some(*batch),
+            Fact::Retuned { batch, .. } => {
+                if let Some(group) = active.phase.group_mut() {
+                    group.batch = Some(*batch);
+                }
+            }
             Fact::Measured { generation, number, epochs, metrics, noise, .. } => {
                 active.measure(*generation, *number, *epochs, metrics);
                 active.noise = noise.or(active.noise);
             }
             Fact::Refitted { fit, .. } => active.fit = Some(fit.clone()),
             Fact::Checkpointed { checkpoint, .. } => active.keep(checkpoint),
-            Fact::TrialPausing { .. } => active.phase = Phase::Pausing,
+            Fact::TrialPausing { .. } => {
+                if let Some(group) = active.phase.group().cloned() {
+                    active.phase = Phase::Pausing(group);
+                }
+            }
             Fact::TrialPaused { checkpoint, .. } => {
                 active.keep(checkpoint);
-                active.leave();
+                active.phase = Phase::Waiting;
             }
             Fact::TrialInterrupted { reason, failed, .. } => {
                 if *failed {
-                    active.failures += 1;
-                    reason.clone_into(&mut active.last_failure);
+                    active.failures.add(reason);
                 }
-                active.leave();
+                active.phase = Phase::Waiting;
             }
             _ => unreachable!("all other facts are handled above"),
         }
@@ -240,13 +241,17 @@ impl State {
 }
 
 impl ActiveTrial {
-    fn measure(&mut self, generation: u32, number: u32, epochs: f64, metrics: &Metrics) {
-        match &mut self.previous_generation {
-            Some((left, reported)) if *left == generation => *reported = number,
-            _ => self.reported = number,
+    fn measure(&mut self, generation: Generation, number: u32, epochs: f64, metrics: &Metrics) {
+        match &mut self.phase {
+            Phase::Forming { previous: Some((of, reported)), .. } if *of == generation => *reported = number,
+            phase => {
+                if let Some(group) = phase.group_mut() {
+                    group.reported = number;
+                }
+            }
         }
         if epochs > self.epochs {
-            (self.epochs, self.failures) = (epochs, 0);
+            (self.epochs, self.failures.count) = (epochs, 0);
         }
         for (name, value) in metrics {
             self.metrics.insert(name.clone(), *value);
@@ -256,7 +261,7 @@ impl ActiveTrial {
     fn keep(&mut self, checkpoint: &Checkpoint) {
         let before = self.checkpoint.as_ref().map_or(-1.0, |before| before.epochs);
         if checkpoint.epochs > before {
-            self.failures = 0;
+            self.failures.count = 0;
         }
         if checkpoint.epochs >= before {
             self.checkpoint = Some(checkpoint.clone());

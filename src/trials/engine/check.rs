@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::{ActiveTrial, Engine, Phase, TrialKind};
-use crate::ids::{SlotId, TrialId};
+use crate::ids::{Generation, SlotId, TrialId};
 
 impl Engine {
     /// Whether everything is as it must be; if not, what is wrong.
@@ -39,20 +39,21 @@ impl Engine {
     }
 
     fn check_trial(&self, trial: TrialId, active: &ActiveTrial) -> Result<(), String> {
-        let ActiveTrial { phase, slots, batch, .. } = active;
-        let busy = *phase != Phase::Waiting;
-        if *phase == Phase::Broken {
-            return Err(format!("trial {trial} has lost workers, and nothing was decided"));
-        }
-        if busy == slots.is_empty() || busy && active.generation == 0 {
-            return Err(format!("trial {trial} is {phase:?} with {} slots", slots.len()));
+        let (phase, slots) = (active.phase.name(), active.slots().len());
+        let batch = match &active.phase {
+            Phase::Waiting => return Ok(()),
+            Phase::Broken { .. } => {
+                return Err(format!("trial {trial} has lost workers, and nothing was decided"));
+            }
+            Phase::Forming { group, .. } | Phase::Running(group) | Phase::Pausing(group) => group.batch,
+        };
+        if slots == 0 || active.generation == Generation::NONE {
+            return Err(format!("trial {trial} is {phase} with {slots} slots"));
         }
         match self.kind {
-            TrialKind::Elastic if busy != batch.is_some() => {
-                Err(format!("trial {trial} is {phase:?} with the batch {batch:?}"))
-            }
-            TrialKind::Rigid if slots.len() > 1 || batch.is_some() => {
-                Err(format!("trial {trial} is not elastic, and has {} slots, {batch:?}", slots.len()))
+            TrialKind::Elastic if batch.is_none() => Err(format!("trial {trial} is {phase} without a batch")),
+            TrialKind::Rigid if slots > 1 || batch.is_some() => {
+                Err(format!("trial {trial} is not elastic, and has {slots} slots, {batch:?}"))
             }
             _ => Ok(()),
         }

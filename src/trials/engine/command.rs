@@ -1,83 +1,24 @@
 use super::{Checkpoint, snapshot::AllocationSnapshot};
 use crate::{
-    goodput::BatchPlan,
-    ids::{SlotId, TrialId},
+    ids::{Generation, SlotId, TrialId},
     space::Params,
+    trials::group::{Batch, FinalState},
 };
 
 /// What to do now. Commands follow from the facts, and are not journaled: after a restart one
 /// [`Tick`](super::Input::Tick) brings back those that still matter.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Command {
-    /// Choose parameters for a new trial: [`SuggestService::ask`](super::SuggestService::ask).
-    Ask {
-        /// To be repeated in the answer.
-        revision: u64,
-        /// The number of the trial.
-        trial: TrialId,
-    },
-    /// Find out how fast a trial is: [`FitService::fit`](super::FitService::fit).
-    Fit {
-        /// To be repeated in the answer.
-        revision: u64,
+    /// Choose parameters for a new trial.
+    Suggest(SuggestRequest),
+    /// Find out how fast a trial is, or divide the GPUs.
+    Allocate(AllocatorRequest),
+    /// For the group of a trial.
+    Group {
         /// The trial.
         trial: TrialId,
-    },
-    /// Divide the GPUs: [`SolveService::solve`](super::SolveService::solve).
-    Solve {
-        /// To be repeated in the answer.
-        revision: u64,
-        /// All that counts.
-        question: Box<AllocationSnapshot>,
-    },
-    /// Start the group of a trial that has none.
-    Launch {
-        /// The trial.
-        trial: TrialId,
-        /// The first generation, or the first one since the last group was lost.
-        generation: u32,
-        /// Where.
-        slots: Vec<SlotId>,
-        /// What it tries.
-        params: Params,
-        /// What each member does in a step; none for trials that are not elastic.
-        batch: Option<BatchPlan>,
-        /// Where to go on from; none at the beginning.
-        checkpoint: Option<Checkpoint>,
-    },
-    /// Let the group of a trial become another one, at a step boundary.
-    Reshape {
-        /// The trial.
-        trial: TrialId,
-        /// The new generation.
-        generation: u32,
-        /// Its members.
-        slots: Vec<SlotId>,
-        /// Slots that have the state of the trial, those among the members too.
-        holders: Vec<SlotId>,
-        /// What each member does in a step.
-        batch: Option<BatchPlan>,
-        /// Where to go on from if no holder can hand its state over.
-        checkpoint: Option<Checkpoint>,
-    },
-    /// Change the batch of a group at a step boundary.
-    Retune {
-        /// The trial.
-        trial: TrialId,
-        /// The generation.
-        generation: u32,
-        /// What each member does in a step.
-        batch: BatchPlan,
-    },
-    /// End the group of a trial.
-    Stop {
-        /// The trial.
-        trial: TrialId,
-        /// Its last generation.
-        generation: u32,
-        /// Whether to write its state first, and to say so with [`Paused`](super::Input::Paused). If not, its slots are
-        /// free at once: another group may be sent there right after this.
-        keep: bool,
+        /// What it is to do.
+        command: GroupCommand,
     },
     /// Send a [`Tick`](super::Input::Tick) at this time, instead of at the one named before.
     WakeAt {
@@ -88,13 +29,82 @@ pub enum Command {
     Finished(Outcome),
 }
 
+/// A question for [`SuggestService`](super::SuggestService), answered by [`Suggested`](super::Input::Suggested).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SuggestRequest {
+    /// To be repeated in the answer.
+    pub revision: u64,
+    /// The number of the trial.
+    pub trial: TrialId,
+}
+
+/// A question for those who divide the GPUs.
+#[derive(Debug, Clone, PartialEq)]
+pub enum AllocatorRequest {
+    /// Find out how fast a trial is: [`FitService::fit`](super::FitService::fit), answered by
+    /// [`FitDone`](super::Input::FitDone).
+    Fit {
+        /// To be repeated in the answer.
+        revision: u64,
+        /// The trial.
+        trial: TrialId,
+    },
+    /// Divide the GPUs: [`SolveService::solve`](super::SolveService::solve), answered by
+    /// [`PlanSolved`](super::Input::PlanSolved).
+    Solve {
+        /// To be repeated in the answer.
+        revision: u64,
+        /// All that counts.
+        snapshot: Box<AllocationSnapshot>,
+    },
+}
+
+/// What the group of a trial is to do.
+#[derive(Debug, Clone, PartialEq)]
+pub enum GroupCommand {
+    /// Start, for a trial that has no group.
+    Launch(Launch),
+    /// Become another group, at a step boundary.
+    Reshape {
+        /// The new generation.
+        generation: Generation,
+        /// Its members.
+        slots: Vec<SlotId>,
+        /// What a step takes.
+        batch: Batch,
+    },
+    /// Change the batch at a step boundary.
+    Retune {
+        /// What a step takes.
+        batch: Batch,
+    },
+    /// End. If the state is to be saved, that is answered by [`Paused`](super::GroupEvent::Paused). If not, the slots are free
+    /// at once: another group may be sent there right after this.
+    Stop(FinalState),
+}
+
+/// The start of a group.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Launch {
+    /// The first generation, or the first one since the last group was lost.
+    pub generation: Generation,
+    /// Where.
+    pub slots: Vec<SlotId>,
+    /// What it tries.
+    pub params: Params,
+    /// What a step takes; none for trials that are not elastic.
+    pub batch: Option<Batch>,
+    /// Where to resume from; none at the beginning.
+    pub checkpoint: Option<Checkpoint>,
+}
+
 /// How a study ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
     /// All trials were run.
     Done,
-    /// It was asked to stop, and can go on.
+    /// It was asked to stop, and can be resumed.
     Stopped,
-    /// It could not go on, and why. Trials that were running have ended.
+    /// It could not be completed, and why. Trials that were running have ended.
     Failed(String),
 }

@@ -1,10 +1,10 @@
 use serde::{Deserialize, Serialize};
 
-use super::{Checkpoint, Metrics, Refit, StepTimes};
+use super::{Checkpoint, Metrics, Refit};
 use crate::{
     alloc::Reason,
-    goodput::{BatchPlan, NoiseScale},
-    ids::{GpuType, NodeId, SlotId, TrialId},
+    goodput::{BatchPlan, NoiseScale, Observation},
+    ids::{Generation, GpuType, NodeId, SlotId, TrialId},
     space::{Params, Point},
     trials::End,
 };
@@ -46,7 +46,8 @@ pub enum Fact {
         /// The type of its GPUs.
         gpu_type: GpuType,
         /// Its network island.
-        group: u32,
+        #[serde(rename = "group")]
+        island: u32,
         /// How many slots it has.
         slots: u32,
     },
@@ -108,7 +109,7 @@ pub enum Fact {
         /// The trial.
         trial: TrialId,
         /// One more than the one before.
-        generation: u32,
+        generation: Generation,
         /// Its members.
         slots: Vec<SlotId>,
         /// What each of them does in a step; none for trials that are not elastic.
@@ -124,14 +125,14 @@ pub enum Fact {
         /// The trial.
         trial: TrialId,
         /// The generation.
-        generation: u32,
+        generation: Generation,
     },
     /// A generation changes its batch.
     Retuned {
         /// The trial.
         trial: TrialId,
         /// The generation.
-        generation: u32,
+        generation: Generation,
         /// What each member does in a step.
         batch: BatchPlan,
     },
@@ -140,7 +141,7 @@ pub enum Fact {
         /// The trial.
         trial: TrialId,
         /// By this generation.
-        generation: u32,
+        generation: Generation,
         /// The number of the report.
         number: u32,
         /// Statistical epochs so far.
@@ -153,7 +154,7 @@ pub enum Fact {
         gpu_type: Option<GpuType>,
         /// How long steps took.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
-        steps: Vec<StepTimes>,
+        steps: Vec<Observation>,
         /// The noise scale of the gradients.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         noise: Option<NoiseScale>,

@@ -1,4 +1,4 @@
-//! Answers to [`Fit`](super::Command::Fit).
+//! Answers to [`Fit`](super::AllocatorRequest::Fit).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -66,12 +66,13 @@ impl FitService {
                 if let Some(gpu_type) = gpu_type.as_ref().filter(|_| !steps.is_empty()) {
                     let all = seen.steps.entry(gpu_type.clone()).or_default();
                     for steps in steps {
-                        steps.record(all);
+                        // An error leaves all as it was: a worker with a broken clock is not the end of a study.
+                        let _ = all.add(steps);
                     }
                 }
                 if let Some(noise) = noise {
                     seen.noise = Some(*noise);
-                    self.knowledge.record_noise(trial.0, *epochs, *noise)?;
+                    self.knowledge.record_noise(*trial, *epochs, *noise)?;
                 }
             }
             fact => self.stale |= end_of(fact).is_some(),
@@ -84,16 +85,16 @@ impl FitService {
     pub fn fit(&mut self, trial: TrialId) -> Option<Refit> {
         if std::mem::take(&mut self.stale) {
             for (id, seen) in &self.trials {
-                self.knowledge.record(id.0, seen.features.clone(), seen.steps.clone()).ok()?;
+                self.knowledge.record(*id, seen.features.clone(), seen.steps.clone()).ok()?;
             }
             // A type that cannot be fitted keeps its last model.
             let _ = self.knowledge.refit();
         }
         let seen = self.trials.get_mut(&trial)?;
-        self.knowledge.record(trial.0, seen.features.clone(), seen.steps.clone()).ok()?;
+        self.knowledge.record(trial, seen.features.clone(), seen.steps.clone()).ok()?;
         let mut models = BTreeMap::new();
         for gpu_type in &self.types {
-            if let Ok(fit) = self.knowledge.fit(trial.0, gpu_type, seen.models.get(gpu_type)) {
+            if let Ok(fit) = self.knowledge.fit(trial, gpu_type, seen.models.get(gpu_type)) {
                 models.insert(gpu_type.clone(), fit.params);
             }
         }
@@ -102,15 +103,15 @@ impl FitService {
         for gpu_type in self.types.iter().filter(|_| from.is_some()) {
             let from = from.as_ref()?;
             if !models.contains_key(gpu_type)
-                && let Ok(prior) = self.knowledge.bootstrap(&self.catalog, trial.0, from, gpu_type)
+                && let Ok(prior) = self.knowledge.bootstrap(&self.catalog, trial, from, gpu_type)
                 && let Ok(params) = prior.params()
             {
                 models.insert(gpu_type.clone(), params);
             }
         }
         seen.models.clone_from(&models);
-        let noise = seen.noise.or_else(|| self.knowledge.noise_prior(seen.epochs, Some(trial.0)));
-        Some(Refit { models, noise, cap: self.knowledge.exploration_cap(trial.0, None) })
+        let noise = seen.noise.or_else(|| self.knowledge.noise_prior(seen.epochs, Some(trial)));
+        Some(Refit { models, noise, cap: self.knowledge.exploration_cap(trial, None) })
     }
 }
 

@@ -6,7 +6,7 @@ use super::{Checkpoint, Metrics, Report};
 use crate::{
     alloc::Plan,
     goodput::{NoiseScale, ThroughputParams},
-    ids::{GpuType, NodeId, SlotId, TrialId},
+    ids::{Generation, GpuType, NodeId, SlotId, TrialId},
     space::{Params, Point},
 };
 
@@ -24,7 +24,7 @@ pub enum Input {
         /// The type of its GPUs.
         gpu_type: GpuType,
         /// The network island it belongs to.
-        group: u32,
+        island: u32,
         /// How many slots it has.
         slots: u32,
     },
@@ -47,14 +47,14 @@ pub enum Input {
         /// What is known about it.
         reason: String,
     },
-    /// The answer to [`Ask`](super::Command::Ask).
+    /// The answer to [`Suggest`](super::Command::Suggest).
     Suggested {
         /// That of the question.
         revision: u64,
         /// What to try, or why there is nothing.
         answer: Result<Suggestion, NoSuggestion>,
     },
-    /// The answer to [`Fit`](super::Command::Fit).
+    /// The answer to [`Fit`](super::AllocatorRequest::Fit).
     FitDone {
         /// That of the question.
         revision: u64,
@@ -63,70 +63,64 @@ pub enum Input {
         /// What is known of it now; none if the fit failed.
         answer: Option<Refit>,
     },
-    /// The answer to [`Solve`](super::Command::Solve).
+    /// The answer to [`Solve`](super::AllocatorRequest::Solve).
     PlanSolved {
         /// That of the question.
         revision: u64,
         /// The plan, or why there is none: the old one stays.
         answer: Result<Plan, String>,
     },
-    /// All workers of a generation are together and train.
-    WorkersReady {
+    /// Something has happened to the group of a trial.
+    Group {
         /// The trial.
         trial: TrialId,
-        /// Of this generation.
-        generation: u32,
-    },
-    /// A trial has measured something.
-    Reported {
-        /// The trial.
-        trial: TrialId,
-        /// By this generation.
-        generation: u32,
-        /// What.
-        report: Report,
-    },
-    /// The state of a trial is on disk; it goes on.
-    Checkpointed {
-        /// The trial.
-        trial: TrialId,
-        /// By this generation.
-        generation: u32,
-        /// Where, and how far.
-        checkpoint: Checkpoint,
-    },
-    /// A trial that was told to leave has written its state and left. If it could not, that is
-    /// [`GroupFailed`](Self::GroupFailed).
-    Paused {
-        /// The trial.
-        trial: TrialId,
-        /// The generation that left.
-        generation: u32,
-        /// Where its state is.
-        checkpoint: Checkpoint,
-    },
-    /// A trial has come to its end. A group that is told to reshape after its end forms once more, and says so again.
-    TrialFinished {
-        /// The trial.
-        trial: TrialId,
-        /// By this generation.
-        generation: u32,
-        /// The last values; those that are missing were reported before.
-        metrics: Metrics,
-    },
-    /// The group of a trial cannot go on, though its workers may live.
-    GroupFailed {
-        /// The trial.
-        trial: TrialId,
-        /// The generation that failed.
-        generation: u32,
-        /// Why.
-        reason: String,
-        /// Whether another try may mend it.
-        retry: bool,
+        /// The generation that it happened to.
+        generation: Generation,
+        /// What happened.
+        event: GroupEvent,
     },
     /// The user wants to go on later.
     StopRequested,
+}
+
+impl Input {
+    /// What has happened to the group of a trial.
+    #[must_use]
+    pub const fn group(trial: TrialId, generation: Generation, event: GroupEvent) -> Self {
+        Self::Group { trial, generation, event }
+    }
+}
+
+/// What has happened to the group of a trial.
+#[derive(Debug, Clone, PartialEq)]
+pub enum GroupEvent {
+    /// All workers of a generation are together and train.
+    Formed,
+    /// The trial has measured something.
+    Reported(Report),
+    /// The state of the trial is on disk; training continues.
+    Checkpointed(Checkpoint),
+    /// A trial that was told to save its state and leave has done so. If it could not, that is [`Failed`](Self::Failed).
+    Paused(Checkpoint),
+    /// The trial has come to its end, with the last values; those that are missing were reported before. A group that is told
+    /// to reshape after its end says so again, under the new generation.
+    Finished(Metrics),
+    /// The group cannot continue, though its workers may live.
+    Failed {
+        /// Why.
+        reason: String,
+        /// Whose fault it is.
+        cause: FailureCause,
+    },
+}
+
+/// Whose fault a failure is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FailureCause {
+    /// The trial's own: it would fail again.
+    Trial,
+    /// That of machines or processes: it may succeed the next time.
+    Infrastructure,
 }
 
 /// What a trial is to try.

@@ -1,13 +1,13 @@
 //! What each input means.
 
 use super::{
-    ActiveTrial, Command, Engine, Fact, Input, Metrics, NoSuggestion, Phase, Refit, Report, StepBuilder,
-    TrialKind, snapshot, state::NodeState,
+    ActiveTrial, AllocatorRequest, Command, Engine, Fact, FailureCause, GroupCommand, GroupEvent, Input,
+    Metrics, NoSuggestion, Phase, Refit, Report, StepBuilder, TrialKind, snapshot, state::NodeState,
 };
 use crate::{
     alloc::Node,
-    ids::{GpuType, NodeId, SlotId, TrialId},
-    trials::{Verdict, stopping::Reason},
+    ids::{Generation, GpuType, NodeId, SlotId, TrialId},
+    trials::{Verdict, group::FinalState, stopping::Reason},
 };
 
 impl Engine {
@@ -18,8 +18,8 @@ impl Engine {
         match input {
             Input::Started => self.start(work),
             Input::Tick => self.pending.wake_s = self.pending.wake_s.filter(|wake_s| *wake_s > work.now_s),
-            Input::NodeJoined { node, gpu_type, group, slots } => {
-                self.node_joined(work, node, gpu_type, group, slots);
+            Input::NodeJoined { node, gpu_type, island, slots } => {
+                self.node_joined(work, node, gpu_type, island, slots);
             }
             Input::NodeLost { node, reason } => {
                 if self.state.nodes.contains_key(&node) {
@@ -65,7 +65,7 @@ impl Engine {
                     self.emit(work, Fact::StopRequested {});
                 }
             }
-            of_trial => self.on_group_event(of_trial, work),
+            Input::Group { trial, generation, event } => self.on_group_event(work, trial, generation, event),
         }
     }
 
@@ -92,7 +92,7 @@ impl Engine {
         work: &mut StepBuilder,
         node: NodeId,
         gpu_type: GpuType,
-        group: u32,
+        island: u32,
         slots: u32,
     ) {
         if self.state.nodes.contains_key(&node) {
@@ -100,7 +100,7 @@ impl Engine {
             self.emit(work, Fact::NodeLost { node, reason: "it has joined again".to_owned() });
         }
         let slots = slots.min(Node::GPUS_MAX);
-        self.emit(work, Fact::NodeJoined { node, gpu_type, group, slots });
+        self.emit(work, Fact::NodeJoined { node, gpu_type, island, slots });
         self.pending.dirty = true;
     }
 
@@ -120,65 +120,67 @@ impl Engine {
     }
 
     /// Groups speak with their generation: what an older one says does not count.
-    fn current(&self, trial: TrialId, generation: u32) -> Option<&ActiveTrial> {
-        let alive = |active: &&ActiveTrial| {
-            active.generation == generation && !matches!(active.phase, Phase::Waiting | Phase::Broken)
-        };
+    fn current(&self, trial: TrialId, generation: Generation) -> Option<&ActiveTrial> {
+        let alive = |active: &&ActiveTrial| active.generation == generation && active.phase.group().is_some();
         self.state.active.get(&trial).filter(alive)
     }
 
-    fn on_group_event(&mut self, input: Input, work: &mut StepBuilder) {
-        match input {
-            Input::WorkersReady { trial, generation } => self.formed(work, trial, generation),
-            Input::Reported { trial, generation, report } => self.reported(work, trial, generation, report),
-            Input::Checkpointed { trial, generation, checkpoint } => {
-                if self.current(trial, generation).is_some() {
-                    self.emit(work, Fact::Checkpointed { trial, checkpoint });
-                }
+    fn on_group_event(
+        &mut self,
+        work: &mut StepBuilder,
+        trial: TrialId,
+        generation: Generation,
+        event: GroupEvent,
+    ) {
+        match event {
+            // It may still be under way when its generation has ended.
+            GroupEvent::Reported(report) => self.reported(work, trial, generation, report),
+            _ if self.current(trial, generation).is_none() => {}
+            GroupEvent::Formed => self.formed(work, trial, generation),
+            GroupEvent::Checkpointed(checkpoint) => {
+                self.emit(work, Fact::Checkpointed { trial, checkpoint });
             }
-            Input::Paused { trial, generation, checkpoint } => {
-                let asked = |active: &ActiveTrial| active.phase == Phase::Pausing;
-                if self.current(trial, generation).is_some_and(asked) {
+            GroupEvent::Paused(checkpoint) => {
+                if matches!(self.state.active[&trial].phase, Phase::Pausing(_)) {
                     self.emit(work, Fact::TrialPaused { trial, checkpoint });
                 }
             }
-            Input::TrialFinished { trial, generation, metrics } => {
-                if let Some(active) = self.current(trial, generation) {
-                    let fact = self.result(trial, active, &metrics);
-                    self.end(work, fact, trial, false);
-                }
+            GroupEvent::Finished(metrics) => {
+                let fact = self.result(trial, &metrics);
+                self.end(work, fact, trial);
             }
-            Input::GroupFailed { trial, generation, reason, retry } => {
-                if self.current(trial, generation).is_some() {
-                    if retry {
-                        self.emit(work, Fact::TrialInterrupted { trial, reason, failed: true });
-                    } else {
-                        self.end(work, Fact::TrialFailed { trial, reason }, trial, false);
-                    }
-                }
+            GroupEvent::Failed { reason, cause: FailureCause::Infrastructure } => {
+                self.emit(work, Fact::TrialInterrupted { trial, reason, failed: true });
             }
-            _ => unreachable!("all other inputs are heard before"),
+            GroupEvent::Failed { reason, cause: FailureCause::Trial } => {
+                self.end(work, Fact::TrialFailed { trial, reason }, trial);
+            }
         }
     }
 
     /// A generation has come together.
-    fn formed(&mut self, work: &mut StepBuilder, trial: TrialId, generation: u32) {
-        if self.current(trial, generation).is_some_and(|active| active.phase == Phase::Forming) {
+    fn formed(&mut self, work: &mut StepBuilder, trial: TrialId, generation: Generation) {
+        if self.current(trial, generation).is_some_and(|active| matches!(active.phase, Phase::Forming { .. }))
+        {
             self.emit(work, Fact::GroupFormed { trial, generation });
         }
     }
 
     /// The number of the last report of a generation that may still have something to say, and the slots it has or had.
-    fn last_report(&self, trial: TrialId, generation: u32) -> Option<(u32, Vec<SlotId>)> {
+    fn last_report(&self, trial: TrialId, generation: Generation) -> Option<(u32, Vec<SlotId>)> {
         if let Some(active) = self.current(trial, generation) {
-            return Some((active.reported, active.slots.clone()));
+            return Some((active.phase.reported(), active.slots().to_vec()));
         }
         let active = self.state.active.get(&trial)?;
-        let (_, reported) = active.previous_generation.filter(|(left, _)| *left == generation)?;
-        (active.phase == Phase::Forming).then(|| (reported, active.holders.clone()))
+        match &active.phase {
+            Phase::Forming { previous: Some((of, reported)), holders, .. } if *of == generation => {
+                Some((*reported, holders.clone()))
+            }
+            _ => None,
+        }
     }
 
-    fn reported(&mut self, work: &mut StepBuilder, trial: TrialId, generation: u32, report: Report) {
+    fn reported(&mut self, work: &mut StepBuilder, trial: TrialId, generation: Generation, report: Report) {
         let is_current = self.current(trial, generation).is_some();
         let Some((last, slots)) = self.last_report(trial, generation) else { return };
         let Report { number, epochs, metrics, steps, noise } = report;
@@ -198,10 +200,10 @@ impl Engine {
         let fact = Fact::Measured { trial, generation, number, epochs, metrics, gpu_type, steps, noise };
         match self.emit(work, fact) {
             Verdict::Stop(reason @ Reason::Diverged { .. }) => {
-                self.end(work, Fact::TrialFailed { trial, reason: reason.to_string() }, trial, true);
+                self.stop_and_end(work, Fact::TrialFailed { trial, reason: reason.to_string() }, trial);
             }
             Verdict::Stop(reason) => {
-                self.end(work, Fact::TrialStopped { trial, reason: reason.to_string() }, trial, true);
+                self.stop_and_end(work, Fact::TrialStopped { trial, reason: reason.to_string() }, trial);
             }
             Verdict::Continue => {
                 if measured {
@@ -214,7 +216,8 @@ impl Engine {
     }
 
     /// How a trial that has run to its end did.
-    fn result(&self, trial: TrialId, active: &ActiveTrial, last: &Metrics) -> Fact {
+    fn result(&self, trial: TrialId, last: &Metrics) -> Fact {
+        let active = &self.state.active[&trial];
         let mut values = Vec::new();
         for objective in &self.study.objectives {
             let metric = &objective.metric;
@@ -232,21 +235,24 @@ impl Engine {
         Fact::TrialDone { trial, values }
     }
 
-    /// A trial is over. Its group is told, unless it knows.
-    pub(super) fn end(&mut self, work: &mut StepBuilder, fact: Fact, trial: TrialId, tell: bool) {
-        if tell {
-            self.stop_group(work, trial);
-        }
+    /// A trial is over, and its group knows.
+    fn end(&mut self, work: &mut StepBuilder, fact: Fact, trial: TrialId) {
         self.emit(work, fact);
         self.pending.fits.remove(&trial);
         self.pending.fitted.remove(&trial);
         self.pending.dirty = true;
     }
 
+    /// A trial is over, and its group, if it has one, is to end.
+    pub(super) fn stop_and_end(&mut self, work: &mut StepBuilder, fact: Fact, trial: TrialId) {
+        self.stop_group(work, trial);
+        self.end(work, fact, trial);
+    }
+
     /// Ends the group of a trial, if there is one, without keeping its state.
     pub(super) fn stop_group(&self, work: &mut StepBuilder, trial: TrialId) {
-        if let Some(active) = self.state.active.get(&trial).filter(|active| active.phase != Phase::Waiting) {
-            work.command(Command::Stop { trial, generation: active.generation, keep: false });
+        if self.state.active.get(&trial).is_some_and(|active| !matches!(active.phase, Phase::Waiting)) {
+            work.command(Command::Group { trial, command: GroupCommand::Stop(FinalState::Discarded) });
         }
     }
 
@@ -267,14 +273,15 @@ impl Engine {
     /// Changes the batch of a running trial, if another one is better.
     fn retune(&mut self, work: &mut StepBuilder, trial: TrialId) {
         let active = &self.state.active[&trial];
-        if active.phase != Phase::Running {
+        if !matches!(active.phase, Phase::Running(_)) {
             return;
         }
         let generation = active.generation;
-        let new = snapshot::batch(active, &active.slots, self);
+        let new = snapshot::batch(active, active.slots(), self);
         if let Some(batch) = new.filter(|new| snapshot::is_better(active, *new, self)) {
+            let total = snapshot::in_all(batch, active.slots().len(), &self.study.trial);
             self.emit(work, Fact::Retuned { trial, generation, batch });
-            work.command(Command::Retune { trial, generation, batch });
+            work.command(Command::Group { trial, command: GroupCommand::Retune { batch: total } });
         }
     }
 
@@ -297,7 +304,7 @@ impl Engine {
         let (revision, generation) = (self.revision(), self.state.active[&trial].generation);
         self.pending.fits.insert(trial, revision);
         self.pending.fitted.insert(trial, (work.now_s, generation));
-        work.command(Command::Fit { revision, trial });
+        work.command(Command::Allocate(AllocatorRequest::Fit { revision, trial }));
     }
 }
 

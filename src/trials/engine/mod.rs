@@ -35,21 +35,21 @@ use std::collections::BTreeMap;
 
 pub(super) use self::apply::end_of;
 pub use self::{
-    command::{Command, Outcome},
+    command::{AllocatorRequest, Command, GroupCommand, Launch, Outcome, SuggestRequest},
     error::Error,
     fact::{Fact, JournalEntry, Target},
     fit_service::FitService,
-    input::{Input, NoSuggestion, Refit, Suggestion},
-    report::{Checkpoint, Metrics, Number, Report, StepTimes},
-    services::Services,
+    input::{FailureCause, GroupEvent, Input, NoSuggestion, Refit, Suggestion},
+    report::{Checkpoint, Metrics, Number, Report},
+    services::{AllocateService, Services},
     snapshot::{AllocationSnapshot, TrialSnapshot},
     solve_service::SolveService,
-    state::{ActiveTrial, EndedTrial, NodeState, Phase, State},
+    state::{ActiveTrial, EndedTrial, Failures, NodeState, Phase, State, Usage, WorkerGroup},
     suggest_service::SuggestService,
 };
 use crate::{
     goodput::{BatchLimits, NoiseScale},
-    ids::TrialId,
+    ids::{Generation, TrialId},
     space::{Program, Study},
     trials::{
         Verdict,
@@ -100,9 +100,9 @@ pub struct Step {
 /// let mut engine = Engine::new(&study, TrialKind::Rigid)?;
 /// engine.handle(Input::Started, 0.0);
 /// let gpu_type = "t4".to_owned().try_into()?;
-/// let joined = Input::NodeJoined { node: pollux_tune::ids::NodeId(0), gpu_type, group: 0, slots: 2 };
+/// let joined = Input::NodeJoined { node: pollux_tune::ids::NodeId(0), gpu_type, island: 0, slots: 2 };
 /// let step = engine.handle(joined, 1.0);
-/// assert!(matches!(step.commands[..], [Command::Ask { .. }]));
+/// assert!(matches!(step.commands[..], [Command::Suggest(_)]));
 ///
 /// let mut twin = Engine::new(&study, TrialKind::Rigid)?;
 /// twin.handle(Input::Started, 0.0);
@@ -129,7 +129,7 @@ struct Pending {
     solve: Option<u64>,
     fits: BTreeMap<TrialId, u64>,
     /// When the speed of a trial was last asked for, and in which generation.
-    fitted: BTreeMap<TrialId, (f64, u32)>,
+    fitted: BTreeMap<TrialId, (f64, Generation)>,
     /// Something has changed since the GPUs were divided.
     dirty: bool,
     /// When they were.

@@ -13,10 +13,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{ActiveTrial, Command, Engine, Fact, Phase, StepBuilder, Target, TrialKind, snapshot};
+use super::{
+    ActiveTrial, Command, Engine, Fact, Failures, GroupCommand, Launch, Phase, StepBuilder, Target,
+    TrialKind, snapshot,
+};
 use crate::{
     alloc::Plan,
     ids::{NodeId, SlotId, TrialId},
+    trials::group::FinalState,
 };
 
 /// A trial fails for good after so many failures without progress in between.
@@ -38,9 +42,8 @@ impl Engine {
             match next {
                 Move::Form(slots) => self.form(work, trial, slots),
                 Move::Pause => {
-                    let generation = self.state.active[&trial].generation;
                     self.emit(work, Fact::TrialPausing { trial });
-                    work.command(Command::Stop { trial, generation, keep: true });
+                    work.command(Command::Group { trial, command: GroupCommand::Stop(FinalState::Saved) });
                 }
                 Move::Interrupt(reason) => {
                     self.stop_group(work, trial);
@@ -49,10 +52,9 @@ impl Engine {
                 }
                 Move::Fail => {
                     let active = &self.state.active[&trial];
-                    let (failures, last_failure) = (active.failures, &active.last_failure);
-                    let reason =
-                        format!("{failures} failures without progress, the last one: {last_failure}");
-                    self.end(work, Fact::TrialFailed { trial, reason }, trial, true);
+                    let Failures { count, last } = &active.failures;
+                    let reason = format!("{count} failures without progress, the last one: {last}");
+                    self.stop_and_end(work, Fact::TrialFailed { trial, reason }, trial);
                 }
             }
         }
@@ -60,16 +62,19 @@ impl Engine {
 
     fn form(&mut self, work: &mut StepBuilder, trial: TrialId, slots: Vec<SlotId>) {
         let active = &self.state.active[&trial];
-        let generation = active.generation + 1;
+        let generation = active.generation.next();
         let batch = snapshot::batch(active, &slots, self);
-        let (holders, checkpoint) = (active.holders.clone(), active.checkpoint.clone());
-        work.command(if holders.is_empty() {
-            let params = active.params.clone();
-            Command::Launch { trial, generation, slots: slots.clone(), params, batch, checkpoint }
-        } else {
-            let (slots, holders) = (slots.clone(), holders.clone());
-            Command::Reshape { trial, generation, slots, holders, batch, checkpoint }
-        });
+        let holders = active.phase.holders().to_vec();
+        let to = slots.clone();
+        let total = batch.map(|plan| snapshot::in_all(plan, slots.len(), &self.study.trial));
+        let command = match total {
+            Some(batch) if !holders.is_empty() => GroupCommand::Reshape { generation, slots: to, batch },
+            _ => {
+                let (params, checkpoint) = (active.params.clone(), active.checkpoint.clone());
+                GroupCommand::Launch(Launch { generation, slots: to, params, batch: total, checkpoint })
+            }
+        };
+        work.command(Command::Group { trial, command });
         self.emit(work, Fact::TrialStarted { trial, generation, slots, batch, holders });
     }
 
@@ -77,19 +82,19 @@ impl Engine {
         let mut blocked = None;
         let reserved = self.state.reserved();
         for (&trial, active) in &self.state.active {
-            if active.failures > FAILURES_MAX {
+            if active.failures.count > FAILURES_MAX {
                 return Some((trial, Move::Fail));
             }
-            let next = match active.phase {
-                Phase::Broken => Some(self.recover(active)),
+            let next = match &active.phase {
+                Phase::Broken { slots, holders, .. } => Some(self.recover(active, slots, holders)),
                 _ if self.state.stopping => self.stop(active),
                 Phase::Waiting if self.kind == TrialKind::Rigid => {
                     let free = self.state.slots().find(|slot| !reserved.contains_key(slot));
                     free.map(|slot| Move::Form(vec![slot]))
                 }
-                Phase::Waiting | Phase::Running if self.kind == TrialKind::Elastic => {
+                Phase::Waiting | Phase::Running(_) if self.kind == TrialKind::Elastic => {
                     let next = self.towards_target(trial, active, &reserved);
-                    if next.is_none() && active.phase == Phase::Running && has_surplus(active) {
+                    if next.is_none() && matches!(active.phase, Phase::Running(_)) && has_surplus(active) {
                         blocked = blocked.or(Some(trial));
                     }
                     next
@@ -100,13 +105,13 @@ impl Engine {
                 return Some((trial, next));
             }
         }
-        if self.state.stopping || self.state.active.values().any(ActiveTrial::in_transition) {
+        if self.state.stopping || self.state.active.values().any(|active| active.phase.in_transition()) {
             return None;
         }
         let trial = blocked?;
         let active = &self.state.active[&trial];
         let kept: Vec<SlotId> =
-            active.slots.iter().filter(|slot| active.target.contains(slot)).copied().collect();
+            active.slots().iter().filter(|slot| active.target.contains(slot)).copied().collect();
         let next = if self.is_enough(&kept) { Move::Form(kept) } else { Move::Pause };
         Some((trial, next))
     }
@@ -117,23 +122,25 @@ impl Engine {
 
     /// A trial that has lost workers goes on with those it has. If all that had its state are gone, it begins anew from its
     /// checkpoint.
-    fn recover(&self, active: &ActiveTrial) -> Move {
-        let lost = active.holders.is_empty();
-        let slots = if self.is_enough(&active.slots) { &active.slots } else { &active.holders };
+    fn recover(&self, active: &ActiveTrial, slots: &[SlotId], holders: &[SlotId]) -> Move {
+        let lost = holders.is_empty();
+        let slots = if self.is_enough(slots) { slots } else { holders };
         if self.kind == TrialKind::Rigid || !self.is_enough(slots) || (lost && self.state.stopping) {
-            return Move::Interrupt(active.last_failure.clone());
+            return Move::Interrupt(active.failures.last.clone());
         }
-        Move::Form(slots.clone())
+        Move::Form(slots.to_vec())
     }
 
     /// What a trial does when the study is to stop. What is in memory is worth to be kept: a generation that gets its state
     /// from holders comes together first.
     fn stop(&self, active: &ActiveTrial) -> Option<Move> {
         let elastic = self.kind == TrialKind::Elastic;
-        match active.phase {
-            Phase::Running if elastic => Some(Move::Pause),
-            Phase::Forming if elastic && !active.holders.is_empty() => None,
-            Phase::Forming | Phase::Running => Some(Move::Interrupt("the study is to stop".to_owned())),
+        match &active.phase {
+            Phase::Running(_) if elastic => Some(Move::Pause),
+            Phase::Forming { holders, .. } if elastic && !holders.is_empty() => None,
+            Phase::Forming { .. } | Phase::Running(_) => {
+                Some(Move::Interrupt("the study is to stop".to_owned()))
+            }
             _ => None,
         }
     }
@@ -149,7 +156,7 @@ impl Engine {
             return None;
         }
         if !self.is_enough(&active.target) {
-            return (active.phase == Phase::Running).then_some(Move::Pause);
+            return (matches!(active.phase, Phase::Running(_))).then_some(Move::Pause);
         }
         active.target.iter().all(free).then(|| Move::Form(active.target.clone()))
     }
@@ -180,7 +187,7 @@ impl Engine {
             let Some(active) = self.state.active.get(&trial) else { continue };
             let mut slots = Vec::new();
             for (node, count) in decision.allocation.iter() {
-                let own = active.slots.iter().filter(|slot| slot.node == node && self.state.is_up(**slot));
+                let own = active.slots().iter().filter(|slot| slot.node == node && self.state.is_up(**slot));
                 let kept: Vec<SlotId> = own.take(count as usize).copied().collect();
                 missing.push((targets.len(), node, count as usize - kept.len()));
                 slots.extend(kept);
@@ -208,10 +215,11 @@ impl Engine {
 
 /// Whether a trial has slots that it should not have.
 fn has_surplus(active: &ActiveTrial) -> bool {
-    active.slots.iter().any(|slot| !active.target.contains(slot))
+    active.slots().iter().any(|slot| !active.target.contains(slot))
 }
 
 /// Whether a trial has the slots it should have.
 fn at_target(active: &ActiveTrial) -> bool {
-    active.slots.len() == active.target.len() && active.slots.iter().all(|slot| active.target.contains(slot))
+    active.slots().len() == active.target.len()
+        && active.slots().iter().all(|slot| active.target.contains(slot))
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::goodput::{NoiseScale, Observation, Observations, Shape};
+use crate::goodput::{NoiseScale, Observation};
 
 /// What a trial has measured since its last report.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -16,7 +16,7 @@ pub struct Report {
     /// What was measured, by name; those of the objectives among them.
     pub metrics: Metrics,
     /// How long its steps took; empty for trials that are not elastic.
-    pub steps: Vec<StepTimes>,
+    pub steps: Vec<Observation>,
     /// The smoothed noise scale of its gradients, once there is one.
     pub noise: Option<NoiseScale>,
 }
@@ -57,35 +57,6 @@ impl Serialize for Number {
 impl<'de> Deserialize<'de> for Number {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         Ok(Self::from(Option::<f64>::deserialize(from)?.unwrap_or(f64::NAN)))
-    }
-}
-
-/// Steps of one configuration.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub struct StepTimes {
-    /// GPUs in all.
-    pub gpus: u32,
-    /// Nodes they are on.
-    pub nodes: u32,
-    /// Examples on each GPU in one pass.
-    pub per_gpu: u32,
-    /// Passes before the one that synchronizes.
-    pub accumulation: u32,
-    /// The geometric mean of the times of the steps, in seconds.
-    pub seconds: f64,
-    /// How many steps these are.
-    pub steps: u32,
-}
-
-impl StepTimes {
-    /// Adds the steps to what was seen before; those that cannot be are left out.
-    pub(super) fn record(&self, seen: &mut Observations) {
-        let Self { gpus, nodes, per_gpu, accumulation, seconds, steps } = *self;
-        if let Ok(shape) = Shape::new(gpus, nodes) {
-            let (per_gpu, steps) = (f64::from(per_gpu), f64::from(steps));
-            // An error leaves everything as it was: a worker with a broken clock is not the end of a study.
-            let _ = seen.add(&Observation { shape, per_gpu, accumulation, iter_time_s: seconds, steps });
-        }
     }
 }
 

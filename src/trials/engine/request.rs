@@ -1,6 +1,9 @@
 //! Time that has run out, and questions that follow from the state.
 
-use super::{ActiveTrial, Command, Engine, Fact, Outcome, Phase, StepBuilder, TrialKind};
+use super::{
+    ActiveTrial, AllocatorRequest, Command, Engine, Fact, Outcome, Phase, StepBuilder, SuggestRequest,
+    TrialKind,
+};
 use crate::ids::TrialId;
 
 impl Engine {
@@ -14,7 +17,7 @@ impl Engine {
             self.emit(work, Fact::SuggestionsEnded { reason: reason.clone(), failed: false });
             let trials: Vec<TrialId> = self.state.active.keys().copied().collect();
             for trial in trials {
-                self.end(work, Fact::TrialCancelled { trial, reason: reason.clone() }, trial, true);
+                self.stop_and_end(work, Fact::TrialCancelled { trial, reason: reason.clone() }, trial);
             }
         }
         let late: Vec<TrialId> =
@@ -22,7 +25,7 @@ impl Engine {
         for trial in late {
             let seconds = self.study.trial.timeout.unwrap_or_default().as_secs_f64();
             let reason = format!("it took longer than the {seconds} s of `trial.timeout`");
-            self.end(work, Fact::TrialFailed { trial, reason }, trial, true);
+            self.stop_and_end(work, Fact::TrialFailed { trial, reason }, trial);
         }
         if self.solve_due_s().is_some_and(|due_s| work.now_s >= due_s) {
             self.pending.dirty = true;
@@ -37,9 +40,9 @@ impl Engine {
     /// When trials that have slots have to end.
     fn trial_ends(&self) -> impl Iterator<Item = (TrialId, f64)> {
         let most = self.study.trial.timeout;
-        let running = self.state.active.iter().filter(|(_, active)| !active.slots.is_empty());
+        let running = self.state.active.iter().filter(|(_, active)| !active.slots().is_empty());
         running.filter_map(move |(&trial, active)| {
-            Some((trial, active.accounted_until_s + most?.as_secs_f64() - active.ran_s))
+            Some((trial, active.usage.until_s + most?.as_secs_f64() - active.usage.ran_s))
         })
     }
 
@@ -78,7 +81,7 @@ impl Engine {
         if self.pending.ask.is_none() && self.wants_trials() {
             let revision = self.revision();
             self.pending.ask = Some(revision);
-            work.command(Command::Ask { revision, trial: self.state.next_trial() });
+            work.command(Command::Suggest(SuggestRequest { revision, trial: self.state.next_trial() }));
         }
         if self.kind == TrialKind::Elastic {
             self.request_plan(work);
@@ -111,9 +114,9 @@ impl Engine {
             (self.pending.dirty, self.pending.solved_s) = (false, work.now_s);
             let noise = |(&trial, active): (&TrialId, &ActiveTrial)| Some((trial, active.noise?));
             self.pending.noises = self.state.active.iter().filter_map(noise).collect();
-            let (revision, question) = (self.revision(), Box::new(self.snapshot(work.now_s)));
+            let (revision, snapshot) = (self.revision(), Box::new(self.snapshot(work.now_s)));
             self.pending.solve = Some(revision);
-            work.command(Command::Solve { revision, question });
+            work.command(Command::Allocate(AllocatorRequest::Solve { revision, snapshot }));
         }
     }
 
@@ -133,7 +136,8 @@ impl Engine {
             };
             self.pending.finished = true;
             work.command(Command::Finished(outcome));
-        } else if state.stopping && state.active.values().all(|active| active.phase == Phase::Waiting) {
+        } else if state.stopping && state.active.values().all(|active| matches!(active.phase, Phase::Waiting))
+        {
             self.pending.finished = true;
             work.command(Command::Finished(Outcome::Stopped));
         }

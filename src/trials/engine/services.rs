@@ -1,4 +1,6 @@
-use super::{Command, Error, FitService, Input, JournalEntry, SolveService, SuggestService};
+use super::{
+    AllocatorRequest, Command, Error, FitService, Input, JournalEntry, SolveService, SuggestService,
+};
 use crate::space::Study;
 
 /// Those who answer the questions of an engine, all in one place: for simulations, and wherever one thread is enough.
@@ -15,7 +17,7 @@ use crate::space::Study;
 /// let mut engine = Engine::new(&study, TrialKind::Rigid)?;
 /// let mut answers = Services::new(&study)?;
 /// let gpu_type = "cpu".to_owned().try_into()?;
-/// let node = Input::NodeJoined { node: pollux_tune::ids::NodeId(0), gpu_type, group: 0, slots: 2 };
+/// let node = Input::NodeJoined { node: pollux_tune::ids::NodeId(0), gpu_type, island: 0, slots: 2 };
 /// let mut inputs = vec![node, Input::Started];
 /// while let Some(input) = inputs.pop() {
 ///     let step = engine.handle(input, 0.0);
@@ -23,9 +25,9 @@ use crate::space::Study;
 ///     for command in step.commands {
 ///         inputs.extend(answers.answer(&command));
 ///         match command {
-///             Command::Launch { trial, generation, params, .. } => {
+///             Command::Group { trial, command: GroupCommand::Launch(Launch { generation, params, .. }) } => {
 ///                 let metrics = Metrics::from([("loss".to_owned(), params.float("x")?.into())]);
-///                 inputs.push(Input::TrialFinished { trial, generation, metrics });
+///                 inputs.push(Input::group(trial, generation, GroupEvent::Finished(metrics)));
 ///             }
 ///             Command::Finished(outcome) => assert_eq!(outcome, Outcome::Done),
 ///             _ => {}
@@ -37,41 +39,62 @@ use crate::space::Study;
 /// ```
 pub struct Services {
     /// Knows what to try.
-    pub suggesting: SuggestService,
-    /// Knows how fast trials are.
-    pub fitting: FitService,
-    /// Knows who should get which GPUs.
-    pub solving: SolveService,
+    pub suggest: SuggestService,
+    /// Knows how fast trials are and who should get which GPUs.
+    pub allocate: AllocateService,
 }
 
 impl Services {
     /// Those of a study, who know nothing yet.
     pub fn new(study: &Study) -> Result<Self, Error> {
-        let (suggesting, fitting) = (SuggestService::new(study)?, FitService::new(study));
-        Ok(Self { suggesting, fitting, solving: SolveService::new(study)? })
+        Ok(Self { suggest: SuggestService::new(study)?, allocate: AllocateService::new(study)? })
     }
 
     /// Takes note of a fact, a new one or one of the journal.
     pub fn apply(&mut self, entry: &JournalEntry) -> Result<(), Error> {
-        self.suggesting.apply(entry)?;
-        self.fitting.apply(entry)
+        self.suggest.apply(entry)?;
+        self.allocate.apply(entry)
     }
 
     /// The answer to a question; none for other commands.
     pub fn answer(&mut self, command: &Command) -> Option<Input> {
-        Some(match command {
-            Command::Ask { revision, trial } => {
-                Input::Suggested { revision: *revision, answer: self.suggesting.ask(*trial) }
+        match command {
+            Command::Suggest(request) => Some(self.suggest.answer(*request)),
+            Command::Allocate(request) => Some(self.allocate.answer(request)),
+            Command::Group { .. } | Command::WakeAt { .. } | Command::Finished(_) => None,
+        }
+    }
+}
+
+/// Answers to an [`AllocatorRequest`]: how fast trials are, and who should get which GPUs.
+///
+/// It may live on another thread, as long as facts and questions come in their order.
+pub struct AllocateService {
+    fit: FitService,
+    solve: SolveService,
+}
+
+impl AllocateService {
+    /// That of a study, which knows nothing yet.
+    pub fn new(study: &Study) -> Result<Self, Error> {
+        Ok(Self { fit: FitService::new(study), solve: SolveService::new(study)? })
+    }
+
+    /// Takes note of a fact.
+    pub fn apply(&mut self, entry: &JournalEntry) -> Result<(), Error> {
+        self.fit.apply(entry)
+    }
+
+    /// The answer to a question.
+    pub fn answer(&mut self, request: &AllocatorRequest) -> Input {
+        match *request {
+            AllocatorRequest::Fit { revision, trial } => {
+                Input::FitDone { revision, trial, answer: self.fit.fit(trial) }
             }
-            Command::Fit { revision, trial } => {
-                let answer = self.fitting.fit(*trial);
-                Input::FitDone { revision: *revision, trial: *trial, answer }
+            AllocatorRequest::Solve { revision, ref snapshot } => {
+                let answer = self.solve.solve(revision, snapshot).map_err(|error| error.to_string());
+                Input::PlanSolved { revision, answer }
             }
-            Command::Solve { revision, question } => {
-                let answer = self.solving.solve(*revision, question).map_err(|error| error.to_string());
-                Input::PlanSolved { revision: *revision, answer }
-            }
-            _ => return None,
-        })
+        }
     }
 }

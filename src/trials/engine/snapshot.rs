@@ -2,15 +2,15 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use super::{ActiveTrial, Engine, Refit, state};
+use super::{ActiveTrial, Engine, Phase, Refit, state};
 use crate::{
-    alloc::{self, Allocation, Cluster, Fairness, Problem, TrialRequest},
+    alloc::{self, Allocation, Cluster, Fairness, PolicyKind, Problem, RemainingWork, TrialRequest},
     goodput::{
         BatchLimits, BatchMode, BatchPlan, Curve, Error, GoodputModel, GoodputTable, NoiseScale, Shape,
     },
     ids::{SlotId, TrialId},
-    space::{Policy, Study, TrialSettings},
-    trials::weigh,
+    space::{Study, TrialSettings},
+    trials::{group::Batch, weigh},
 };
 
 /// How many GPUs which trial could use, and all else that a policy decides on.
@@ -62,8 +62,7 @@ impl Engine {
         let delay_s = if count == 0 { DELAY_S } else { seconds / f64::from(count) };
         let candidate = |(&id, active): (&TrialId, &ActiveTrial)| {
             // What is under way counts as done.
-            let slots = if active.phase == super::Phase::Pausing { &[][..] } else { &active.slots };
-            let passed_s = (now_s - active.accounted_until_s).max(0.0) * active.slots.len() as f64;
+            let slots = if matches!(active.phase, Phase::Pausing(_)) { &[] } else { active.slots() };
             TrialSnapshot {
                 id,
                 fit: active.fit.clone().map(|fit| Refit { noise: active.noise.or(fit.noise), ..fit }),
@@ -72,7 +71,7 @@ impl Engine {
                 reallocations: active.reallocations,
                 delay_s,
                 horizon_s: self.horizon_s(active, delay_s, now_s),
-                attained_gpu_s: active.slot_s + passed_s,
+                attained_gpu_s: active.usage.at(now_s, active.slots().len()).slot_s,
                 promise: self.stopper.promise(id),
                 remaining_epochs: (self.study.trial.epochs - active.epochs).max(0.0),
             }
@@ -90,9 +89,8 @@ impl Engine {
         if active.epochs <= 0.0 {
             return decision_s;
         }
-        let since_s = if active.slots.is_empty() { 0.0 } else { (now_s - active.accounted_until_s).max(0.0) };
         let left = (self.study.trial.epochs - active.epochs).max(0.0);
-        decision_s.min((active.ran_s + since_s) * left / active.epochs)
+        decision_s.min(active.usage.at(now_s, active.slots().len()).ran_s * left / active.epochs)
     }
 }
 
@@ -106,11 +104,11 @@ impl AllocationSnapshot {
         for candidate in &self.trials {
             requests.push(candidate.request(study, &self.cluster, limits, share)?);
         }
-        let promises: BTreeMap<_, _> =
-            self.trials.iter().map(|candidate| (candidate.id, candidate.promise)).collect();
-        weigh(&mut requests, study.scheduler.promise_weighting, |id| {
-            promises.get(&id).copied().unwrap_or(1.0)
-        });
+        if study.scheduler.promise_weighting {
+            let promises: BTreeMap<_, _> =
+                self.trials.iter().map(|candidate| (candidate.id, candidate.promise)).collect();
+            weigh(&mut requests, |id| promises.get(&id).copied().unwrap_or(1.0));
+        }
         Ok(Problem {
             cluster: self.cluster.clone(),
             trials: requests,
@@ -131,7 +129,7 @@ impl TrialSnapshot {
         let TrialSettings { min_gpus, max_gpus, .. } = study.trial;
         let most = max_gpus.unwrap_or(u32::MAX).min(limits.max_gpus()).max(min_gpus);
         // What a user asks for does not wait until it was explored.
-        let asked_for = matches!(study.scheduler.policy, Policy::Static | Policy::Tiresias);
+        let asked_for = matches!(study.scheduler.policy, PolicyKind::Static | PolicyKind::Tiresias);
         let cap = match &self.fit {
             _ if asked_for => most,
             Some(fit) => fit.cap.clamp(min_gpus, most),
@@ -150,10 +148,10 @@ impl TrialSnapshot {
             reallocations: self.reallocations,
             realloc_delay_s: self.delay_s,
             // Pollux goes by the past of a trial.
-            horizon_s: (study.scheduler.policy != Policy::Pollux).then_some(self.horizon_s),
+            horizon_s: (study.scheduler.policy != PolicyKind::Pollux).then_some(self.horizon_s),
             attained_gpu_s: self.attained_gpu_s,
             requested_gpus: share.min(most),
-            remaining_examples: self.remaining_epochs,
+            remaining: RemainingWork::Epochs(self.remaining_epochs),
             ..TrialRequest::new(id, Arc::new(table))
         })
     }
@@ -197,6 +195,14 @@ pub(super) fn batch(active: &ActiveTrial, slots: &[SlotId], engine: &Engine) -> 
     Some(known.map_or_else(|| equal_shares(&engine.study.trial, shape), |best| best.plan))
 }
 
+/// What a step takes in all. Equal shares are rounded up, but not beyond the largest batch that the study allows.
+pub(super) fn in_all(plan: BatchPlan, workers: usize, trial: &TrialSettings) -> Batch {
+    let workers = workers as u32;
+    let largest = if trial.batch_per_gpu.is_some() { u32::MAX } else { trial.max_batch.max(workers) };
+    let total = plan.total(workers).min(u64::from(largest)) as u32;
+    Batch { total, accumulation: plan.accumulation }
+}
+
 fn equal_shares(trial: &TrialSettings, shape: Shape) -> BatchPlan {
     let total = match trial.batch_per_gpu {
         Some(batch) => batch.saturating_mul(shape.gpus()),
@@ -208,12 +214,15 @@ fn equal_shares(trial: &TrialSettings, shape: Shape) -> BatchPlan {
 
 /// Whether another batch is worth a change, by the goodput that is expected of both.
 pub(super) fn is_better(active: &ActiveTrial, new: BatchPlan, engine: &Engine) -> bool {
-    let Some((fit, gpu_type)) = active.fit.as_ref().zip(engine.state.gpu_type(&active.slots)) else {
+    let Some((fit, gpu_type)) = active.fit.as_ref().zip(engine.state.gpu_type(active.slots())) else {
         return false;
     };
-    let (Some(old), Some(shape), Some(params), Some(limits)) =
-        (active.batch, state::shape(&active.slots), fit.models.get(gpu_type), engine.limits)
-    else {
+    let (Some(old), Some(shape), Some(params), Some(limits)) = (
+        active.phase.group().and_then(|group| group.batch),
+        state::shape(active.slots()),
+        fit.models.get(gpu_type),
+        engine.limits,
+    ) else {
         return false;
     };
     let noise = active.noise.or(fit.noise).unwrap_or(NoiseScale::ZERO);

@@ -1,11 +1,11 @@
-//! Answers to [`Solve`](super::Command::Solve).
+//! Answers to [`Solve`](super::AllocatorRequest::Solve).
 
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 
 use super::AllocationSnapshot;
 use crate::{
-    alloc::{self, Plan, Policy, PolicyKind},
+    alloc::{self, Plan, Policy},
     space::Study,
 };
 
@@ -20,14 +20,13 @@ pub struct SolveService {
 impl SolveService {
     /// The policy that a study names.
     pub fn new(study: &Study) -> Result<Self, alloc::Error> {
-        let kind: PolicyKind = study.scheduler.policy.name().parse()?;
-        Ok(Self { study: study.clone(), policy: kind.build() })
+        Ok(Self { study: study.clone(), policy: study.scheduler.policy.build() })
     }
 
     /// Who gets which GPUs. Random choices follow from the seed of the study and the number of the question.
-    pub fn solve(&mut self, revision: u64, question: &AllocationSnapshot) -> Result<Plan, alloc::Error> {
+    pub fn solve(&mut self, revision: u64, snapshot: &AllocationSnapshot) -> Result<Plan, alloc::Error> {
         let mut rng = ChaCha8Rng::seed_from_u64(self.study.search.seed);
         rng.set_stream(revision);
-        self.policy.allocate(&question.problem(&self.study)?, &mut rng)
+        self.policy.allocate(&snapshot.problem(&self.study)?, &mut rng)
     }
 }

@@ -6,7 +6,7 @@ use super::{Checkpoint, Metrics, Refit};
 use crate::{
     alloc::{Allocation, Cluster, Node},
     goodput::{BatchPlan, NoiseScale, Shape},
-    ids::{GpuType, NodeId, SlotId, TrialId},
+    ids::{Generation, GpuType, NodeId, SlotId, TrialId},
     space::{Params, Point},
     trials::End,
 };
@@ -50,7 +50,7 @@ pub struct NodeState {
     /// The type of its GPUs.
     pub gpu_type: GpuType,
     /// Its network island.
-    pub group: u32,
+    pub island: u32,
     /// How many slots it has.
     pub slots: u32,
     /// Those with a worker.
@@ -58,18 +58,124 @@ pub struct NodeState {
 }
 
 /// Where a trial stands with its workers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub enum Phase {
     /// It has no slots.
     Waiting,
     /// Its generation is still to come together.
-    Forming,
+    Forming {
+        /// The generation.
+        group: WorkerGroup,
+        /// Slots that have its state in memory: the last generation that came together.
+        holders: Vec<SlotId>,
+        /// Since when.
+        since_s: f64,
+        /// The generation that became this one while it trained, and the number of its last report: what it has measured may
+        /// still be on its way.
+        previous: Option<(Generation, u32)>,
+    },
     /// Its generation trains.
-    Running,
+    Running(WorkerGroup),
     /// It has lost workers, and nothing is decided yet.
-    Broken,
+    Broken {
+        /// The members that are left.
+        slots: Vec<SlotId>,
+        /// Those that have its state in memory.
+        holders: Vec<SlotId>,
+        /// The number of the last report.
+        reported: u32,
+    },
     /// It writes its state, and will leave its slots.
-    Pausing,
+    Pausing(WorkerGroup),
+}
+
+/// The workers of a generation.
+#[derive(Debug, Clone, PartialEq)]
+pub struct WorkerGroup {
+    /// Their slots, by rank.
+    pub slots: Vec<SlotId>,
+    /// What each of them does in a step; none for trials that are not elastic.
+    pub batch: Option<BatchPlan>,
+    /// The number of their last report.
+    pub reported: u32,
+}
+
+impl Phase {
+    /// In one word.
+    #[must_use]
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::Waiting => "waiting",
+            Self::Forming { .. } => "forming",
+            Self::Running(_) => "running",
+            Self::Broken { .. } => "broken",
+            Self::Pausing(_) => "pausing",
+        }
+    }
+
+    /// The group, where there is a whole one.
+    #[must_use]
+    pub const fn group(&self) -> Option<&WorkerGroup> {
+        match self {
+            Self::Forming { group, .. } | Self::Running(group) | Self::Pausing(group) => Some(group),
+            Self::Waiting | Self::Broken { .. } => None,
+        }
+    }
+
+    pub(super) const fn group_mut(&mut self) -> Option<&mut WorkerGroup> {
+        match self {
+            Self::Forming { group, .. } | Self::Running(group) | Self::Pausing(group) => Some(group),
+            Self::Waiting | Self::Broken { .. } => None,
+        }
+    }
+
+    /// The slots of the members.
+    #[must_use]
+    pub fn slots(&self) -> &[SlotId] {
+        match self {
+            Self::Waiting => &[],
+            Self::Forming { group, .. } | Self::Running(group) | Self::Pausing(group) => &group.slots,
+            Self::Broken { slots, .. } => slots,
+        }
+    }
+
+    /// Slots that have the state of the trial in memory.
+    #[must_use]
+    pub fn holders(&self) -> &[SlotId] {
+        match self {
+            Self::Waiting => &[],
+            Self::Forming { holders, .. } | Self::Broken { holders, .. } => holders,
+            Self::Running(group) | Self::Pausing(group) => &group.slots,
+        }
+    }
+
+    /// Whether the group is about to change.
+    #[must_use]
+    pub const fn in_transition(&self) -> bool {
+        matches!(self, Self::Forming { .. } | Self::Broken { .. } | Self::Pausing(_))
+    }
+
+    /// The number of the last report of the present generation.
+    pub(super) fn reported(&self) -> u32 {
+        match self {
+            Self::Broken { reported, .. } => *reported,
+            phase => phase.group().map_or(0, |group| group.reported),
+        }
+    }
+
+    /// Workers are gone; whether that matters to the trial. Those that are leaving continue without them, as long as there are any.
+    pub(super) fn lose(&mut self, lost: impl Fn(&SlotId) -> bool) -> bool {
+        if !self.slots().iter().chain(self.holders()).any(&lost) {
+            return false;
+        }
+        let left = |slots: &[SlotId]| slots.iter().copied().filter(|slot| !lost(slot)).collect::<Vec<_>>();
+        let (slots, holders, reported) = (left(self.slots()), left(self.holders()), self.reported());
+        match self {
+            Self::Pausing(group) if !slots.is_empty() => group.slots = slots,
+            _ => *self = Self::Broken { slots, holders, reported },
+        }
+        true
+    }
 }
 
 /// A trial that runs or waits.
@@ -81,47 +187,73 @@ pub struct ActiveTrial {
     pub point: Point,
     /// When it was created.
     pub created_s: f64,
-    /// Where it stands.
+    /// Where it stands with its workers.
     pub phase: Phase,
-    /// The last generation of its group; 0 if there was none.
-    pub generation: u32,
-    /// The members of that generation.
-    pub slots: Vec<SlotId>,
-    /// Slots that have its state in memory: the last generation that came together.
-    pub holders: Vec<SlotId>,
+    /// The last generation of its group.
+    pub generation: Generation,
     /// The slots it should have.
     pub target: Vec<SlotId>,
-    /// What each member does in a step.
-    pub batch: Option<BatchPlan>,
     /// Its state on disk.
     pub checkpoint: Option<Checkpoint>,
     /// The farthest it came, in statistical epochs.
     pub epochs: f64,
     /// The last value of each metric.
     pub metrics: Metrics,
-    /// The number of the last report of this generation.
-    pub reported: u32,
-    /// The generation that became this one while it trained, and the number of its last report: what it has measured may
-    /// still be on its way.
-    pub previous_generation: Option<(u32, u32)>,
     /// The noise scale it reported last.
     pub noise: Option<NoiseScale>,
     /// What is known of its speed.
     pub fit: Option<Refit>,
-    /// Failures since it last made progress.
-    pub failures: u32,
-    /// The last of them.
-    pub last_failure: String,
+    /// What went wrong since it last made progress.
+    pub failures: Failures,
     /// How often its group changed while it ran.
     pub reallocations: u32,
-    /// When its last generation was to form.
-    pub started_s: f64,
-    /// Since when `slot_s` and `ran_s` were not brought up to date.
-    pub accounted_until_s: f64,
+    /// What it has used.
+    pub usage: Usage,
+}
+
+/// What went wrong with a trial since it last made progress.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Failures {
+    /// How often.
+    pub count: u32,
+    /// The last time, if ever.
+    pub last: String,
+}
+
+impl Failures {
+    pub(super) fn add(&mut self, reason: &str) {
+        self.count += 1;
+        reason.clone_into(&mut self.last);
+    }
+}
+
+/// The slots that a trial has used.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Usage {
+    /// Until when they are counted.
+    pub until_s: f64,
     /// Seconds times slots it has had.
     pub slot_s: f64,
     /// Seconds it has had slots.
     pub ran_s: f64,
+}
+
+impl Usage {
+    /// Counts the time up to now, with this many slots.
+    pub(super) fn count(&mut self, at_s: f64, slots: usize) {
+        let passed_s = (at_s - self.until_s).max(0.0);
+        self.until_s = at_s;
+        if slots > 0 {
+            self.ran_s += passed_s;
+            self.slot_s += passed_s * slots as f64;
+        }
+    }
+
+    /// What it will be at a later time, with this many slots.
+    pub(super) fn at(mut self, at_s: f64, slots: usize) -> Self {
+        self.count(at_s, slots);
+        self
+    }
 }
 
 /// A trial that is over.
@@ -138,7 +270,7 @@ pub struct EndedTrial {
     /// How far it came.
     pub epochs: f64,
     /// Its last generation.
-    pub generation: u32,
+    pub generation: Generation,
     /// The last value of each metric.
     pub metrics: Metrics,
     /// Seconds times slots it has had.
@@ -152,65 +284,41 @@ impl ActiveTrial {
             point,
             created_s: at_s,
             phase: Phase::Waiting,
-            generation: 0,
-            slots: Vec::new(),
-            holders: Vec::new(),
+            generation: Generation::NONE,
             target: Vec::new(),
-            batch: None,
             checkpoint: None,
             epochs: 0.0,
             metrics: Metrics::new(),
-            reported: 0,
-            previous_generation: None,
             noise: None,
             fit: None,
-            failures: 0,
-            last_failure: String::new(),
+            failures: Failures::default(),
             reallocations: 0,
-            started_s: at_s,
-            accounted_until_s: at_s,
-            slot_s: 0.0,
-            ran_s: 0.0,
+            usage: Usage { until_s: at_s, slot_s: 0.0, ran_s: 0.0 },
         }
+    }
+
+    /// The slots of its group.
+    #[must_use]
+    pub fn slots(&self) -> &[SlotId] {
+        self.phase.slots()
     }
 
     /// All slots that nobody else may use: those of its generation, and those that still have its state.
     pub fn reserved(&self) -> impl Iterator<Item = SlotId> {
-        let left = self.holders.iter().filter(|slot| !self.slots.contains(slot));
-        self.slots.iter().chain(left).copied()
-    }
-
-    /// Whether its group is about to change.
-    #[must_use]
-    pub fn in_transition(&self) -> bool {
-        matches!(self.phase, Phase::Forming | Phase::Broken | Phase::Pausing)
+        let others = self.phase.holders().iter().filter(|slot| !self.slots().contains(slot));
+        self.slots().iter().chain(others).copied()
     }
 
     /// Counts the time up to now.
     pub(super) fn count(&mut self, at_s: f64) {
-        let passed = (at_s - self.accounted_until_s).max(0.0);
-        self.accounted_until_s = at_s;
-        if !self.slots.is_empty() {
-            self.ran_s += passed;
-            self.slot_s += passed * self.slots.len() as f64;
-        }
+        let slots = self.slots().len();
+        self.usage.count(at_s, slots);
     }
 
-    /// It has no slots from now on.
-    pub(super) fn leave(&mut self) {
-        self.phase = Phase::Waiting;
-        self.slots.clear();
-        self.holders.clear();
-        self.batch = None;
-    }
-
-    /// A worker is gone; whether it mattered to this trial.
+    /// Workers are gone; whether that matters to this trial.
     pub(super) fn lose(&mut self, lost: impl Fn(&SlotId) -> bool) -> bool {
-        let before = self.slots.len() + self.holders.len();
-        for slots in [&mut self.slots, &mut self.holders, &mut self.target] {
-            slots.retain(|slot| !lost(slot));
-        }
-        before > self.slots.len() + self.holders.len()
+        self.target.retain(|slot| !lost(slot));
+        self.phase.lose(lost)
     }
 }
 
@@ -250,7 +358,7 @@ impl State {
         let mut cluster = Cluster::new();
         for (&id, node) in &self.nodes {
             let gpus = node.up.len() as u32;
-            let node = Node { gpu_type: node.gpu_type.clone(), gpus, group: node.group };
+            let node = Node { gpu_type: node.gpu_type.clone(), gpus, island: node.island };
             // Numbers are unique here, and no node joins with too many slots.
             let _ = cluster.add(id, node);
         }

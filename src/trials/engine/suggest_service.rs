@@ -1,6 +1,6 @@
-//! Answers to [`Ask`](super::Command::Ask).
+//! Answers to [`Ask`](super::Command::Suggest).
 
-use super::{Error, Fact, JournalEntry, NoSuggestion, Suggestion, apply::end_of};
+use super::{Error, Fact, Input, JournalEntry, NoSuggestion, SuggestRequest, Suggestion, apply::end_of};
 use crate::{
     ids::TrialId,
     space::{StoppingRule, Study},
@@ -55,6 +55,11 @@ impl SuggestService {
         }
         self.told += usize::from(end_of(&entry.fact).is_some());
         Ok(self.search.apply(entry)?)
+    }
+
+    /// The answer to a question.
+    pub fn answer(&mut self, SuggestRequest { revision, trial }: SuggestRequest) -> Input {
+        Input::Suggested { revision, answer: self.ask(trial) }
     }
 
     /// What a new trial should try.

@@ -1,93 +1,104 @@
 //! Who trains a trial: how its workers come together, part and replace each other.
 
+mod driver;
+mod message;
+
 use std::collections::BTreeSet;
+
+pub use self::driver::{Driver, Output};
+pub use self::message::{
+    Batch, Evaluation, FinalState, Form, Member, Pause, Task, WorkerCommand, WorkerEvent, WorkerReport,
+};
+use crate::ids::{Round, SlotId};
 
 /// What is to be done next about the workers of a trial. Slots stand for the workers on them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum GroupAction {
     /// Make the model and open the data on this slot; answered by [`Group::prepared`].
-    Prepare(u32),
-    /// Form a new generation; answered by [`Group::formed`] or [`Group::broken`] from each member.
+    Prepare(SlotId),
+    /// Form a new round; answered by [`Group::formed`] or [`Group::broken`] from each member.
     Form {
         /// Higher than all before.
-        generation: u64,
+        round: Round,
         /// Who trains, by rank.
-        members: Vec<u32>,
+        members: Vec<SlotId>,
         /// Who only hands over the state.
-        donors: Vec<u32>,
+        donors: Vec<SlotId>,
         /// Who is to be told: those above, and those who leave.
-        told: Vec<u32>,
-        /// The generation before is broken: its members must not wait for each other.
+        told: Vec<SlotId>,
+        /// The round before is broken: its members must not wait for each other.
         broken: bool,
     },
     /// Forget the trial; answered by [`Group::released`].
     Release {
         /// The slot.
-        slot: u32,
-        /// Leave a checkpoint to go on from.
-        save: bool,
+        slot: SlotId,
+        /// What becomes of the state of the trial.
+        state: FinalState,
     },
 }
 
 /// The workers of one trial.
 ///
-/// A group trains on while newcomers prepare. Then all are told at once to form the next generation, which old members do at a
+/// A group trains on while newcomers prepare. Then all are told at once to form the next round, which old members do at a
 /// step they agree on among themselves. Who leaves is free as soon as it says so.
 ///
 /// ```
-/// use pollux_tune::trials::{Group, GroupAction};
+/// use pollux_tune::ids::{NodeId, Round, SlotId};
+/// use pollux_tune::trials::group::{Group, GroupAction};
 ///
+/// let [three, five] = [3, 5].map(|index| SlotId { node: NodeId(0), index });
 /// let mut group = Group::default();
-/// assert_eq!(group.reshape([3]), [GroupAction::Prepare(3)]);
-/// let form = |generation, members: &[u32]| {
-///     let (members, donors, broken) = (members.to_vec(), vec![], false);
-///     GroupAction::Form { generation, told: members.clone(), members, donors, broken }
+/// assert_eq!(group.reshape([three]), [GroupAction::Prepare(three)]);
+/// let form = |round, members: &[SlotId]| {
+///     let (round, members, donors, broken) = (Round(round), members.to_vec(), vec![], false);
+///     GroupAction::Form { round, told: members.clone(), members, donors, broken }
 /// };
-/// assert_eq!(group.prepared(3), [form(1, &[3])]);
-/// assert_eq!(group.formed(3, 1), []);
+/// assert_eq!(group.prepared(three), [form(1, &[three])]);
+/// assert_eq!(group.formed(three, Round(1)), []);
 /// // It trains. Growth first prepares the newcomer.
-/// assert_eq!(group.reshape([3, 5]), [GroupAction::Prepare(5)]);
-/// assert_eq!(group.prepared(5), [form(2, &[3, 5])]);
+/// assert_eq!(group.reshape([three, five]), [GroupAction::Prepare(five)]);
+/// assert_eq!(group.prepared(five), [form(2, &[three, five])]);
 /// ```
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Group {
-    generation: u64,
+    round: Round,
     /// Who shall train.
-    target: Vec<u32>,
+    target: Vec<SlotId>,
     /// Who was told to train, by rank.
-    members: Vec<u32>,
-    donors: Vec<u32>,
+    members: Vec<SlotId>,
+    donors: Vec<SlotId>,
     /// Members that have said that they train.
-    formed: BTreeSet<u32>,
+    formed: BTreeSet<SlotId>,
     /// Asked to prepare.
-    preparing: BTreeSet<u32>,
+    preparing: BTreeSet<SlotId>,
     /// Ready to be told, or training.
-    ready: BTreeSet<u32>,
+    ready: BTreeSet<SlotId>,
     /// Who has trained, and so has the state.
-    holders: BTreeSet<u32>,
+    holders: BTreeSet<SlotId>,
     /// Told to leave.
-    leaving: BTreeSet<u32>,
+    leaving: BTreeSet<SlotId>,
     is_broken: bool,
     is_released: bool,
     failures: u32,
 }
 
 impl Group {
-    /// A group that goes on counting from an earlier generation.
+    /// A group that goes on counting from an earlier round.
     #[must_use]
-    pub fn after(generation: u64) -> Self {
-        Self { generation, ..Self::default() }
+    pub fn after(round: Round) -> Self {
+        Self { round, ..Self::default() }
     }
 
-    /// The latest generation.
+    /// The latest round.
     #[must_use]
-    pub const fn generation(&self) -> u64 {
-        self.generation
+    pub const fn round(&self) -> Round {
+        self.round
     }
 
     /// Who was told to train last, by rank.
     #[must_use]
-    pub fn members(&self) -> &[u32] {
+    pub fn members(&self) -> &[SlotId] {
         &self.members
     }
 
@@ -105,7 +116,7 @@ impl Group {
 
     /// All slots that this group uses in any way.
     #[must_use]
-    pub fn slots(&self) -> BTreeSet<u32> {
+    pub fn slots(&self) -> BTreeSet<SlotId> {
         let groups = [&self.preparing, &self.ready, &self.leaving];
         groups.into_iter().flatten().copied().collect()
     }
@@ -122,8 +133,8 @@ impl Group {
     }
 
     /// Says who shall train from now on, by rank. Members that stay keep their order.
-    pub fn reshape(&mut self, target: impl IntoIterator<Item = u32>) -> Vec<GroupAction> {
-        let mut target: Vec<u32> = target.into_iter().collect();
+    pub fn reshape(&mut self, target: impl IntoIterator<Item = SlotId>) -> Vec<GroupAction> {
+        let mut target: Vec<SlotId> = target.into_iter().collect();
         // The first rank writes checkpoints and reports: it had better not change without need.
         target
             .sort_by_key(|slot| self.members.iter().position(|member| member == slot).unwrap_or(usize::MAX));
@@ -133,7 +144,7 @@ impl Group {
     }
 
     /// A worker is ready to train.
-    pub fn prepared(&mut self, slot: u32) -> Vec<GroupAction> {
+    pub fn prepared(&mut self, slot: SlotId) -> Vec<GroupAction> {
         if !self.preparing.remove(&slot) {
             return Vec::new();
         }
@@ -142,8 +153,8 @@ impl Group {
     }
 
     /// A member trains.
-    pub fn formed(&mut self, slot: u32, generation: u64) -> Vec<GroupAction> {
-        if generation != self.generation || !self.ready.contains(&slot) {
+    pub fn formed(&mut self, slot: SlotId, round: Round) -> Vec<GroupAction> {
+        if round != self.round || !self.ready.contains(&slot) {
             return Vec::new();
         }
         self.formed.insert(slot);
@@ -152,8 +163,8 @@ impl Group {
     }
 
     /// A member has lost the group.
-    pub fn broken(&mut self, slot: u32, generation: u64) -> Vec<GroupAction> {
-        if generation != self.generation || !self.ready.contains(&slot) {
+    pub fn broken(&mut self, slot: SlotId, round: Round) -> Vec<GroupAction> {
+        if round != self.round || !self.ready.contains(&slot) {
             return Vec::new();
         }
         self.fail();
@@ -161,7 +172,7 @@ impl Group {
     }
 
     /// A worker's process is gone. If nobody is left, the group waits for another [`reshape`](Self::reshape).
-    pub fn gone(&mut self, slot: u32) -> Vec<GroupAction> {
+    pub fn gone(&mut self, slot: SlotId) -> Vec<GroupAction> {
         let was_inside = self.members.contains(&slot) || self.donors.contains(&slot);
         self.forget(slot);
         self.target.retain(|other| *other != slot);
@@ -173,7 +184,7 @@ impl Group {
     }
 
     /// A worker has forgotten the trial.
-    pub fn released(&mut self, slot: u32) -> Vec<GroupAction> {
+    pub fn released(&mut self, slot: SlotId) -> Vec<GroupAction> {
         self.forget(slot);
         if self.members.contains(&slot) {
             // It was done with handing over when it was told to come back.
@@ -183,7 +194,7 @@ impl Group {
     }
 
     /// Everybody forgets the trial. If it is to go on later, the first one saves it.
-    pub fn release(&mut self, save: bool) -> Vec<GroupAction> {
+    pub fn release(&mut self, state: FinalState) -> Vec<GroupAction> {
         self.is_released = true;
         self.target.clear();
         let first = self.members.iter().chain(&self.donors).copied().find(|slot| self.holders.contains(slot));
@@ -191,12 +202,15 @@ impl Group {
         self.leaving.clone_from(&slots);
         slots
             .into_iter()
-            .map(|slot| GroupAction::Release { slot, save: save && Some(slot) == first })
+            .map(|slot| GroupAction::Release {
+                slot,
+                state: if Some(slot) == first { state } else { FinalState::Discarded },
+            })
             .collect()
     }
 
     /// The worker on a slot has nothing of the trial any more.
-    fn forget(&mut self, slot: u32) {
+    fn forget(&mut self, slot: SlotId) {
         let Self { preparing, ready, holders, leaving, formed, .. } = self;
         for slots in [preparing, ready, holders, leaving, formed] {
             slots.remove(&slot);
@@ -224,13 +238,14 @@ impl Group {
         if self.target.is_empty() || self.is_settled() {
             return orders;
         }
-        let known = |slot: &&u32| {
+        let known = |slot: &&SlotId| {
             !self.preparing.contains(slot) && !self.ready.contains(slot) && !self.leaving.contains(slot)
         };
-        let newcomers: Vec<u32> = self.target.iter().filter(known).copied().collect();
+        let newcomers: Vec<SlotId> = self.target.iter().filter(known).copied().collect();
         self.preparing.extend(&newcomers);
         orders.extend(newcomers.into_iter().map(GroupAction::Prepare));
-        let ready: Vec<u32> = self.target.iter().filter(|slot| self.ready.contains(slot)).copied().collect();
+        let ready: Vec<SlotId> =
+            self.target.iter().filter(|slot| self.ready.contains(slot)).copied().collect();
         // A broken group goes on at once with those that are there; a whole one trains on until all are.
         let survivors_go_on = self.is_broken && ready.iter().any(|slot| self.holders.contains(slot));
         let is_idle = self.is_broken || self.is_formed();
@@ -246,30 +261,30 @@ impl Group {
     /// Those who have prepared for a wish that was changed since.
     fn let_go(&mut self) -> Vec<GroupAction> {
         let Self { ready, target, members, donors, holders, .. } = &*self;
-        let is_needed = |slot: &u32| {
+        let is_needed = |slot: &SlotId| {
             [target, members, donors].iter().any(|list| list.contains(slot)) || holders.contains(slot)
         };
-        let unneeded: Vec<u32> = ready.iter().copied().filter(|slot| !is_needed(slot)).collect();
+        let unneeded: Vec<SlotId> = ready.iter().copied().filter(|slot| !is_needed(slot)).collect();
         for slot in &unneeded {
             self.ready.remove(slot);
             self.leaving.insert(*slot);
         }
-        unneeded.into_iter().map(|slot| GroupAction::Release { slot, save: false }).collect()
+        unneeded.into_iter().map(|slot| GroupAction::Release { slot, state: FinalState::Discarded }).collect()
     }
 
     /// Who trains now, if nothing is amiss.
-    fn members_if_whole(&self) -> Vec<u32> {
+    fn members_if_whole(&self) -> Vec<SlotId> {
         if self.is_broken { Vec::new() } else { self.members.clone() }
     }
 
-    fn form(&mut self, members: Vec<u32>) -> GroupAction {
-        self.generation += 1;
+    fn form(&mut self, members: Vec<SlotId>) -> GroupAction {
+        self.round = self.round.next();
         let has_state = members.iter().any(|slot| self.holders.contains(slot));
         let donor = self.holders.iter().find(|slot| !has_state && !self.leaving.contains(slot)).copied();
-        let donors: Vec<u32> = donor.into_iter().collect();
-        let stays = |slot: &u32| members.contains(slot) || donors.contains(slot);
+        let donors: Vec<SlotId> = donor.into_iter().collect();
+        let stays = |slot: &SlotId| members.contains(slot) || donors.contains(slot);
         // Whoever is ready, but not wanted any more, is let go, too.
-        let told: Vec<u32> = self.ready.iter().copied().collect();
+        let told: Vec<SlotId> = self.ready.iter().copied().collect();
         for slot in told.iter().filter(|slot| !stays(slot)) {
             self.ready.remove(slot);
             self.holders.remove(slot);
@@ -279,7 +294,7 @@ impl Group {
         self.members.clone_from(&members);
         self.donors.clone_from(&donors);
         self.formed.clear();
-        GroupAction::Form { generation: self.generation, members, donors, told, broken }
+        GroupAction::Form { round: self.round, members, donors, told, broken }
     }
 }
 

@@ -3,21 +3,34 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 
 use super::*;
+use crate::ids::NodeId;
 
-fn form(generation: u64, members: &[u32], donors: &[u32], told: &[u32], broken: bool) -> GroupAction {
-    let (members, donors, told) = (members.to_vec(), donors.to_vec(), told.to_vec());
-    GroupAction::Form { generation, members, donors, told, broken }
+const fn slot(index: u32) -> SlotId {
+    SlotId { node: NodeId(0), index }
+}
+
+fn slots(indices: &[u32]) -> Vec<SlotId> {
+    indices.iter().copied().map(slot).collect()
+}
+
+fn form(round: u64, members: &[u32], donors: &[u32], told: &[u32], broken: bool) -> GroupAction {
+    let (members, donors, told) = (slots(members), slots(donors), slots(told));
+    GroupAction::Form { round: Round(round), members, donors, told, broken }
+}
+
+fn prepare(index: u32) -> GroupAction {
+    GroupAction::Prepare(slot(index))
 }
 
 /// A group that trains on these slots.
 fn training(slots: &[u32]) -> Group {
     let mut group = Group::default();
-    group.reshape(slots.iter().copied());
+    group.reshape(self::slots(slots));
     for slot in slots {
-        group.prepared(*slot);
+        group.prepared(self::slot(*slot));
     }
     for slot in slots {
-        group.formed(*slot, 1);
+        group.formed(self::slot(*slot), Round(1));
     }
     assert!(group.is_settled());
     group
@@ -26,74 +39,75 @@ fn training(slots: &[u32]) -> Group {
 #[test]
 fn who_leaves_is_told_with_the_others_and_free_when_it_says_so() {
     let mut group = training(&[0, 1]);
-    assert_eq!(group.reshape([0]), [form(2, &[0], &[], &[0, 1], false)]);
-    assert_eq!(group.slots(), [0, 1].into());
-    assert_eq!(group.released(1), []);
-    assert_eq!(group.slots(), [0].into());
-    group.formed(0, 2);
+    assert_eq!(group.reshape(slots(&[0])), [form(2, &[0], &[], &[0, 1], false)]);
+    assert_eq!(group.slots(), slots(&[0, 1]).into_iter().collect());
+    assert_eq!(group.released(slot(1)), []);
+    assert_eq!(group.slots(), slots(&[0]).into_iter().collect());
+    group.formed(slot(0), Round(2));
     assert!(group.is_settled());
 }
 
 #[test]
 fn with_other_slots_only_an_old_member_hands_over() {
     let mut group = training(&[0, 1]);
-    assert_eq!(group.reshape([2]), [GroupAction::Prepare(2)]);
-    assert_eq!(group.prepared(2), [form(2, &[2], &[0], &[0, 1, 2], false)]);
-    group.released(1);
-    group.formed(2, 2);
-    group.released(0);
-    assert_eq!((group.slots(), group.is_settled()), ([2].into(), true));
+    assert_eq!(group.reshape(slots(&[2])), [prepare(2)]);
+    assert_eq!(group.prepared(slot(2)), [form(2, &[2], &[0], &[0, 1, 2], false)]);
+    group.released(slot(1));
+    group.formed(slot(2), Round(2));
+    group.released(slot(0));
+    assert_eq!((group.slots(), group.is_settled()), (slots(&[2]).into_iter().collect(), true));
 }
 
 #[test]
 fn survivors_go_on_and_whoever_replaces_the_dead_joins_later() {
     let mut group = training(&[0, 1, 2]);
-    assert_eq!(group.gone(1), [form(2, &[0, 2], &[], &[0, 2], true)]);
+    assert_eq!(group.gone(slot(1)), [form(2, &[0, 2], &[], &[0, 2], true)]);
     // The news of the old group's end comes late.
-    assert_eq!(group.broken(0, 1), []);
-    assert_eq!(group.reshape([0, 2, 1]), [GroupAction::Prepare(1)]);
-    assert_eq!(group.prepared(1), [], "the survivors are still coming together");
-    group.formed(0, 2);
-    assert_eq!(group.formed(2, 2), [form(3, &[0, 2, 1], &[], &[0, 1, 2], false)]);
+    assert_eq!(group.broken(slot(0), Round(1)), []);
+    assert_eq!(group.reshape(slots(&[0, 2, 1])), [prepare(1)]);
+    assert_eq!(group.prepared(slot(1)), [], "the survivors are still coming together");
+    group.formed(slot(0), Round(2));
+    assert_eq!(group.formed(slot(2), Round(2)), [form(3, &[0, 2, 1], &[], &[0, 1, 2], false)]);
     assert_eq!(group.failures(), 1);
 }
 
 #[test]
 fn a_newcomer_that_dies_while_the_state_is_handed_over_costs_nothing() {
     let mut group = training(&[0]);
-    group.reshape([1]);
-    assert_eq!(group.prepared(1), [form(2, &[1], &[0], &[0, 1], false)]);
-    assert_eq!(group.gone(1), [], "nobody is left in the target");
-    group.broken(0, 2);
-    assert_eq!(group.reshape([0]), [form(3, &[0], &[], &[0], true)]);
+    group.reshape(slots(&[1]));
+    assert_eq!(group.prepared(slot(1)), [form(2, &[1], &[0], &[0, 1], false)]);
+    assert_eq!(group.gone(slot(1)), [], "nobody is left in the target");
+    group.broken(slot(0), Round(2));
+    assert_eq!(group.reshape(slots(&[0])), [form(3, &[0], &[], &[0], true)]);
 }
 
 #[test]
 fn a_wish_that_changes_in_the_middle_is_followed_when_the_group_is_together() {
     let mut group = training(&[0]);
-    group.reshape([0, 1]);
-    group.prepared(1);
-    assert_eq!(group.reshape([0]), []);
-    group.formed(0, 2);
-    assert_eq!(group.formed(1, 2), [form(3, &[0], &[], &[0, 1], false)]);
+    group.reshape(slots(&[0, 1]));
+    group.prepared(slot(1));
+    assert_eq!(group.reshape(slots(&[0])), []);
+    group.formed(slot(0), Round(2));
+    assert_eq!(group.formed(slot(1), Round(2)), [form(3, &[0], &[], &[0, 1], false)]);
 }
 
 #[test]
 fn a_lost_group_starts_again_from_nothing() {
     let mut group = training(&[0]);
-    assert_eq!(group.gone(0), []);
+    assert_eq!(group.gone(slot(0)), []);
     assert!(group.slots().is_empty());
-    assert_eq!(group.reshape([0]), [GroupAction::Prepare(0)]);
-    assert_eq!(group.prepared(0), [form(2, &[0], &[], &[0], true)]);
+    assert_eq!(group.reshape(slots(&[0])), [prepare(0)]);
+    assert_eq!(group.prepared(slot(0)), [form(2, &[0], &[], &[0], true)]);
 }
 
 #[test]
 fn only_one_saves_at_the_end() {
     let mut group = training(&[4, 2]);
-    let release = |slot, save| GroupAction::Release { slot, save };
-    assert_eq!(group.release(true), [release(2, false), release(4, true)]);
-    group.released(2);
-    group.released(4);
+    let release = |index, state| GroupAction::Release { slot: slot(index), state };
+    let expected = [release(2, FinalState::Discarded), release(4, FinalState::Saved)];
+    assert_eq!(group.release(FinalState::Saved), expected);
+    group.released(slot(2));
+    group.released(slot(4));
     assert!(group.slots().is_empty());
 }
 
@@ -102,7 +116,7 @@ fn only_one_saves_at_the_end() {
 enum Worker {
     Preparing,
     Prepared,
-    Training(u64),
+    Training(Round),
 }
 
 proptest! {
@@ -110,16 +124,17 @@ proptest! {
 
     /// Whatever dies and whatever is wished for, when it stops the group settles on what was wished for last, and nothing is left behind.
     #[test]
-    fn every_story_ends_well(story in prop::collection::vec((0_u32..6, 0_u32..4), 1..60)) {
+    fn every_history_ends_settled(history in prop::collection::vec((0_u32..6, 0_u32..4), 1..60)) {
         let mut group = Group::default();
-        let mut workers: BTreeMap<u32, Worker> = BTreeMap::new();
+        let mut workers: BTreeMap<SlotId, Worker> = BTreeMap::new();
         let mut orders: Vec<GroupAction> = Vec::new();
-        let mut generation = 0;
-        let mut wish = vec![0_u32];
-        for (kind, slot) in story.into_iter().chain([(9, 0); 200]) {
+        let mut round = Round(0);
+        let mut wish = slots(&[0]);
+        for (kind, index) in history.into_iter().chain([(9, 0); 200]) {
+            let slot = slot(index);
             match kind {
                 0 => { wish = vec![slot]; orders.extend(group.reshape(wish.clone())); }
-                1 => { wish = vec![slot, (slot + 1) % 4]; orders.extend(group.reshape(wish.clone())); }
+                1 => { wish = slots(&[index, (index + 1) % 4]); orders.extend(group.reshape(wish.clone())); }
                 2 if workers.remove(&slot).is_some() => {
                     // What the dead one was told is lost with it.
                     orders.retain(|order| !matches!(order,
@@ -129,9 +144,9 @@ proptest! {
                 _ if !orders.is_empty() => {
                     match orders.remove(0) {
                         GroupAction::Prepare(slot) => { workers.insert(slot, Worker::Preparing); }
-                        GroupAction::Form { generation: next, members, donors, told, .. } => {
-                            prop_assert!(next > generation, "generations grow");
-                            generation = next;
+                        GroupAction::Form { round: next, members, donors, told, .. } => {
+                            prop_assert!(next > round, "rounds grow");
+                            round = next;
                             for slot in told {
                                 if !workers.contains_key(&slot) { continue; }
                                 if members.contains(&slot) {
@@ -147,8 +162,9 @@ proptest! {
                                 orders.extend(if all { group.formed(slot, next) } else { group.broken(slot, next) });
                             }
                         }
-                        GroupAction::Release { slot, save } => {
-                            prop_assert!(!save && workers.remove(&slot) == Some(Worker::Prepared));
+                        GroupAction::Release { slot, state } => {
+                            prop_assert!(state == FinalState::Discarded);
+                            prop_assert!(workers.remove(&slot) == Some(Worker::Prepared));
                             orders.extend(group.released(slot));
                         }
                     }
@@ -170,7 +186,7 @@ proptest! {
         prop_assert!(group.is_settled(), "{group:?}");
         prop_assert_eq!(&members, &wish);
         prop_assert_eq!(group.slots().into_iter().collect::<Vec<_>>(), wish);
-        let training: Vec<u32> = workers.keys().copied().collect();
+        let training: Vec<SlotId> = workers.keys().copied().collect();
         prop_assert_eq!(training, members);
     }
 }

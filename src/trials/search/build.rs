@@ -19,7 +19,7 @@ pub(super) fn suggester(study: &Study, dims: &Dims) -> Result<Box<dyn Suggester>
         Algorithm::Tpe | Algorithm::Auto => Box::new(Tpe::with_objectives(dims, objectives)?),
         Algorithm::Gp => Box::new(Gp::new(dims)),
         Algorithm::Random => Box::new(Random::with_objectives(dims, objectives)?),
-        Algorithm::Quasi => Box::new(Halton::with_objectives(dims, search.seed, objectives)?),
+        Algorithm::Halton => Box::new(Halton::with_objectives(dims, search.seed, objectives)?),
         Algorithm::Grid => Box::new(grid(&dims, search.trials, objectives)?),
     })
 }

@@ -23,7 +23,7 @@ use super::{
     stopping::{self, Reason, Stopper, Verdict},
 };
 use crate::{
-    ids::TrialId,
+    ids::{Generation, TrialId},
     space::{Dims, Params, Point, Study},
     tpe::{Outcome, Suggester},
 };
@@ -196,7 +196,7 @@ impl Search {
         let verdict = self.measure(id, number, epochs, value)?;
         self.facts.push(Fact::Measured {
             trial: id,
-            generation: 0,
+            generation: Generation::NONE,
             number,
             epochs,
             metrics: [(self.study.objectives[0].metric.clone(), value.into())].into(),

@@ -8,7 +8,7 @@ use crate::ids::TrialId;
 /// Hyperband (Li et al., JMLR 2018) without waiting: brackets of asynchronous successive halving that differ in their first rung,
 /// so that trials that are slow at first have a chance in some of them.
 ///
-/// A bracket that decides later spends more on each trial, and gets so many fewer that all brackets spend about the same.
+/// A bracket that decides later spends more on each trial, and gets fewer trials, so that all brackets spend about the same.
 /// Which bracket a trial belongs to follows from its number.
 pub(super) struct Hyperband {
     brackets: Vec<Ladder>,

@@ -9,7 +9,7 @@ use super::{
 };
 use crate::ids::TrialId;
 
-/// Rungs of asynchronous successive halving: at each, the best of `reduction` trials goes on (Li et al., "A system for massively
+/// Rungs of asynchronous successive halving: at each, the best of `reduction` trials continues (Li et al., "A system for massively
 /// parallel hyperparameter tuning", 2020), in the variant that stops trials instead of pausing them.
 ///
 /// A trial is compared with those that came to the rung before it, and nobody waits. So the first trial at a rung always goes
@@ -41,7 +41,7 @@ impl Ladder {
         !self.rungs.is_empty()
     }
 
-    /// How many of so many trials go on.
+    /// How many of a number of trials continue.
     fn kept(&self, trials: usize) -> usize {
         (trials / self.reduction).max(1)
     }
@@ -168,7 +168,7 @@ mod tests {
             .zip(values)
             .map(|(trial, value)| ladder.judge(trial, None, sample(1.0, value)).is_some())
             .collect();
-        // One of up to five goes on, then two; the last is as good as the best.
+        // One of up to five continues, then two; the last is as good as the best.
         assert_eq!(stopped, [false, false, true, true, true, false, false]);
     }
 

@@ -1,6 +1,6 @@
-//! When trials are given up.
+//! When trials are stopped early.
 //!
-//! Trials report values at points of their training, a [`Stopper`] says which of them go on. [`stopper`] builds the one that a
+//! Trials report values at points of their training, a [`Stopper`] says which of them continue. [`stopper`] builds the one that a
 //! study file asks for: `asha`, `hyperband`, `median`, `patience`, `threshold`, or `none`.
 //!
 //! Progress is counted in statistical epochs, so trials compare fairly though their batches differ and change. What a rule

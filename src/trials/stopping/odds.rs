@@ -2,7 +2,7 @@
 
 use libm::{exp, log, sqrt};
 
-/// So many comparable trials weigh as much as having no evidence at all.
+/// The number of comparable trials that weigh as much as having no evidence at all.
 const DOUBT: f64 = 4.0;
 /// Ranks never tell everything about later ranks.
 const CORRELATION_MAX: f64 = 0.95;
@@ -72,7 +72,7 @@ mod tests {
 
     #[test]
     fn survival_by_hand() {
-        assert!(close(survival(0.9, 0.25, 0.0), 0.25), "nothing known: the share that goes on");
+        assert!(close(survival(0.9, 0.25, 0.0), 0.25), "nothing known: the share that continues");
         // logit(1/2) = 0 and logit(0.8) = ln 4, so the odds are 4 to the power of 0.6 / 0.8.
         let odds = libm::pow(4.0, 0.75);
         assert!(close(survival(0.2, 0.5, 0.6), odds / (1.0 + odds)));

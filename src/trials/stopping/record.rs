@@ -3,7 +3,7 @@ use std::collections::BTreeMap;
 use super::{End, Error, Reason, Stopper, Verdict};
 use crate::ids::TrialId;
 
-/// Sums of steps end up a little beside the epoch they stand for; by this share it does not matter.
+/// Sums of steps end up a little off the epoch they stand for; by this share it does not matter.
 const ROUNDING: f64 = 1e-6;
 
 /// Whether a trial at `progress` has come to a point.
@@ -25,7 +25,7 @@ pub(super) trait Rule: Send {
     /// Takes note of a sample, and gives the reason to stop the trial, if any. `before` is the trial's last one.
     fn judge(&mut self, trial: TrialId, before: Option<Sample>, now: Sample) -> Option<Reason>;
 
-    /// How likely a trial that reported `now` last is to go on.
+    /// How likely a trial that reported `now` last is to continue.
     fn promise(&self, trial: TrialId, now: Sample) -> f64;
 
     /// From now on the trial counts for nobody. It will not be judged again.

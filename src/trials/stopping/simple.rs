@@ -50,7 +50,7 @@ impl Rule for Threshold {
 /// Stops a trial that has not become better for some epochs.
 pub(super) struct Patience {
     grace: f64,
-    /// Epochs that a trial may go on without becoming better.
+    /// Epochs that a trial may continue without becoming better.
     limit: f64,
     best: BTreeMap<TrialId, Sample>,
 }

@@ -3,16 +3,16 @@ use std::fmt;
 use super::Error;
 use crate::ids::TrialId;
 
-/// Whether a trial goes on.
+/// Whether a trial continues.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Verdict {
-    /// It goes on.
+    /// It continues.
     Continue,
-    /// It is given up.
+    /// It is stopped.
     Stop(Reason),
 }
 
-/// Why a trial is given up. Progress is in statistical epochs.
+/// Why a trial is stopped early. Progress is in statistical epochs.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Reason {
     /// Its value is not a finite number.
@@ -28,7 +28,7 @@ pub enum Reason {
         rank: usize,
         /// How many trials have come to the rung, itself included.
         trials: usize,
-        /// How many of them go on.
+        /// How many of them continue.
         kept: usize,
     },
     /// Its best value is worse than the median of the others.
@@ -57,7 +57,7 @@ impl fmt::Display for Reason {
         match *self {
             Self::Diverged { progress } => write!(f, "no finite value at epoch {progress:.2}"),
             Self::Rung { rung, rank, trials, kept } => {
-                write!(f, "rank {rank} of {trials} at epoch {rung:.2}, where {kept} go on")
+                write!(f, "rank {rank} of {trials} at epoch {rung:.2}, where {kept} continue")
             }
             Self::Median { progress, others } => {
                 write!(f, "worse than the median of {others} others at epoch {progress:.2}")
@@ -75,7 +75,7 @@ impl fmt::Display for Reason {
 pub enum End {
     /// It ran to its end.
     Done,
-    /// It was given up.
+    /// It was stopped early.
     Stopped,
     /// It crashed.
     Failed,
@@ -83,7 +83,7 @@ pub enum End {
     Cancelled,
 }
 
-/// Decides which trials are given up before their end.
+/// Decides which trials are stopped before their end.
 ///
 /// For every stopper:
 /// - Values are such that smaller is better; negate those of a metric that is maximized.
@@ -94,7 +94,7 @@ pub enum End {
 ///   value at all: some metrics are undefined at the start, while a trial that has diverged will report it again.
 /// - A trial that was stopped stays stopped, whatever it still reports, until it has ended.
 /// - A trial that has done all its epochs is never stopped, unless its last value is not a finite number.
-/// - What a trial has reported goes on to count for others after its end. But one that diverged, failed or was cancelled
+/// - What a trial has reported still counts for others after its end. But one that diverged, failed or was cancelled
 ///   counts no more: no trial has to beat another that will not finish.
 ///
 /// The same reports and ends in the same order give the same verdicts, so a study can be replayed.
@@ -111,7 +111,7 @@ pub enum End {
 /// assert_eq!(asha.report(TrialId(1), 0.8, 0.9)?, Verdict::Continue); // not at a rung yet
 /// let reason = Reason::Rung { rung: 1.0, rank: 2, trials: 2, kept: 1 };
 /// assert_eq!(asha.report(TrialId(1), 1.1, 0.7)?, Verdict::Stop(reason));
-/// assert_eq!(reason.to_string(), "rank 2 of 2 at epoch 1.00, where 1 go on");
+/// assert_eq!(reason.to_string(), "rank 2 of 2 at epoch 1.00, where 1 continue");
 /// asha.end(TrialId(1), End::Stopped)?;
 /// # Ok::<(), pollux_tune::trials::stopping::Error>(())
 /// ```
@@ -119,13 +119,13 @@ pub trait Stopper: Send {
     /// The name users choose it by.
     fn name(&self) -> &'static str;
 
-    /// Takes note of a value at some progress in statistical epochs, and decides whether the trial goes on.
+    /// Records a value at some progress in statistical epochs, and decides whether the trial continues.
     fn report(&mut self, trial: TrialId, progress: f64, value: f64) -> Result<Verdict, Error>;
 
     /// Takes note that a trial has ended.
     fn end(&mut self, trial: TrialId, how: End) -> Result<(), Error>;
 
-    /// How likely a trial is to go on at its next decision, from 0 to 1: 1 where nothing is known against it or nothing remains to
+    /// How likely a trial is to continue at its next decision, from 0 to 1: 1 where nothing is known against it or nothing remains to
     /// be decided, 0 for trials that are stopped or have ended.
     fn promise(&self, trial: TrialId) -> f64;
 }

@@ -1,7 +1,15 @@
 //! Slots that move among trials while they run.
 
 use super::*;
-use crate::goodput::{BatchPlan, ComputeCost, NoiseScale, SyncCost, ThroughputParams};
+use crate::{
+    goodput::{ComputeCost, NoiseScale, Observation, Shape, SyncCost, ThroughputParams},
+    trials::group::{Batch, FinalState},
+};
+
+fn steps_on_two(per_gpu: f64, iter_time_s: f64, steps: f64) -> Observation {
+    let shape = Shape::new(2, 1).expect("two GPUs of a node");
+    Observation { shape, per_gpu, accumulation: 0, iter_time_s, steps }
+}
 
 fn refit(noise: f64, cap: u32) -> Refit {
     let sync = [SyncCost { alpha_s: 0.01, beta_s: 0.0 }; 2];
@@ -10,15 +18,25 @@ fn refit(noise: f64, cap: u32) -> Refit {
     Refit { models, noise: Some(NoiseScale::new(noise).expect("it is finite")), cap }
 }
 
-fn reshape(trial: u32, generation: u32, to: &[(u32, u32)], from: &[(u32, u32)]) -> Command {
-    let per_gpu = 64 / to.len() as u32;
-    Command::Reshape {
-        trial: TrialId(trial),
-        generation,
-        slots: slots(to),
-        holders: slots(from),
-        batch: Some(BatchPlan { per_gpu, accumulation: 0 }),
-        checkpoint: None,
+fn reshape(trial: u32, generation: u32, to: &[(u32, u32)]) -> Command {
+    let (generation, slots, batch) =
+        (Generation(generation), slots(to), Batch { total: 64, accumulation: 0 });
+    let command = GroupCommand::Reshape { generation, slots, batch };
+    Command::Group { trial: TrialId(trial), command }
+}
+
+impl Scene {
+    /// A trial is to become another group, with the state of these slots.
+    fn assert_reshape(
+        &self,
+        command: &Command,
+        trial: u32,
+        generation: u32,
+        to: &[(u32, u32)],
+        from: &[(u32, u32)],
+    ) {
+        assert_eq!(*command, reshape(trial, generation, to));
+        assert_eq!(self.trial(trial).phase.holders(), slots(from));
     }
 }
 
@@ -30,27 +48,34 @@ fn a_trial_is_suggested_fitted_planned_and_launched() {
     assert!(
         matches!(
             commands[..],
-            [Command::Ask { trial: TrialId(1), .. }, Command::Fit { trial: TrialId(0), .. }]
+            [
+                Command::Suggest(SuggestRequest { trial: TrialId(1), .. }),
+                Command::Allocate(AllocatorRequest::Fit { trial: TrialId(0), .. })
+            ]
         ),
         "{commands:?}"
     );
     assert_eq!(scene.fit(0, None), (vec![], vec![]), "who comes with it is not known yet");
     scene.suggest();
     let (facts, commands) = scene.fit(1, None);
-    let [Command::Solve { question, .. }] = &commands[..] else { panic!("{commands:?}") };
-    assert_eq!((facts.len(), question.trials.len(), question.cluster.total_gpus()), (0, 2, 4));
+    let [Command::Allocate(AllocatorRequest::Solve { snapshot, .. })] = &commands[..] else {
+        panic!("{commands:?}")
+    };
+    assert_eq!((facts.len(), snapshot.trials.len(), snapshot.cluster.total_gpus()), (0, 2, 4));
     let (facts, commands) = scene.plan(&[(0, &[(0, 2)])]);
     assert_eq!(kinds(&facts), ["plan_adopted", "trial_started"]);
-    let launch = Command::Launch {
+    let launch = Command::Group {
         trial: TrialId(0),
-        generation: 1,
-        slots: slots(&[(0, 0), (0, 1)]),
-        params: scene.trial(0).params.clone(),
-        batch: Some(BatchPlan { per_gpu: 32, accumulation: 0 }),
-        checkpoint: None,
+        command: GroupCommand::Launch(Launch {
+            generation: Generation(1),
+            slots: slots(&[(0, 0), (0, 1)]),
+            params: scene.trial(0).params.clone(),
+            batch: Some(Batch { total: 64, accumulation: 0 }),
+            checkpoint: None,
+        }),
     };
     assert_eq!(commands, [launch, Command::WakeAt { at_s: 60.0 }]);
-    let ready = vec![Fact::GroupFormed { trial: TrialId(0), generation: 1 }];
+    let ready = vec![Fact::GroupFormed { trial: TrialId(0), generation: Generation(1) }];
     assert_eq!(scene.ready(0, 1), (ready, vec![]));
 }
 
@@ -63,7 +88,7 @@ fn a_plan_that_changes_nothing_is_no_fact() {
     scene.ask_for_plan();
     let revision = scene.engine.pending.solve.expect("it has asked");
     let failed = Input::PlanSolved { revision, answer: Err("it took too long".to_owned()) };
-    assert_eq!(scene.hear(failed), (vec![], vec![Command::WakeAt { at_s: 180.0 }]), "the old one stays");
+    assert_eq!(scene.input(failed), (vec![], vec![Command::WakeAt { at_s: 180.0 }]), "the old one stays");
 }
 
 /// A slot goes from one trial to another: the one that gets it waits until the other has given it up.
@@ -73,14 +98,15 @@ fn a_slot_is_handed_over() {
     scene.ask_for_plan();
     let (facts, commands) = scene.plan(&[(0, &[(0, 2), (1, 1)]), (1, &[(1, 1)])]);
     assert_eq!(kinds(&facts), ["plan_adopted", "trial_started"]);
-    assert_eq!(commands[0], reshape(1, 2, &[(1, 0)], &[(1, 0), (1, 1)]));
+    scene.assert_reshape(&commands[0], 1, 2, &[(1, 0)], &[(1, 0), (1, 1)]);
     let (facts, commands) = scene.ready(1, 2);
     assert_eq!(kinds(&facts), ["group_formed", "trial_started"]);
-    let mut to_three = reshape(0, 2, &[(0, 0), (0, 1), (1, 1)], &[(0, 0), (0, 1)]);
-    if let Command::Reshape { batch, .. } = &mut to_three {
-        *batch = Some(BatchPlan { per_gpu: 22, accumulation: 0 });
+    let mut to_three = reshape(0, 2, &[(0, 0), (0, 1), (1, 1)]);
+    if let Command::Group { command: GroupCommand::Reshape { batch, .. }, .. } = &mut to_three {
+        batch.total = 66;
     }
     assert_eq!(commands, [to_three]);
+    assert_eq!(scene.trial(0).phase.holders(), slots(&[(0, 0), (0, 1)]));
     assert_eq!(scene.trial(0).reallocations, 1);
 }
 
@@ -91,15 +117,25 @@ fn a_circle_is_broken_by_a_pause() {
     scene.ask_for_plan();
     let (facts, commands) = scene.plan(&[(0, &[(1, 2)]), (1, &[(0, 2)])]);
     assert_eq!(kinds(&facts), ["plan_adopted", "trial_pausing"]);
-    assert_eq!(commands[0], Command::Stop { trial: TrialId(0), generation: 1, keep: true });
+    assert_eq!(
+        commands[0],
+        Command::Group { trial: TrialId(0), command: GroupCommand::Stop(FinalState::Saved) }
+    );
     let checkpoint = Checkpoint { name: "0/1".to_owned(), epochs: 2.5 };
-    let paused = Input::Paused { trial: TrialId(0), generation: 1, checkpoint: checkpoint.clone() };
-    let (facts, commands) = scene.hear(paused);
+    let paused = Input::group(TrialId(0), Generation(1), GroupEvent::Paused(checkpoint.clone()));
+    let (facts, commands) = scene.input(paused);
     assert_eq!(kinds(&facts), ["trial_paused", "trial_started"]);
-    assert_eq!(commands, [reshape(1, 2, &[(0, 0), (0, 1)], &[(1, 0), (1, 1)])]);
+    assert_eq!(commands.len(), 1);
+    scene.assert_reshape(&commands[0], 1, 2, &[(0, 0), (0, 1)], &[(1, 0), (1, 1)]);
     let (facts, commands) = scene.ready(1, 2);
     assert_eq!(kinds(&facts), ["group_formed", "trial_started"]);
-    let [Command::Launch { generation: 2, checkpoint: Some(from), .. }] = &commands[..] else {
+    let [
+        Command::Group {
+            command: GroupCommand::Launch(Launch { generation: Generation(2), checkpoint: Some(from), .. }),
+            ..
+        },
+    ] = &commands[..]
+    else {
         panic!("{commands:?}")
     };
     assert_eq!(*from, checkpoint);
@@ -111,11 +147,13 @@ fn a_circle_is_broken_by_giving_up_what_is_not_kept() {
     let mut scene = Scene::two_running(2);
     scene.ask_for_plan();
     let (_, commands) = scene.plan(&[(0, &[(0, 1), (1, 1)]), (1, &[(0, 1), (1, 1)])]);
-    assert_eq!(commands[0], reshape(0, 2, &[(0, 0)], &[(0, 0), (0, 1)]));
+    scene.assert_reshape(&commands[0], 0, 2, &[(0, 0)], &[(0, 0), (0, 1)]);
     let (_, commands) = scene.ready(0, 2);
-    assert_eq!(commands, [reshape(1, 2, &[(0, 1), (1, 0)], &[(1, 0), (1, 1)])]);
+    assert_eq!(commands.len(), 1);
+    scene.assert_reshape(&commands[0], 1, 2, &[(0, 1), (1, 0)], &[(1, 0), (1, 1)]);
     let (_, commands) = scene.ready(1, 2);
-    assert_eq!(commands, [reshape(0, 3, &[(0, 0), (1, 1)], &[(0, 0)])]);
+    assert_eq!(commands.len(), 1);
+    scene.assert_reshape(&commands[0], 0, 3, &[(0, 0), (1, 1)], &[(0, 0)]);
 }
 
 /// Who only wants more has nothing to give up, and forming again would not help anybody.
@@ -134,7 +172,10 @@ fn a_circle_is_not_broken_by_who_only_wants_more() {
     scene.ask_for_plan();
     let (facts, commands) = scene.plan(&[(0, &[(0, 2), (1, 1)]), (1, &[(2, 2)]), (2, &[(1, 1)])]);
     assert_eq!(kinds(&facts), ["plan_adopted", "trial_pausing"]);
-    assert_eq!(commands[0], Command::Stop { trial: TrialId(1), generation: 1, keep: true });
+    assert_eq!(
+        commands[0],
+        Command::Group { trial: TrialId(1), command: GroupCommand::Stop(FinalState::Saved) }
+    );
 }
 
 #[test]
@@ -144,52 +185,63 @@ fn a_trial_without_a_share_waits_on_disk_and_comes_back() {
     let (facts, _) = scene.plan(&[(0, &[]), (1, &[(1, 1)])]);
     assert_eq!(kinds(&facts), ["plan_adopted", "trial_pausing"]);
     let checkpoint = Checkpoint { name: "0/1".to_owned(), epochs: 2.5 };
-    scene.hear(Input::Paused { trial: TrialId(0), generation: 1, checkpoint });
-    assert_eq!((scene.trial(0).phase, scene.trial(0).slots.len()), (Phase::Waiting, 0));
+    scene.input(Input::group(TrialId(0), Generation(1), GroupEvent::Paused(checkpoint)));
+    assert_eq!((scene.trial(0).phase.name(), scene.trial(0).slots().len()), ("waiting", 0));
     scene.ask_for_plan();
     let (facts, commands) = scene.plan(&[(0, &[(0, 1)]), (1, &[(1, 1)])]);
     assert_eq!(kinds(&facts), ["plan_adopted", "trial_started"]);
-    assert!(matches!(commands[0], Command::Launch { generation: 2, checkpoint: Some(_), .. }));
+    assert!(matches!(
+        commands[0],
+        Command::Group {
+            command: GroupCommand::Launch(Launch { generation: Generation(2), checkpoint: Some(_), .. }),
+            ..
+        }
+    ));
 }
 
 #[test]
 fn a_plan_for_what_is_gone_is_adopted_as_far_as_it_goes() {
     let mut scene = Scene::two_running(2);
     scene.ask_for_plan();
-    scene.hear(Input::NodeLost { node: NodeId(1), reason: "power".to_owned() });
+    scene.input(Input::NodeLost { node: NodeId(1), reason: "power".to_owned() });
     let (facts, commands) = scene.plan(&[(0, &[(0, 1)]), (1, &[(1, 1), (0, 1)])]);
     assert_eq!(kinds(&facts), ["plan_adopted", "trial_started"]);
-    assert_eq!(commands[0], reshape(0, 2, &[(0, 0)], &[(0, 0), (0, 1)]));
-    assert!(matches!(commands[1], Command::Solve { .. }), "and it asks again: {commands:?}");
+    scene.assert_reshape(&commands[0], 0, 2, &[(0, 0)], &[(0, 0), (0, 1)]);
+    assert!(
+        matches!(commands[1], Command::Allocate(AllocatorRequest::Solve { .. })),
+        "and it asks again: {commands:?}"
+    );
     assert_eq!(scene.trial(1).target, slots(&[(0, 1)]));
 }
 
 #[test]
 fn the_batch_follows_the_noise() {
     let mut scene = Scene::two_running(2);
-    let (trial, generation) = (TrialId(0), 1);
-    let steps =
-        vec![StepTimes { gpus: 2, nodes: 1, per_gpu: 32, accumulation: 0, seconds: 0.142, steps: 50 }];
+    let (trial, generation) = (TrialId(0), Generation(1));
+    let steps = vec![steps_on_two(32.0, 0.142, 50.0)];
     let report = Report { number: 1, epochs: 0.5, steps, ..Report::default() };
-    let (facts, commands) = scene.hear(Input::Reported { trial, generation, report });
+    let (facts, commands) = scene.input(Input::group(trial, generation, GroupEvent::Reported(report)));
     assert_eq!(kinds(&facts), ["measured"]);
-    assert!(matches!(commands[..], [Command::Fit { trial: TrialId(0), .. }]), "{commands:?}");
+    assert!(
+        matches!(commands[..], [Command::Allocate(AllocatorRequest::Fit { trial: TrialId(0), .. })]),
+        "{commands:?}"
+    );
     let (facts, commands) = scene.fit(0, Some(refit(5000.0, 4)));
     assert_eq!(kinds(&facts), ["refitted", "retuned"]);
-    let [Command::Retune { batch, .. }, Command::Solve { .. }] = &commands[..] else {
+    let [
+        Command::Group { command: GroupCommand::Retune { batch }, .. },
+        Command::Allocate(AllocatorRequest::Solve { .. }),
+    ] = &commands[..]
+    else {
         panic!("{commands:?}")
     };
-    assert_eq!(batch.total(2), 512, "as large as the study allows");
+    assert_eq!(batch.total, 512, "as large as the study allows");
     // A little less noise does not change it again.
     scene.plan(&[(0, &[(0, 2)]), (1, &[(1, 2)])]);
     scene.now_s += 15.0;
-    let report = Report {
-        number: 2,
-        epochs: 0.6,
-        steps: vec![StepTimes { gpus: 2, nodes: 1, per_gpu: 256, accumulation: 0, seconds: 0.366, steps: 9 }],
-        ..Report::default()
-    };
-    scene.hear(Input::Reported { trial, generation, report });
+    let report =
+        Report { number: 2, epochs: 0.6, steps: vec![steps_on_two(256.0, 0.366, 9.0)], ..Report::default() };
+    scene.input(Input::group(trial, generation, GroupEvent::Reported(report)));
     assert_eq!(kinds(&scene.fit(0, Some(refit(4900.0, 4))).0), ["refitted"]);
 }
 
@@ -201,26 +253,30 @@ fn what_is_known_decides_the_first_batch() {
     scene.suggest();
     scene.fit(1, None);
     let (_, commands) = scene.plan(&[(0, &[(0, 4)])]);
-    let [Command::Launch { batch: Some(batch), .. }, ..] = &commands[..] else { panic!("{commands:?}") };
-    assert_eq!(batch.total(4), 512);
+    let [Command::Group { command: GroupCommand::Launch(Launch { batch: Some(batch), .. }), .. }, ..] =
+        &commands[..]
+    else {
+        panic!("{commands:?}")
+    };
+    assert_eq!(batch.total, 512);
 }
 
 #[test]
 fn a_stopped_study_keeps_the_state_of_its_trials() {
     let mut scene = Scene::two_running(2);
-    let (facts, commands) = scene.hear(Input::StopRequested);
+    let (facts, commands) = scene.input(Input::StopRequested);
     assert_eq!(kinds(&facts), ["stop_requested", "trial_pausing", "trial_pausing"]);
-    let stop = |trial| Command::Stop { trial: TrialId(trial), generation: 1, keep: true };
+    let stop =
+        |trial| Command::Group { trial: TrialId(trial), command: GroupCommand::Stop(FinalState::Saved) };
     assert_eq!(commands, [stop(0), stop(1)]);
     let checkpoint = Checkpoint { name: "0/1".to_owned(), epochs: 2.5 };
-    scene.hear(Input::Paused { trial: TrialId(0), generation: 1, checkpoint });
+    scene.input(Input::group(TrialId(0), Generation(1), GroupEvent::Paused(checkpoint)));
     // One that fails on the way out goes back to its last checkpoint.
-    let (facts, commands) = scene.hear(Input::GroupFailed {
-        trial: TrialId(1),
-        generation: 1,
-        reason: "no space left".to_owned(),
-        retry: true,
-    });
+    let (facts, commands) = scene.input(Input::group(
+        TrialId(1),
+        Generation(1),
+        GroupEvent::Failed { reason: "no space left".to_owned(), cause: FailureCause::Infrastructure },
+    ));
     assert_eq!(kinds(&facts), ["trial_interrupted"]);
     assert_eq!(commands, [Command::Finished(Outcome::Stopped)]);
     assert_eq!(scene.trial(0).checkpoint.as_ref().map(|checkpoint| checkpoint.epochs), Some(2.5));
@@ -233,11 +289,11 @@ fn every_policy_answers() {
         let scene = Scene::two_running(2);
         let mut study = study(&ELASTIC.replace("interval: 60s", &format!("policy: {policy}")));
         study.search.parallel = 2;
-        let mut question = scene.engine.snapshot(10.0);
-        question.trials[0].fit = Some(refit(1000.0, 4));
-        let problem = question.problem(&study).expect("it is a good question");
+        let mut snapshot = scene.engine.snapshot(10.0);
+        snapshot.trials[0].fit = Some(refit(1000.0, 4));
+        let problem = snapshot.problem(&study).expect("it is a good question");
         let mut solving = SolveService::new(&study).expect("it is a policy");
-        let plan = solving.solve(1, &question).expect("it has an answer");
+        let plan = solving.solve(1, &snapshot).expect("it has an answer");
         plan.check(&problem).expect("it keeps the rules");
         if policy == "static" {
             let shares: Vec<u32> = plan.placements.iter().map(|trial| trial.allocation.gpus()).collect();
@@ -253,13 +309,13 @@ fn a_report_that_crosses_a_change_is_not_lost() {
     scene.report(0, 1, 1, (0.5, 0.5));
     scene.ask_for_plan();
     scene.plan(&[(0, &[(0, 1)]), (1, &[(1, 2)])]);
-    assert_eq!((scene.trial(0).generation, scene.trial(0).phase), (2, Phase::Forming));
+    assert_eq!((scene.trial(0).generation, scene.trial(0).phase.name()), (Generation(2), "forming"));
     assert_eq!(scene.report(0, 1, 1, (0.5, 0.5)).0, [], "it came before");
     let (facts, _) = scene.report(0, 1, 2, (1.0, 0.25));
     assert_eq!(kinds(&facts), ["measured"]);
     assert_eq!(
-        (scene.trial(0).epochs, scene.trial(0).phase),
-        (1.0, Phase::Forming),
+        (scene.trial(0).epochs, scene.trial(0).phase.name()),
+        (1.0, "forming"),
         "it is not together yet"
     );
     assert_eq!(kinds(&scene.ready(0, 2).0), ["group_formed"]);
@@ -270,13 +326,18 @@ fn a_report_that_crosses_a_change_is_not_lost() {
 #[test]
 fn nothing_is_decided_before_a_new_trial_is_known() {
     let mut scene = Scene::two_running(2);
-    let done = Input::TrialFinished { trial: TrialId(0), generation: 1, metrics: loss(0.5) };
-    let (_, commands) = scene.hear(done);
-    assert!(matches!(commands[..], [Command::Ask { trial: TrialId(2), .. }]), "{commands:?}");
+    let done = Input::group(TrialId(0), Generation(1), GroupEvent::Finished(loss(0.5)));
+    let (_, commands) = scene.input(done);
+    assert!(
+        matches!(commands[..], [Command::Suggest(SuggestRequest { trial: TrialId(2), .. })]),
+        "{commands:?}"
+    );
     scene.suggest();
     let (_, commands) = scene.fit(2, None);
-    let [Command::Solve { question, .. }] = &commands[..] else { panic!("{commands:?}") };
-    assert_eq!(question.trials.iter().map(|trial| trial.id.0).collect::<Vec<_>>(), [1, 2]);
+    let [Command::Allocate(AllocatorRequest::Solve { snapshot, .. })] = &commands[..] else {
+        panic!("{commands:?}")
+    };
+    assert_eq!(snapshot.trials.iter().map(|trial| trial.id.0).collect::<Vec<_>>(), [1, 2]);
 }
 
 #[test]
@@ -285,8 +346,9 @@ fn gpus_are_divided_again_when_gradients_have_become_noisier() {
     let report = |scene: &mut Scene, number, noise| {
         let noise = Some(NoiseScale::new(noise).unwrap());
         let report = Report { number, epochs: 1.0, noise, ..Report::default() };
-        let (_, commands) = scene.hear(Input::Reported { trial: TrialId(0), generation: 1, report });
-        commands.iter().any(|command| matches!(command, Command::Solve { .. }))
+        let (_, commands) =
+            scene.input(Input::group(TrialId(0), Generation(1), GroupEvent::Reported(report)));
+        commands.iter().any(|command| matches!(command, Command::Allocate(AllocatorRequest::Solve { .. })))
     };
     assert!(!report(&mut scene, 1, 100.0), "what there was at the last decision is not known");
     scene.ask_for_plan();
@@ -310,14 +372,14 @@ fn where_nothing_is_immediate_decisions_wait_for_the_interval() {
     scene.ready(0, 1);
     // A trial ends, and its GPUs wait too.
     scene.now_s = 70.0;
-    scene.hear(Input::TrialFinished { trial: TrialId(0), generation: 1, metrics: loss(0.5) });
+    scene.input(Input::group(TrialId(0), Generation(1), GroupEvent::Finished(loss(0.5))));
     scene.suggest();
     let (_, commands) = scene.fit(2, None);
     assert_eq!(commands, []);
     scene.now_s = 119.0;
-    assert_eq!(scene.hear(Input::Tick).1, []);
+    assert_eq!(scene.input(Input::Tick).1, []);
     scene.now_s = 120.0;
-    assert!(matches!(scene.hear(Input::Tick).1[..], [Command::Solve { .. }]));
+    assert!(matches!(scene.input(Input::Tick).1[..], [Command::Allocate(AllocatorRequest::Solve { .. })]));
 }
 
 #[test]
@@ -329,9 +391,11 @@ fn a_fixed_batch_for_each_gpu_stays() {
     scene.fit(1, None);
     scene.fit(0, Some(refit(200.0, 4)));
     let (_, commands) = scene.plan(&[(0, &[(0, 2)]), (1, &[(0, 1)])]);
-    for command in &commands[..2] {
-        let Command::Launch { batch, .. } = command else { panic!("{command:?}") };
-        assert_eq!(*batch, Some(BatchPlan { per_gpu: 48, accumulation: 1 }));
+    for (command, gpus) in commands[..2].iter().zip([2, 1]) {
+        let Command::Group { command: GroupCommand::Launch(Launch { batch, .. }), .. } = command else {
+            panic!("{command:?}")
+        };
+        assert_eq!(*batch, Some(Batch { total: gpus * 48 * 2, accumulation: 1 }));
     }
 }
 
@@ -342,9 +406,11 @@ fn changes_have_to_pay_off_before_the_end() {
     scene.now_s = 30.0;
     scene.report(0, 1, 1, (7.5, 0.5));
     scene.now_s = 60.0;
-    let (_, commands) = scene.hear(Input::Tick);
-    let [Command::Solve { question, .. }] = &commands[..] else { panic!("{commands:?}") };
+    let (_, commands) = scene.input(Input::Tick);
+    let [Command::Allocate(AllocatorRequest::Solve { snapshot, .. })] = &commands[..] else {
+        panic!("{commands:?}")
+    };
     // 7.5 of 8 epochs in 60 s; of the other trial nothing is known.
-    let horizons: Vec<f64> = question.trials.iter().map(|trial| trial.horizon_s).collect();
+    let horizons: Vec<f64> = snapshot.trials.iter().map(|trial| trial.horizon_s).collect();
     assert!((horizons[0] - 4.0).abs() < 1e-9 && (horizons[1] - 15.0).abs() < 1e-9, "{horizons:?}");
 }

@@ -1,15 +1,20 @@
 //! Workers that die, and messages of the dead.
 
 use super::*;
+use crate::trials::group::FinalState;
 
 fn checkpointed(trial: u32, generation: u32, epochs: f64) -> Input {
     let checkpoint = Checkpoint { name: format!("{trial}/{epochs}"), epochs };
-    Input::Checkpointed { trial: TrialId(trial), generation, checkpoint }
+    Input::group(TrialId(trial), Generation(generation), GroupEvent::Checkpointed(checkpoint))
 }
 
 fn failed(trial: u32, generation: u32) -> Input {
     let reason = "bad luck".to_owned();
-    Input::GroupFailed { trial: TrialId(trial), generation, reason, retry: true }
+    Input::group(
+        TrialId(trial),
+        Generation(generation),
+        GroupEvent::Failed { reason, cause: FailureCause::Infrastructure },
+    )
 }
 
 #[test]
@@ -17,11 +22,16 @@ fn survivors_go_on() {
     let mut scene = Scene::two_running(2);
     let (facts, commands) = scene.lose(0, 1);
     assert_eq!(kinds(&facts), ["slot_lost", "trial_started"]);
-    let [Command::Reshape { generation: 2, slots: to, holders, .. }, Command::Solve { .. }] = &commands[..]
+    let [
+        Command::Group {
+            command: GroupCommand::Reshape { generation: Generation(2), slots: to, .. }, ..
+        },
+        Command::Allocate(AllocatorRequest::Solve { .. }),
+    ] = &commands[..]
     else {
         panic!("{commands:?}")
     };
-    assert_eq!((to, holders), (&slots(&[(0, 0)]), &slots(&[(0, 0)])));
+    assert_eq!((to, scene.trial(0).phase.holders()), (&slots(&[(0, 0)]), &slots(&[(0, 0)])[..]));
     assert_eq!(scene.lose(0, 1), (vec![], vec![]), "it is known");
 }
 
@@ -31,20 +41,20 @@ fn what_an_older_generation_says_does_not_count() {
     scene.lose(0, 1);
     let trial = TrialId(0);
     let late = [
-        Input::TrialFinished { trial, generation: 1, metrics: loss(0.0) },
-        Input::WorkersReady { trial, generation: 1 },
+        Input::group(trial, Generation(1), GroupEvent::Finished(loss(0.0))),
+        Input::group(trial, Generation(1), GroupEvent::Formed),
         checkpointed(0, 1, 7.0),
         failed(0, 1),
     ];
     for input in late {
-        assert_eq!(scene.hear(input.clone()), (vec![], vec![]), "{input:?}");
+        assert_eq!(scene.input(input.clone()), (vec![], vec![]), "{input:?}");
     }
     scene.ready(0, 2);
     assert_eq!(scene.report(0, 1, 9, (1.0, 0.0)), (vec![], vec![]), "its successor trains already");
     // A rescale is no completion: the trial is done when its new generation says so.
-    let done = Input::TrialFinished { trial, generation: 2, metrics: loss(0.0) };
-    assert_eq!(scene.hear(done.clone()).0, [Fact::TrialDone { trial, values: vec![0.0] }]);
-    assert_eq!(scene.hear(done), (vec![], vec![]), "once");
+    let done = Input::group(trial, Generation(2), GroupEvent::Finished(loss(0.0)));
+    assert_eq!(scene.input(done.clone()).0, [Fact::TrialDone { trial, values: vec![0.0] }]);
+    assert_eq!(scene.input(done), (vec![], vec![]), "once");
 }
 
 #[test]
@@ -60,17 +70,32 @@ fn reports_that_come_again_are_old() {
 #[test]
 fn a_trial_that_lost_everything_goes_back_to_its_checkpoint() {
     let mut scene = Scene::two_running(2);
-    scene.hear(checkpointed(0, 1, 1.5));
+    scene.input(checkpointed(0, 1, 1.5));
     let (facts, commands) =
-        scene.hear(Input::NodeLost { node: NodeId(0), reason: "the node is gone".to_owned() });
+        scene.input(Input::NodeLost { node: NodeId(0), reason: "the node is gone".to_owned() });
     let interrupted =
         Fact::TrialInterrupted { trial: TrialId(0), reason: "the node is gone".to_owned(), failed: false };
     assert_eq!((facts.len(), &facts[1]), (2, &interrupted));
-    assert!(matches!(commands[..], [Command::Stop { keep: false, .. }, Command::Solve { .. }]));
+    assert!(matches!(
+        commands[..],
+        [
+            Command::Group { command: GroupCommand::Stop(FinalState::Discarded), .. },
+            Command::Allocate(AllocatorRequest::Solve { .. })
+        ]
+    ));
     let (_, commands) = scene.plan(&[(0, &[(1, 1)]), (1, &[(1, 1)])]);
-    assert!(matches!(commands[0], Command::Reshape { trial: TrialId(1), .. }), "{commands:?}");
+    assert!(
+        matches!(commands[0], Command::Group { trial: TrialId(1), command: GroupCommand::Reshape { .. } }),
+        "{commands:?}"
+    );
     let (_, commands) = scene.ready(1, 2);
-    let [Command::Launch { generation: 2, checkpoint: Some(from), .. }] = &commands[..] else {
+    let [
+        Command::Group {
+            command: GroupCommand::Launch(Launch { generation: Generation(2), checkpoint: Some(from), .. }),
+            ..
+        },
+    ] = &commands[..]
+    else {
         panic!("{commands:?}")
     };
     assert_eq!(from.name, "0/1.5");
@@ -89,23 +114,48 @@ fn a_joiner_that_dies_costs_nothing_and_a_holder_costs_a_checkpoint() {
         scene.ready(0, 1);
         scene.ask_for_plan();
         let (_, commands) = scene.plan(&[(0, &[(1, 2)])]);
-        assert!(matches!(commands[0], Command::Reshape { generation: 2, .. }), "{commands:?}");
+        assert!(
+            matches!(
+                commands[0],
+                Command::Group { command: GroupCommand::Reshape { generation: Generation(2), .. }, .. }
+            ),
+            "{commands:?}"
+        );
         scene
     };
     let mut scene = moving();
     let (_, commands) = scene.lose(1, 0);
-    let [Command::Reshape { generation: 3, slots: to, holders, .. }, ..] = &commands[..] else {
+    let [
+        Command::Group {
+            command: GroupCommand::Reshape { generation: Generation(3), slots: to, .. }, ..
+        },
+        ..,
+    ] = &commands[..]
+    else {
         panic!("{commands:?}")
     };
-    assert_eq!((to, holders), (&slots(&[(1, 1)]), &slots(&[(0, 0)])));
+    assert_eq!((to, scene.trial(0).phase.holders()), (&slots(&[(1, 1)]), &slots(&[(0, 0)])[..]));
     // The other one, too: back to where it was.
     let (_, commands) = scene.lose(1, 1);
-    let [Command::Reshape { generation: 4, slots: to, holders, .. }, ..] = &commands[..] else {
+    let [
+        Command::Group {
+            command: GroupCommand::Reshape { generation: Generation(4), slots: to, .. }, ..
+        },
+        ..,
+    ] = &commands[..]
+    else {
         panic!("{commands:?}")
     };
-    assert_eq!((to, holders), (&slots(&[(0, 0)]), &slots(&[(0, 0)])));
+    assert_eq!((to, scene.trial(0).phase.holders()), (&slots(&[(0, 0)]), &slots(&[(0, 0)])[..]));
     let (_, commands) = moving().lose(0, 0);
-    let [Command::Launch { generation: 3, slots: to, .. }, ..] = &commands[..] else {
+    let [
+        Command::Group {
+            command: GroupCommand::Launch(Launch { generation: Generation(3), slots: to, .. }),
+            ..
+        },
+        ..,
+    ] = &commands[..]
+    else {
         panic!("{commands:?}")
     };
     assert_eq!(to, &slots(&[(1, 0), (1, 1)]));
@@ -115,11 +165,11 @@ fn a_joiner_that_dies_costs_nothing_and_a_holder_costs_a_checkpoint() {
 #[test]
 fn a_loss_on_the_way_out_changes_nothing_for_the_others() {
     let mut scene = Scene::two_running(2);
-    scene.hear(Input::StopRequested);
+    scene.input(Input::StopRequested);
     assert_eq!(kinds(&scene.lose(0, 0).0), ["slot_lost"]);
     let checkpoint = Checkpoint { name: "0/1".to_owned(), epochs: 2.5 };
-    let paused = Input::Paused { trial: TrialId(0), generation: 1, checkpoint };
-    assert_eq!(kinds(&scene.hear(paused).0), ["trial_paused"]);
+    let paused = Input::group(TrialId(0), Generation(1), GroupEvent::Paused(checkpoint));
+    assert_eq!(kinds(&scene.input(paused).0), ["trial_paused"]);
     scene.lose(1, 0);
     let (facts, commands) = scene.lose(1, 1);
     assert_eq!(kinds(&facts), ["slot_lost", "trial_interrupted"]);
@@ -130,11 +180,14 @@ fn a_loss_on_the_way_out_changes_nothing_for_the_others() {
 fn a_trial_that_fails_without_progress_is_given_up() {
     let mut scene = Scene::two_running(1);
     for generation in 1..=3 {
-        let (facts, commands) = scene.hear(failed(0, generation));
+        let (facts, commands) = scene.input(failed(0, generation));
         assert_eq!(kinds(&facts), ["trial_interrupted", "trial_started"], "on the same slots, at once");
-        assert!(matches!(commands[..], [Command::Launch { .. }]), "{commands:?}");
+        assert!(
+            matches!(commands[..], [Command::Group { command: GroupCommand::Launch(Launch { .. }), .. }]),
+            "{commands:?}"
+        );
     }
-    let (facts, _) = scene.hear(failed(0, 4));
+    let (facts, _) = scene.input(failed(0, 4));
     let reason = "4 failures without progress, the last one: bad luck".to_owned();
     assert_eq!(facts[1..], [Fact::TrialFailed { trial: TrialId(0), reason }]);
 }
@@ -144,12 +197,12 @@ fn progress_is_a_fresh_start() {
     let mut scene = Scene::two_running(1);
     for generation in 1..=9 {
         assert_eq!(scene.report(0, generation, 1, (0.1 * f64::from(generation), 0.5)).1, []);
-        assert_eq!(kinds(&scene.hear(failed(0, generation)).0), ["trial_interrupted", "trial_started"]);
+        assert_eq!(kinds(&scene.input(failed(0, generation)).0), ["trial_interrupted", "trial_started"]);
     }
     // The same progress again is none.
     for generation in 10..=12 {
         scene.report(0, generation, 1, (0.5, 0.5));
-        scene.hear(failed(0, generation));
+        scene.input(failed(0, generation));
     }
     assert!(scene.engine.state.ended.contains_key(&TrialId(0)));
 }
@@ -158,14 +211,18 @@ fn progress_is_a_fresh_start() {
 fn a_failure_that_nothing_can_mend_is_the_end() {
     let mut scene = Scene::two_running(1);
     let reason = "exit code 1".to_owned();
-    let fatal = Input::GroupFailed { trial: TrialId(0), generation: 1, reason: reason.clone(), retry: false };
-    assert_eq!(scene.hear(fatal).0, [Fact::TrialFailed { trial: TrialId(0), reason }]);
+    let fatal = Input::group(
+        TrialId(0),
+        Generation(1),
+        GroupEvent::Failed { reason: reason.clone(), cause: FailureCause::Trial },
+    );
+    assert_eq!(scene.input(fatal).0, [Fact::TrialFailed { trial: TrialId(0), reason }]);
 }
 
 #[test]
 fn a_node_that_joins_twice_was_lost() {
     let mut scene = Scene::two_running(2);
-    let (facts, _) = scene.hear(node_joined(0, 2));
+    let (facts, _) = scene.input(node_joined(0, 2));
     assert_eq!(kinds(&facts), ["node_lost", "node_joined", "trial_interrupted"]);
 }
 
@@ -185,7 +242,7 @@ fn facts_that_do_not_follow_are_refused() {
     refused(now_s, done(7), "`trial_done` is about trial 7, which is not active");
     let started = |generation| Fact::TrialStarted {
         trial: TrialId(0),
-        generation,
+        generation: Generation(generation),
         slots: slots(&[(0, 0)]),
         batch: None,
         holders: vec![],

@@ -40,7 +40,7 @@ impl Scene {
         let engine = Engine::new(&study, TrialKind::of(&study)).expect("it is a good study");
         let suggesting = SuggestService::new(&study).expect("it can be searched");
         let mut scene = Self { engine, suggesting, journal: Vec::new(), now_s: 0.0 };
-        scene.hear(Input::Started);
+        scene.input(Input::Started);
         scene
     }
 
@@ -48,12 +48,12 @@ impl Scene {
     fn with_nodes(yaml: &str, slots: &[u32]) -> Self {
         let mut scene = Self::new(yaml);
         for (node, slots) in (0..).zip(slots) {
-            scene.hear(node_joined(node, *slots));
+            scene.input(node_joined(node, *slots));
         }
         scene
     }
 
-    fn hear(&mut self, input: Input) -> (Vec<Fact>, Vec<Command>) {
+    fn input(&mut self, input: Input) -> (Vec<Fact>, Vec<Command>) {
         let step = self.engine.handle(input, self.now_s);
         for entry in &step.facts {
             self.suggesting.apply(entry).expect("the suggester understands");
@@ -62,27 +62,27 @@ impl Scene {
         (step.facts.into_iter().map(|entry| entry.fact).collect(), step.commands)
     }
 
-    /// Services the question that is open.
+    /// Answers the question that is open.
     fn suggest(&mut self) -> (Vec<Fact>, Vec<Command>) {
         let revision = self.engine.pending.ask.expect("it has asked");
         let answer = self.suggesting.ask(self.engine.state.next_trial());
-        self.hear(Input::Suggested { revision, answer })
+        self.input(Input::Suggested { revision, answer })
     }
 
     fn fit(&mut self, trial: u32, answer: Option<Refit>) -> (Vec<Fact>, Vec<Command>) {
         let trial = TrialId(trial);
         let revision = self.engine.pending.fits[&trial];
-        self.hear(Input::FitDone { revision, trial, answer })
+        self.input(Input::FitDone { revision, trial, answer })
     }
 
-    /// Services with so many GPUs on each node for each trial.
+    /// Answers with so many GPUs on each node for each trial.
     fn plan(&mut self, shares: &[(u32, &[(u32, u32)])]) -> (Vec<Fact>, Vec<Command>) {
         let revision = self.engine.pending.solve.expect("it has asked");
-        self.hear(Input::PlanSolved { revision, answer: Ok(plan(shares)) })
+        self.input(Input::PlanSolved { revision, answer: Ok(plan(shares)) })
     }
 
     fn ready(&mut self, trial: u32, generation: u32) -> (Vec<Fact>, Vec<Command>) {
-        self.hear(Input::WorkersReady { trial: TrialId(trial), generation })
+        self.input(Input::group(TrialId(trial), Generation(generation), GroupEvent::Formed))
     }
 
     fn report(
@@ -93,12 +93,12 @@ impl Scene {
         at: (f64, f64),
     ) -> (Vec<Fact>, Vec<Command>) {
         let report = Report { number, epochs: at.0, metrics: loss(at.1), ..Report::default() };
-        self.hear(Input::Reported { trial: TrialId(trial), generation, report })
+        self.input(Input::group(TrialId(trial), Generation(generation), GroupEvent::Reported(report)))
     }
 
     fn lose(&mut self, node: u32, index: u32) -> (Vec<Fact>, Vec<Command>) {
         let slot = SlotId { node: NodeId(node), index };
-        self.hear(Input::WorkerLost { slot, reason: "killed".to_owned() })
+        self.input(Input::WorkerLost { slot, reason: "killed".to_owned() })
     }
 
     fn trial(&self, trial: u32) -> &ActiveTrial {
@@ -122,14 +122,14 @@ impl Scene {
     /// Brings up the question for a plan.
     fn ask_for_plan(&mut self) {
         self.now_s += 60.0;
-        let (_, commands) = self.hear(Input::Tick);
-        assert!(matches!(commands[..], [Command::Solve { .. }]), "{commands:?}");
+        let (_, commands) = self.input(Input::Tick);
+        assert!(matches!(commands[..], [Command::Allocate(AllocatorRequest::Solve { .. })]), "{commands:?}");
     }
 }
 
 fn node_joined(node: u32, slots: u32) -> Input {
     let gpu_type = GpuType::new("t4").expect("it is a name");
-    Input::NodeJoined { node: NodeId(node), gpu_type, group: 0, slots }
+    Input::NodeJoined { node: NodeId(node), gpu_type, island: 0, slots }
 }
 
 fn slots(places: &[(u32, u32)]) -> Vec<SlotId> {

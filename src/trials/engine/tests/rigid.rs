@@ -1,6 +1,7 @@
 //! Trials with one slot, and the study around them.
 
 use super::*;
+use crate::trials::group::FinalState;
 
 const RIGID: &str = "
 space: {x: {float: [0, 1]}}
@@ -10,7 +11,7 @@ search: {trials: 3, parallel: 2, algorithm: random, timeout: 1000s, early_stoppi
 ";
 
 fn finished(trial: u32, generation: u32, value: f64) -> Input {
-    Input::TrialFinished { trial: TrialId(trial), generation, metrics: loss(value) }
+    Input::group(TrialId(trial), Generation(generation), GroupEvent::Finished(loss(value)))
 }
 
 #[test]
@@ -20,24 +21,26 @@ fn a_study_begins_with_a_question_for_each_slot() {
         scene.journal.iter().map(|entry| entry.fact.kind()).collect::<Vec<_>>(),
         ["study_created", "head_started"]
     );
-    let (facts, commands) = scene.hear(node_joined(0, 1));
+    let (facts, commands) = scene.input(node_joined(0, 1));
     assert_eq!(kinds(&facts), ["node_joined"]);
-    assert_eq!(commands, [Command::Ask { revision: 4, trial: TrialId(0) }]);
+    assert_eq!(commands, [Command::Suggest(SuggestRequest { revision: 4, trial: TrialId(0) })]);
     let (facts, commands) = scene.suggest();
     assert_eq!(kinds(&facts), ["trial_created", "trial_started"]);
     let params = scene.trial(0).params.clone();
-    let launch = Command::Launch {
+    let launch = Command::Group {
         trial: TrialId(0),
-        generation: 1,
-        slots: slots(&[(0, 0)]),
-        params,
-        batch: None,
-        checkpoint: None,
+        command: GroupCommand::Launch(Launch {
+            generation: Generation(1),
+            slots: slots(&[(0, 0)]),
+            params,
+            batch: None,
+            checkpoint: None,
+        }),
     };
     assert_eq!(commands, [launch, Command::WakeAt { at_s: 100.0 }], "no second trial: the slot is taken");
-    let (facts, commands) = scene.hear(finished(0, 1, 0.5));
+    let (facts, commands) = scene.input(finished(0, 1, 0.5));
     assert_eq!(facts, [Fact::TrialDone { trial: TrialId(0), values: vec![0.5] }]);
-    let ask = Command::Ask { revision: 7, trial: TrialId(1) };
+    let ask = Command::Suggest(SuggestRequest { revision: 7, trial: TrialId(1) });
     assert_eq!(commands, [ask, Command::WakeAt { at_s: 1000.0 }]);
 }
 
@@ -47,14 +50,14 @@ fn a_study_ends_when_all_trials_have() {
     let mut last = Vec::new();
     for trial in 0..3 {
         scene.suggest();
-        let (facts, commands) = scene.hear(finished(trial, 1, 0.5));
+        let (facts, commands) = scene.input(finished(trial, 1, 0.5));
         assert_eq!(facts[0], Fact::TrialDone { trial: TrialId(trial), values: vec![0.5] });
         last = commands;
     }
     assert_eq!(last, [Command::Finished(Outcome::Done)]);
     assert_eq!((scene.suggesting.told(), scene.engine.state.done), (3, true));
-    assert_eq!(scene.hear(Input::Tick), (vec![], vec![]), "it says so once");
-    assert_eq!(scene.hear(node_joined(5, 1)), (vec![], vec![]), "and nothing happens any more");
+    assert_eq!(scene.input(Input::Tick), (vec![], vec![]), "it says so once");
+    assert_eq!(scene.input(node_joined(5, 1)), (vec![], vec![]), "and nothing happens any more");
     // A head that finds it done says so too, and leaves it as it was.
     assert_eq!(restart(&mut scene), (vec![], vec![Command::Finished(Outcome::Done)]));
 }
@@ -66,7 +69,7 @@ fn restart(scene: &mut Scene) -> (Vec<Fact>, Vec<Command>) {
     }
     assert_eq!(engine.state(), scene.engine.state());
     scene.engine = engine;
-    scene.hear(Input::Started)
+    scene.input(Input::Started)
 }
 
 #[test]
@@ -74,13 +77,16 @@ fn more_trials_can_be_wanted_later() {
     let mut scene = Scene::with_nodes(RIGID, &[2]);
     for trial in 0..3 {
         scene.suggest();
-        scene.hear(finished(trial, 1, 0.5));
+        scene.input(finished(trial, 1, 0.5));
     }
     scene.engine.study.search.trials = 4;
     let (facts, _) = restart(&mut scene);
     assert_eq!(kinds(&facts), ["head_started", "study_changed"]);
-    let (_, commands) = scene.hear(node_joined(0, 1));
-    assert!(matches!(commands[0], Command::Ask { trial: TrialId(3), .. }), "{commands:?}");
+    let (_, commands) = scene.input(node_joined(0, 1));
+    assert!(
+        matches!(commands[0], Command::Suggest(SuggestRequest { trial: TrialId(3), .. })),
+        "{commands:?}"
+    );
 }
 
 #[test]
@@ -89,10 +95,10 @@ fn stale_answers_are_dropped() {
     let revision = scene.engine.pending.ask.expect("it has asked");
     let answer = scene.suggesting.ask(TrialId(0));
     let late = Input::Suggested { revision: revision - 1, answer: answer.clone() };
-    assert_eq!(scene.hear(late), (vec![], vec![]));
+    assert_eq!(scene.input(late), (vec![], vec![]));
     let once = Input::Suggested { revision, answer };
-    assert_eq!(kinds(&scene.hear(once.clone()).0), ["trial_created", "trial_started"]);
-    assert_eq!(scene.hear(once), (vec![], vec![]), "the same answer again");
+    assert_eq!(kinds(&scene.input(once.clone()).0), ["trial_created", "trial_started"]);
+    assert_eq!(scene.input(once), (vec![], vec![]), "the same answer again");
 }
 
 /// The slot is lost between question and answer: the suggestion is not used, and comes again when it is asked for again.
@@ -102,9 +108,9 @@ fn a_suggestion_that_came_too_late_is_made_again() {
     let answer = scene.suggesting.ask(TrialId(0));
     scene.lose(0, 0);
     let revision = scene.engine.pending.ask.expect("it has asked");
-    assert_eq!(scene.hear(Input::Suggested { revision, answer: answer.clone() }), (vec![], vec![]));
-    let (_, commands) = scene.hear(Input::WorkerJoined { slot: slots(&[(0, 0)])[0] });
-    assert!(matches!(commands[..], [Command::Ask { .. }]), "{commands:?}");
+    assert_eq!(scene.input(Input::Suggested { revision, answer: answer.clone() }), (vec![], vec![]));
+    let (_, commands) = scene.input(Input::WorkerJoined { slot: slots(&[(0, 0)])[0] });
+    assert!(matches!(commands[..], [Command::Suggest(_)]), "{commands:?}");
     assert_eq!(scene.suggesting.ask(TrialId(0)), answer);
     assert_eq!(kinds(&scene.suggest().0), ["trial_created", "trial_started"]);
 }
@@ -114,11 +120,11 @@ fn results_that_are_none_are_failures() {
     let mut scene = Scene::with_nodes(RIGID, &[2]);
     scene.suggest();
     scene.suggest();
-    let (facts, _) = scene.hear(finished(0, 1, f64::NAN));
+    let (facts, _) = scene.input(finished(0, 1, f64::NAN));
     let reason = "`loss` is not a finite number".to_owned();
     assert_eq!(facts, [Fact::TrialFailed { trial: TrialId(0), reason }]);
-    let nothing = Input::TrialFinished { trial: TrialId(1), generation: 1, metrics: Metrics::new() };
-    let (facts, _) = scene.hear(nothing);
+    let nothing = Input::group(TrialId(1), Generation(1), GroupEvent::Finished(Metrics::new()));
+    let (facts, _) = scene.input(nothing);
     let reason = "it ended without a value for `loss`".to_owned();
     assert_eq!(facts, [Fact::TrialFailed { trial: TrialId(1), reason }]);
 }
@@ -128,8 +134,8 @@ fn what_was_reported_last_is_the_result() {
     let mut scene = Scene::with_nodes(RIGID, &[2]);
     scene.suggest();
     scene.report(0, 1, 1, (0.5, 0.25));
-    let nothing = Input::TrialFinished { trial: TrialId(0), generation: 1, metrics: Metrics::new() };
-    assert_eq!(scene.hear(nothing).0, [Fact::TrialDone { trial: TrialId(0), values: vec![0.25] }]);
+    let nothing = Input::group(TrialId(0), Generation(1), GroupEvent::Finished(Metrics::new()));
+    assert_eq!(scene.input(nothing).0, [Fact::TrialDone { trial: TrialId(0), values: vec![0.25] }]);
 }
 
 #[test]
@@ -137,18 +143,21 @@ fn trials_and_studies_that_take_too_long_are_ended() {
     let mut scene = Scene::with_nodes(RIGID, &[2]);
     scene.suggest();
     scene.now_s = 99.9;
-    assert_eq!(scene.hear(Input::Tick).0, []);
+    assert_eq!(scene.input(Input::Tick).0, []);
     scene.now_s = 100.0;
-    let (facts, commands) = scene.hear(Input::Tick);
+    let (facts, commands) = scene.input(Input::Tick);
     let reason = "it took longer than the 100 s of `trial.timeout`".to_owned();
     assert_eq!(facts, [Fact::TrialFailed { trial: TrialId(0), reason }]);
-    assert_eq!(commands[0], Command::Stop { trial: TrialId(0), generation: 1, keep: false });
+    assert_eq!(
+        commands[0],
+        Command::Group { trial: TrialId(0), command: GroupCommand::Stop(FinalState::Discarded) }
+    );
     scene.now_s = 950.0;
     scene.suggest();
     scene.now_s = 1000.0;
-    let (facts, commands) = scene.hear(Input::Tick);
+    let (facts, commands) = scene.input(Input::Tick);
     assert_eq!(kinds(&facts), ["suggestions_ended", "trial_cancelled", "study_done"]);
-    let stop = Command::Stop { trial: TrialId(1), generation: 1, keep: false };
+    let stop = Command::Group { trial: TrialId(1), command: GroupCommand::Stop(FinalState::Discarded) };
     assert_eq!(commands, [stop, Command::Finished(Outcome::Done)]);
 }
 
@@ -158,9 +167,9 @@ fn a_search_that_cannot_go_on_ends_the_study_with_a_reason() {
     scene.suggest();
     let revision = scene.engine.pending.ask.expect("it wants a second one");
     let answer = Err(NoSuggestion::Failed("no feasible point".to_owned()));
-    let (facts, commands) = scene.hear(Input::Suggested { revision, answer });
+    let (facts, commands) = scene.input(Input::Suggested { revision, answer });
     assert_eq!((kinds(&facts), commands.len()), (vec!["suggestions_ended"], 0), "the first one still runs");
-    let (_, commands) = scene.hear(finished(0, 1, 1.0));
+    let (_, commands) = scene.input(finished(0, 1, 1.0));
     assert_eq!(commands, [Command::Finished(Outcome::Failed("no feasible point".to_owned()))]);
 }
 
@@ -169,17 +178,18 @@ fn a_stopped_study_runs_its_trials_again_later() {
     let mut scene = Scene::with_nodes(RIGID, &[2]);
     scene.suggest();
     scene.suggest();
-    let (facts, commands) = scene.hear(Input::StopRequested);
+    let (facts, commands) = scene.input(Input::StopRequested);
     assert_eq!(kinds(&facts), ["stop_requested", "trial_interrupted", "trial_interrupted"]);
-    let stop = |trial| Command::Stop { trial: TrialId(trial), generation: 1, keep: false };
+    let stop =
+        |trial| Command::Group { trial: TrialId(trial), command: GroupCommand::Stop(FinalState::Discarded) };
     assert_eq!(commands, [stop(0), stop(1), Command::Finished(Outcome::Stopped)]);
-    assert_eq!(scene.hear(finished(0, 1, 0.1)), (vec![], vec![]), "too late");
+    assert_eq!(scene.input(finished(0, 1, 0.1)), (vec![], vec![]), "too late");
     scene.now_s = 5000.0;
     restart(&mut scene);
-    let (facts, _) = scene.hear(node_joined(0, 2));
+    let (facts, _) = scene.input(node_joined(0, 2));
     assert_eq!(kinds(&facts), ["node_joined", "trial_started", "trial_started"]);
-    assert_eq!(scene.hear(finished(0, 1, 0.1)), (vec![], vec![]), "of the first generation");
-    assert_eq!(kinds(&scene.hear(finished(0, 2, 0.1)).0), ["trial_done"]);
+    assert_eq!(scene.input(finished(0, 1, 0.1)), (vec![], vec![]), "of the first generation");
+    assert_eq!(kinds(&scene.input(finished(0, 2, 0.1)).0), ["trial_done"]);
 }
 
 #[test]
@@ -190,8 +200,14 @@ fn a_trial_without_promise_is_stopped_and_its_slot_is_free_at_once() {
     scene.report(0, 1, 1, (1.0, 0.1));
     let (facts, commands) = scene.report(1, 1, 1, (1.0, 0.9));
     assert_eq!(kinds(&facts), ["group_formed", "measured", "trial_stopped"]);
-    assert_eq!(commands[0], Command::Stop { trial: TrialId(1), generation: 1, keep: false });
-    assert!(matches!(commands[1], Command::Ask { trial: TrialId(2), .. }), "{commands:?}");
+    assert_eq!(
+        commands[0],
+        Command::Group { trial: TrialId(1), command: GroupCommand::Stop(FinalState::Discarded) }
+    );
+    assert!(
+        matches!(commands[1], Command::Suggest(SuggestRequest { trial: TrialId(2), .. })),
+        "{commands:?}"
+    );
     assert_eq!(kinds(&scene.suggest().0), ["trial_created", "trial_started"]);
-    assert_eq!(scene.trial(2).slots, slots(&[(0, 1)]));
+    assert_eq!(scene.trial(2).slots(), slots(&[(0, 1)]));
 }

@@ -70,7 +70,7 @@ impl Dual {
         let n = self.prices.len();
         let dimension = n as f64;
         let mut center = self.prices.clone();
-        let spread = center.iter().fold(1e-6, |most: f64, price| most.max(*price));
+        let spread = center.iter().fold(1e-6, |max: f64, price| max.max(*price));
         let mut shape = vec![vec![0.0; n]; n];
         for (i, row) in shape.iter_mut().enumerate() {
             row[i] = dimension * (2.0 * spread).powi(2);

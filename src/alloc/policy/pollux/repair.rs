@@ -7,6 +7,7 @@ use super::{
     super::SpeedupRules,
     space::{Space, Worth},
 };
+use crate::goodput::Tier;
 
 /// What the search knows of a matrix.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
@@ -30,7 +31,7 @@ const PART: usize = 8;
 pub(super) struct Repair {
     free: Vec<u16>,
     network_taken: Vec<bool>,
-    /// Nodes of the row at hand.
+    /// Nodes of the current row.
     used: Vec<usize>,
     pool_gpus: Vec<u32>,
     /// Distributed trials on each node, in the authors' order of repair.
@@ -49,8 +50,7 @@ impl Repair {
     }
 
     /// Each row in turn loses GPUs of all pools but one, GPUs on nodes where another distributed trial is,
-    /// GPUs above the trial's limit, GPUs that rows before it have, and what is left below the trial's least
-    /// number.
+    /// GPUs above the trial's limit, GPUs that rows before it have, and what is left below the trial's minimum.
     ///
     /// The authors take each step for all rows before the next step. In one walk a row that a later step
     /// shrinks to one node no longer keeps other distributed trials from the nodes it left.
@@ -73,16 +73,16 @@ impl Repair {
                 self.cap_row(row, rules.cap[pool], rng);
             }
             let gpus = self.cap_nodes(row, rules.min);
-            let distributed = self.used.len() > 1;
+            let tier = Tier::spanning(self.used.len());
             for &node in &self.used {
                 self.free[node] -= row[node];
-                self.network_taken[node] |= distributed && space.avoid_interference;
+                self.network_taken[node] |= tier == Tier::Node && space.avoid_interference;
                 hash = hash.wrapping_add(mix((index * space.width + node) as u64, row[node]));
             }
             let current = &space.current[index * space.width..][..space.width];
             let worth = match gpus {
                 0 => rules.idle(),
-                _ => rules.kept(row, current).unwrap_or_else(|| rules.moved(pool, distributed, gpus)),
+                _ => rules.kept(row, current).unwrap_or_else(|| rules.moved(pool, tier, gpus)),
             };
             total.utility += worth.utility;
             total.speedup += worth.speedup;
@@ -146,8 +146,8 @@ impl Repair {
         for &node in &self.used {
             self.pool_gpus[space.pool_of[node]] += u32::from(row[node]);
         }
-        let most = self.pool_gpus.iter().copied().max();
-        let pool = self.pool_gpus.iter().position(|&gpus| Some(gpus) == most).unwrap_or(pool);
+        let max = self.pool_gpus.iter().copied().max();
+        let pool = self.pool_gpus.iter().position(|&gpus| Some(gpus) == max).unwrap_or(pool);
         self.used.retain(|&node| {
             let stays = space.pool_of[node] == pool;
             if !stays {

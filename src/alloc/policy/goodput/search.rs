@@ -180,6 +180,6 @@ fn eager(state: &State, dual: &Dual) -> Vec<usize> {
 }
 
 /// The first few of `eager` that have no GPUs.
-fn waiting(state: &State, eager: &[usize], most: usize) -> Vec<usize> {
-    eager.iter().copied().filter(|&trial| state.rows[trial].is_empty()).take(most).collect()
+fn waiting(state: &State, eager: &[usize], max: usize) -> Vec<usize> {
+    eager.iter().copied().filter(|&trial| state.rows[trial].is_empty()).take(max).collect()
 }

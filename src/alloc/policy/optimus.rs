@@ -7,10 +7,10 @@ use super::{
 };
 
 /// `optimus`: GPUs go one by one to the trial whose time left shrinks most (Peng et al., 2018), with an
-/// oracle's knowledge of the examples left, as Pollux was compared with it.
+/// oracle's knowledge of the work left, as Pollux was compared with it.
 ///
-/// In the order of the problem every trial gets the least number of GPUs it runs with, while they last. Then
-/// the trial with the largest `remaining_examples / goodput(k) - remaining_examples / goodput(k + 1)` gets
+/// In the order of the problem every trial gets the smallest number of GPUs it runs with, while there are any. Then
+/// the trial with the largest `remaining / goodput(k) - remaining / goodput(k + 1)` gets
 /// one more, k GPUs on as few nodes as hold them, until nobody gains. Trials whose number did not change keep
 /// their nodes; the others are placed in ascending size on the nodes with most free GPUs. What moving costs
 /// plays no part.
@@ -26,7 +26,7 @@ pub struct OptimusPolicy;
 struct Grant {
     trial: usize,
     pool: usize,
-    least: u32,
+    min: u32,
     gpus: u32,
 }
 
@@ -46,7 +46,7 @@ impl Policy for OptimusPolicy {
     }
 }
 
-/// Everybody's least number of GPUs, while they last.
+/// The smallest number of GPUs for every trial, while there are any.
 fn first_grants(instance: &Instance, left: &mut [u32]) -> Vec<Grant> {
     let mut grants = Vec::new();
     for trial in 0..instance.trials.len() {
@@ -57,10 +57,9 @@ fn first_grants(instance: &Instance, left: &mut [u32]) -> Vec<Grant> {
         let mut pools: Vec<usize> = (0..instance.pools.len()).collect();
         sort_pools(instance, trial, &mut pools, left);
         let grant = pools.into_iter().find_map(|pool| {
-            let largest = data.most(pool).min(left[pool]);
-            let least =
-                (data.min..=largest).find(|&gpus| instance.packed_speedup(trial, pool, gpus) > 0.0)?;
-            Some(Grant { trial, pool, least, gpus: least })
+            let largest = data.largest_in(pool).min(left[pool]);
+            let min = (data.min..=largest).find(|&gpus| instance.packed_speedup(trial, pool, gpus) > 0.0)?;
+            Some(Grant { trial, pool, min, gpus: min })
         });
         if let Some(grant) = grant {
             left[grant.pool] -= grant.gpus;
@@ -92,9 +91,9 @@ fn grow(instance: &Instance, grants: &mut [Grant], left: &mut [u32]) {
 /// Seconds by which one more GPU would shorten a trial; 0 where it cannot use one more.
 fn gain_s(instance: &Instance, grant: &Grant) -> f64 {
     let data = &instance.trials[grant.trial];
-    // A trial at its end, or of unknown length, counts as one example, so that it takes what nobody else
+    // A trial at its end, or of unknown length, counts as one unit of work, so that it takes what nobody else
     // wants.
-    let remaining = data.remaining_examples.max(1.0);
+    let remaining = data.remaining.max(1.0);
     let time_s =
         |gpus| remaining / (instance.packed_speedup(grant.trial, grant.pool, gpus) * data.fair_goodput);
     let (now, then) = (time_s(grant.gpus), time_s(grant.gpus.saturating_add(1)));
@@ -108,7 +107,7 @@ fn place(instance: &Instance, board: &mut Board, mut grants: Vec<Grant>) {
     });
     grants.sort_by_key(|grant| grant.gpus);
     for grant in grants {
-        (grant.least..=grant.gpus).rev().any(|gpus| board.spread(grant.trial, grant.pool, gpus));
+        (grant.min..=grant.gpus).rev().any(|gpus| board.spread(grant.trial, grant.pool, gpus));
     }
 }
 
@@ -120,14 +119,14 @@ mod tests {
         super::placement::tests::{problem, running, shown, trial},
         *,
     };
-    use crate::alloc::{Reason, TrialRequest};
+    use crate::alloc::{Reason, RemainingWork, TrialRequest};
 
     fn solve(problem: &Problem) -> Plan {
         OptimusPolicy.allocate(problem, &mut ChaCha8Rng::seed_from_u64(0)).unwrap()
     }
 
-    fn long(trial: TrialRequest, remaining_examples: f64) -> TrialRequest {
-        TrialRequest { remaining_examples, ..trial }
+    fn long(trial: TrialRequest, examples: f64) -> TrialRequest {
+        TrialRequest { remaining: RemainingWork::Examples(examples), ..trial }
     }
 
     #[test]

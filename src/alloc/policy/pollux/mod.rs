@@ -5,7 +5,7 @@
 //! problem in the form the search needs, [`genome`] crossover and mutation, [`repair`] makes a matrix valid
 //! and rates it, [`nsga`] is the search itself.
 //!
-//! *Architecture invariant:* every matrix of a population is valid, so the search may be cut off anywhere.
+//! *Architecture invariant:* every matrix of a population is valid, so the search may stop anywhere.
 
 mod genome;
 mod nsga;
@@ -43,16 +43,16 @@ impl Default for PolluxOptions {
 
 /// `pollux`: the search of Pollux (OSDI'21 section 4.2) as the authors' simulator runs it.
 ///
-/// It departs from their code where that was a slip or where a product needs more:
+/// It departs from their code where that was a mistake or where a product needs more:
 /// - What survives from one question to the next is matched by trial and node; theirs matches by position, so
 ///   trials inherited each other's GPUs.
 /// - The current allocation is always in the initial population, so the plan is never worse than keeping it.
-/// - Interference avoidance takes GPUs from distributed trials only, not from bystanders on one node.
+/// - Interference avoidance takes GPUs from distributed trials only, not from others on one node.
 /// - Speedups are those of all our policies: a fair share larger than a node spans nodes, a first start is not a move, and
 ///   the re-allocation factor is at least 0.01.
 /// - Repair is one walk over the trials, the least served first, and a generation that brings nothing new for five rounds
 ///   of breeding ends the search.
-/// - Trials have a least number of GPUs, may be pinned, and keep to one GPU type and group: of a mixed row
+/// - Trials have a minimum number of GPUs, may be pinned, and keep to one GPU type and island: of a mixed row
 ///   the pool with most of its GPUs stays.
 ///
 /// With [`SpeedupRules::Osdi21`] it follows their code in all of this but the last two points, for comparisons with it.
@@ -200,7 +200,7 @@ mod tests {
         let space = Space::new(&instance);
         assert_eq!(space.trials, [1, 2, 0], "the least served first");
         assert_eq!(memory.recall(&instance, &space), [0, 0, 0, 1, 0, 2, 4, 0, 5]);
-        // The authors' code gives the first survivor the first row, whoever had it.
+        // The authors' code gives the first survivor the first row, no matter which trial had it.
         question.trials[2].attained_gpu_s = 2.0;
         let instance = Instance::with_rules(&question, SpeedupRules::Osdi21).unwrap();
         let space = Space::new(&instance);

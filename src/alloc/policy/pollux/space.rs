@@ -18,7 +18,7 @@ pub(super) struct Worth {
 /// What the rows of one trial may be, and what they are worth.
 pub(super) struct RowRules {
     pub(super) min: u32,
-    /// The most GPUs it can use, by pool.
+    /// The largest number of GPUs it can use, by pool.
     pub(super) cap: Vec<u32>,
     /// By pool and tier, of GPUs - 1.
     moved: Vec<[Vec<Worth>; Tier::COUNT]>,
@@ -41,7 +41,7 @@ impl RowRules {
         let running = !data.current.is_empty();
         Self {
             min: data.min,
-            cap: pools.clone().map(|pool| data.most(pool)).collect(),
+            cap: pools.clone().map(|pool| data.largest_in(pool)).collect(),
             moved: pools.map(|pool| Tier::ALL.map(|tier| moved(pool, tier))).collect(),
             idle: worth(0.0, 1.0),
             current: running.then(|| worth(instance.steady_speedup(trial, &data.current), 1.0)),
@@ -57,8 +57,7 @@ impl RowRules {
         self.current.filter(|_| row == current)
     }
 
-    pub(super) fn moved(&self, pool: usize, distributed: bool, gpus: u32) -> Worth {
-        let tier = if distributed { Tier::Node } else { Tier::Local };
+    pub(super) fn moved(&self, pool: usize, tier: Tier, gpus: u32) -> Worth {
         self.moved[pool][tier.index()].get(gpus as usize - 1).copied().unwrap_or(self.idle)
     }
 }
@@ -70,9 +69,9 @@ pub(super) struct Space {
     /// served first, then by age, as the authors have it.
     pub(super) trials: Vec<usize>,
     pub(super) rules: Vec<RowRules>,
-    /// How many nodes there are.
     /// Whose rules repair follows.
     pub(super) rules_of: SpeedupRules,
+    /// How many nodes there are.
     pub(super) width: usize,
     pub(super) pools: usize,
     pub(super) pool_of: Vec<usize>,
@@ -184,7 +183,8 @@ mod tests {
                 let rules = &space.rules[trial];
                 let kept = rules.kept(&cells, &space.current[trial * 3..][..3]);
                 let gpus = gpus_of(&row);
-                let worth = kept.unwrap_or_else(|| rules.moved(space.pool_of[row[0].0], row.len() > 1, gpus));
+                let worth = kept
+                    .unwrap_or_else(|| rules.moved(space.pool_of[row[0].0], Tier::spanning(row.len()), gpus));
                 let expected = instance.utility(trial, instance.speedup(trial, &row));
                 assert!((worth.utility - expected).abs() < 1e-12, "trial {trial}, {row:?}");
             }

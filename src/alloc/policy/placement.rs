@@ -120,12 +120,12 @@ pub(crate) fn request(instance: &Instance, trial: usize) -> Option<(u32, Vec<usi
     let data = &instance.trials[trial];
     let wanted = data.requested_gpus.clamp(data.min, data.max);
     let runs = |pool, gpus| instance.packed_speedup(trial, pool, gpus) > 0.0;
-    let most = |pool: usize| {
-        let largest = wanted.min(data.most(pool));
+    let max = |pool: usize| {
+        let largest = wanted.min(data.largest_in(pool));
         (data.min..=largest).rev().find(|&gpus| runs(pool, gpus))
     };
     let pools = 0..instance.pools.len();
-    let gpus = pools.clone().filter_map(most).max()?;
+    let gpus = pools.clone().filter_map(max).max()?;
     Some((gpus, pools.filter(|&pool| runs(pool, gpus)).collect()))
 }
 

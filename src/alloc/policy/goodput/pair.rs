@@ -60,7 +60,7 @@ pub(super) struct PairSearch {
 const UNREACHED: f64 = f64::NEG_INFINITY;
 
 impl PairSearch {
-    /// Divides two nodes (or one, where there is no other) anew among their trials and `waiting` ones. Returns
+    /// Divides two nodes (or one, where there is no other) again among their trials and `waiting` ones. Returns
     /// whether the plan got better.
     pub(super) fn improve(
         &mut self,
@@ -109,7 +109,7 @@ impl PairSearch {
         true
     }
 
-    /// The most that dividing the nodes anew can gain: what their trials lose against their best choice at the prices,
+    /// The largest gain from dividing the nodes again: what their trials lose against their best choice at the prices,
     /// and what the free GPUs are worth.
     fn slack(&self, state: &State, nodes: &[usize], dual: &Dual) -> f64 {
         let pool = |node: usize| state.instance.nodes[node].pool;
@@ -182,7 +182,7 @@ impl PairSearch {
     }
 }
 
-/// What shares of two nodes are worth a look.
+/// Which shares of two nodes are tried.
 struct Wish<'a> {
     nodes: &'a [usize],
     room: [u32; 2],
@@ -218,7 +218,7 @@ impl Wish<'_> {
             pool: rest.first().map(|&(node, _)| state.instance.nodes[node].pool),
         };
         let avoid = state.instance.avoid_interference;
-        let least = self.dual.gains[trial] - self.slack;
+        let min = self.dual.gains[trial] - self.slack;
         for a in 0..=self.room[0] {
             for b in 0..=self.room[1] {
                 let gpus = [a, b];
@@ -237,7 +237,7 @@ impl Wish<'_> {
                     outside.pool.unwrap_or(0)
                 };
                 let price = self.dual.prices[pool] * f64::from(outside.gpus + a + b);
-                if utility > UNREACHED && (utility - price >= least || gpus == has) {
+                if utility > UNREACHED && (utility - price >= min || gpus == has) {
                     let distributed = outside.nodes + u32::from(a > 0) + u32::from(b > 0) > 1;
                     let spread =
                         if avoid && distributed { usize::from(a > 0) | usize::from(b > 0) << 1 } else { 0 };
@@ -252,7 +252,7 @@ fn gpus_on(row: &Row, node: usize) -> u32 {
     row.iter().find(|&&(other, _)| other == node).map_or(0, |&(_, gpus)| gpus)
 }
 
-/// What a trial has beside the two nodes.
+/// What a trial has outside the two nodes.
 struct Outside {
     gpus: u32,
     nodes: u32,
@@ -272,7 +272,7 @@ impl Outside {
                 return UNREACHED;
             }
         }
-        let tier = if used > 1 { Tier::Node } else { Tier::Local };
+        let tier = Tier::spanning(used as usize);
         pool.map_or(UNREACHED, |pool| PoolMenu::utility(&menu.pools[pool], tier, total))
     }
 }

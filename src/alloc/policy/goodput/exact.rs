@@ -96,9 +96,9 @@ impl<'a, 'b> Exact<'a, 'b> {
         self.best_total + 1e-12 * (1.0 + self.best_total.abs())
     }
 
-    /// Every row that fits and whose utility minus price is above `least`, up to exchanging like nodes, with utility
+    /// Every row that fits and whose utility minus price is above `min`, up to exchanging like nodes, with utility
     /// minus price and utility; best first. Every row that is looked at counts.
-    fn rows(&mut self, trial: usize, least: f64) -> Vec<(f64, f64, Row)> {
+    fn rows(&mut self, trial: usize, min: f64) -> Vec<(f64, f64, Row)> {
         let instance = self.state.instance;
         let mut rows = Vec::new();
         let Some(menu) = &self.state.menus[trial] else { return rows };
@@ -115,12 +115,12 @@ impl<'a, 'b> Exact<'a, 'b> {
         for (pool, choices) in menu.pools.iter().enumerate() {
             let price = self.dual.prices[pool];
             self.each_row(&instance.pools[pool].nodes, &mut Row::new(), &mut |row| {
-                let tier = if row.len() > 1 { Tier::Node } else { Tier::Local };
+                let tier = Tier::spanning(row.len());
                 let gpus = gpus_of(row);
                 let utility = choices.utility(tier, gpus);
                 let reduced = price.mul_add(-f64::from(gpus), utility);
                 looked_at += 1;
-                if reduced > least && row != current && self.state.fits(row) {
+                if reduced > min && row != current && self.state.fits(row) {
                     rows.push((reduced, utility, row.clone()));
                 }
             });
@@ -147,7 +147,7 @@ impl<'a, 'b> Exact<'a, 'b> {
         }
     }
 
-    /// Among like nodes the earlier ones are used first, and most.
+    /// Among like nodes the earlier ones are used first, and get the larger numbers.
     fn is_canonical(&self, row: &Row, node: usize, gpus: u32) -> bool {
         let alike = |other: usize| {
             !self.special[other]

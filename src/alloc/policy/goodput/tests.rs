@@ -93,7 +93,7 @@ fn small_problems() -> impl Strategy<Value = Problem> {
         let mut cluster = Cluster::new();
         for (index, &(kind, gpus)) in nodes.iter().enumerate() {
             cluster
-                .add(NodeId(index as u32), Node { gpu_type: types[kind].clone(), gpus, group: 0 })
+                .add(NodeId(index as u32), Node { gpu_type: types[kind].clone(), gpus, island: 0 })
                 .unwrap();
         }
         let mut free: Vec<u32> = nodes.iter().map(|node| node.1).collect();
@@ -163,8 +163,9 @@ fn ask(problem: &Problem) -> Plan {
     GoodputPolicy::default().allocate(problem, &mut ChaCha8Rng::seed_from_u64(0)).unwrap()
 }
 
-fn t4_trial(id: u32, most: u32, goodput: impl FnMut(crate::goodput::Shape) -> f64) -> TrialRequest {
-    let table = GoodputTable::from([(GpuType::new("t4").unwrap(), Curve::build(most, 4, goodput).unwrap())]);
+fn t4_trial(id: u32, max_gpus: u32, goodput: impl FnMut(crate::goodput::Shape) -> f64) -> TrialRequest {
+    let table =
+        GoodputTable::from([(GpuType::new("t4").unwrap(), Curve::build(max_gpus, 4, goodput).unwrap())]);
     TrialRequest::new(TrialId(id), table)
 }
 
@@ -185,22 +186,22 @@ fn a_trial_that_needs_more_than_its_fair_share_still_runs() {
 }
 
 #[test]
-fn groups_that_are_alike_are_filled_alike() {
+fn islands_that_are_alike_are_filled_alike() {
     let amdahl = |serial: f64| {
         move |shape: crate::goodput::Shape| {
             let gpus = f64::from(shape.gpus());
             gpus / serial.mul_add(gpus - 1.0, 1.0) * if shape.nodes() > 1 { 0.9 } else { 1.0 }
         }
     };
-    for groups in [1, 4, 16] {
+    for islands in [1, 4, 16] {
         let mut cluster = Cluster::new();
         for node in 0..64 {
             let gpu_type = GpuType::new("t4").unwrap();
-            cluster.add(NodeId(node), Node { gpu_type, gpus: 4, group: node * groups / 64 }).unwrap();
+            cluster.add(NodeId(node), Node { gpu_type, gpus: 4, island: node * islands / 64 }).unwrap();
         }
         let trials = (0..40).map(|id| t4_trial(id, 64, amdahl(0.007 * f64::from(id)))).collect();
         let plan = ask(&Problem::new(cluster, trials));
-        assert!(plan.gap().unwrap() < 0.01, "{groups} groups: {:?}", plan.gap());
+        assert!(plan.gap().unwrap() < 0.01, "{islands} islands: {:?}", plan.gap());
     }
 }
 

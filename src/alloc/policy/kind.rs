@@ -30,6 +30,9 @@ impl PolicyKind {
     /// Every policy.
     pub const ALL: [Self; 5] = [Self::Goodput, Self::Pollux, Self::Static, Self::Optimus, Self::Tiresias];
 
+    /// The names of all of them.
+    pub const NAMES: &'static [&'static str] = &["goodput", "pollux", "static", "optimus", "tiresias"];
+
     /// The name users choose it by.
     #[must_use]
     pub const fn name(self) -> &'static str {
@@ -65,10 +68,10 @@ impl FromStr for PolicyKind {
     type Err = Error;
 
     fn from_str(name: &str) -> Result<Self, Error> {
-        Self::ALL.into_iter().find(|kind| kind.name() == name).ok_or_else(|| Error::UnknownPolicy {
-            name: name.to_owned(),
-            allowed: Self::ALL.map(Self::name).join(", "),
-        })
+        Self::ALL
+            .into_iter()
+            .find(|kind| kind.name() == name)
+            .ok_or_else(|| Error::UnknownPolicy { name: name.to_owned(), allowed: Self::NAMES.join(", ") })
     }
 }
 
@@ -78,6 +81,7 @@ mod tests {
 
     #[test]
     fn every_name_is_read_back_and_answers_to_it() {
+        assert_eq!(PolicyKind::NAMES, PolicyKind::ALL.map(PolicyKind::name));
         for kind in PolicyKind::ALL {
             assert_eq!(kind.to_string().parse(), Ok(kind));
             assert_eq!(kind.build().name(), kind.name());

@@ -150,7 +150,7 @@ impl<'a> Search<'a> {
     }
 
     /// The better of two parents: the one that dominates, else the one in the less crowded place. Parents
-    /// come up in random order, all of them once before any comes again.
+    /// are drawn in random order, each once before any is drawn again.
     fn tournament(&mut self, order: &mut [usize], next: &mut usize) -> usize {
         let [a, b] = [(); 2].map(|()| {
             if *next >= order.len() {

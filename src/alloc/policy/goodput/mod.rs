@@ -2,7 +2,7 @@
 //!
 //! 1. [`menu`]: what every trial gains from every number of GPUs of every pool, or from staying where it is.
 //! 2. [`dual`]: the price of a GPU at which demand meets supply, and the bound that follows from it.
-//! 3. [`search`]: from the present allocation, divide pairs of nodes anew, exactly, until no pair gets better; unless
+//! 3. [`search`]: from the present allocation, divide pairs of nodes again, exactly, until no pair gets better; unless
 //!    that is proven optimal, do the same from what trials choose at those prices (in two ways, where not all find a place
 //!    in the pool they chose), and take the better plan. So no plan is worse than keeping the present allocation.
 //! 4. [`exact`]: on small problems, branch and bound proves the optimum or finds it.
@@ -46,7 +46,7 @@ impl Default for GoodputOptions {
 /// Maximises FITNESS with a proven gap (`goodput`): see [`Plan::gap`]. It draws no random numbers.
 ///
 /// ```
-/// use pollux_tune::{alloc::*, goodput::*};
+/// use pollux_tune::{alloc::*, goodput::*, ids::*};
 /// use rand::SeedableRng;
 /// let t4 = GpuType::new("t4")?;
 /// let table = GoodputTable::from([(t4, Curve::linear(8, 4))]);
@@ -56,7 +56,7 @@ impl Default for GoodputOptions {
 /// let gpus: Vec<u32> = plan.placements.iter().map(|trial| trial.allocation.gpus()).collect();
 /// assert_eq!(gpus.iter().sum::<u32>(), 8);
 /// assert_eq!(plan.gap(), Some(0.0));
-/// # Ok::<(), Error>(())
+/// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug, Clone, Default)]
 pub struct GoodputPolicy {

@@ -1,30 +1,19 @@
+//! What a head and the workers of a trial tell each other, as plain values.
+
 use std::{collections::BTreeMap, path::PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-/// The version of the messages. Head and worker must have the same.
-pub const VERSION: u32 = 2;
-
-/// The first words of a worker.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Hello {
-    /// The version of the messages that it speaks: [`VERSION`], unless it is of another program.
-    pub version: u32,
-    /// Its machine.
-    pub node: u32,
-    /// Its slot.
-    pub slot: u32,
-    /// Its process.
-    pub pid: u32,
-    /// Where its store listens.
-    pub store: String,
-}
+use crate::{
+    goodput::{GradientStats, Observation},
+    ids::{Round, SlotId, TrialId},
+};
 
 /// What is trained: the same for all workers of a trial, and for as long as it lives.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Task {
     /// The trial's number.
-    pub trial: u32,
+    pub trial: TrialId,
     /// The trainable's name in the worker's registry.
     pub trainable: String,
     /// Hyper-parameters: numbers, texts and truth values.
@@ -51,6 +40,28 @@ pub struct Task {
     pub mixed_precision: bool,
 }
 
+impl Task {
+    /// A trial of a trainable with plain settings: for one epoch, with a batch of 128, seed 0 and no parameters.
+    #[must_use]
+    pub fn new(trial: TrialId, trainable: &str) -> Self {
+        Self {
+            trial,
+            trainable: trainable.to_owned(),
+            params: serde_json::Map::new(),
+            seed: 0,
+            epochs: 1.0,
+            initial_batch: 128,
+            lr_rule: "adascale".to_owned(),
+            checkpoint: PathBuf::from(format!("trial-{trial}")),
+            checkpoint_every_s: 60.0,
+            report_every_s: 1.0,
+            evaluate_every: 1.0,
+            measure_noise: true,
+            mixed_precision: false,
+        }
+    }
+}
+
 /// The examples of one optimizer step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Batch {
@@ -64,20 +75,18 @@ pub struct Batch {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Member {
     /// The slot it runs on.
-    pub slot: u32,
-    /// The machine that the slot belongs to.
-    pub node: u32,
-    /// Where its store listens.
-    pub store: String,
+    pub slot: SlotId,
+    /// Where others meet it, if it is the first of a group.
+    pub rendezvous_addr: String,
 }
 
 /// A new generation of a trial's group.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Form {
     /// The trial.
-    pub trial: u32,
+    pub trial: TrialId,
     /// Higher than all before.
-    pub generation: u64,
+    pub round: Round,
     /// Who trains, by rank.
     pub members: Vec<Member>,
     /// Who has the state and hands it over, but trains no longer.
@@ -88,10 +97,20 @@ pub struct Form {
     pub broken: bool,
 }
 
+/// What becomes of the state of a trial when its workers leave it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FinalState {
+    /// One of them writes a checkpoint to resume from.
+    Saved,
+    /// Nobody needs it.
+    Discarded,
+}
+
 /// What a worker is to do.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Command {
+pub enum WorkerCommand {
     /// Make the model and open the data of a trial, but do not train.
     Prepare(Box<Task>),
     /// Leave the present group together with all its members, and form the next one. Who is in no list forgets the trial.
@@ -99,36 +118,38 @@ pub enum Command {
     /// Use another batch from the next step on that all members can agree on.
     Retune {
         /// The trial.
-        trial: u32,
+        trial: TrialId,
         /// The group that is meant.
-        generation: u64,
+        round: Round,
         /// What a step takes from then on.
         batch: Batch,
     },
     /// Leave the group together with all its members, and forget the trial.
     Release {
         /// The trial.
-        trial: u32,
-        /// Leave a checkpoint to go on from.
-        save: bool,
+        trial: TrialId,
+        /// What becomes of its state.
+        state: FinalState,
     },
 }
 
 /// What has happened at a worker.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Event {
+pub enum WorkerEvent {
     /// A trial could start.
     Prepared {
         /// The trial.
-        trial: u32,
+        trial: TrialId,
+        /// Where other workers meet this one, if it is the first of a group.
+        rendezvous_addr: String,
     },
     /// The group is together and trains.
     Formed {
         /// The trial.
-        trial: u32,
+        trial: TrialId,
         /// The group.
-        generation: u64,
+        round: Round,
         /// Optimizer steps that the state has behind it.
         steps: u64,
         /// How long the training stood still.
@@ -137,52 +158,52 @@ pub enum Event {
     /// The group has lost a member or could not be formed. The state is that after the last whole step.
     Broken {
         /// The trial.
-        trial: u32,
+        trial: TrialId,
         /// The group.
-        generation: u64,
+        round: Round,
         /// Optimizer steps that the state has behind it; none if there is no state.
         steps: Option<u64>,
         /// What happened.
         reason: String,
     },
     /// What was measured since the last report; from the first rank only.
-    Reported(Box<Report>),
+    Reported(Box<WorkerReport>),
     /// A checkpoint is on disk.
     Checkpointed {
         /// The trial.
-        trial: u32,
+        trial: TrialId,
         /// Optimizer steps that it has behind it.
         steps: u64,
     },
     /// The trial has reached its last epoch.
     Finished {
         /// The trial.
-        trial: u32,
+        trial: TrialId,
         /// The group.
-        generation: u64,
+        round: Round,
         /// The last evaluation.
         metrics: BTreeMap<String, f64>,
     },
     /// The worker has forgotten the trial and is free.
     Released {
         /// The trial.
-        trial: u32,
+        trial: TrialId,
     },
     /// The trial itself is to blame: another worker would fail as well.
     Failed {
         /// The trial.
-        trial: u32,
+        trial: TrialId,
         /// Why.
         reason: String,
     },
 }
 
-impl Event {
+impl WorkerEvent {
     /// The trial that it is about.
     #[must_use]
-    pub fn trial(&self) -> u32 {
+    pub fn trial(&self) -> TrialId {
         match self {
-            Self::Prepared { trial }
+            Self::Prepared { trial, .. }
             | Self::Formed { trial, .. }
             | Self::Broken { trial, .. }
             | Self::Checkpointed { trial, .. }
@@ -207,11 +228,11 @@ pub struct Pause {
 
 /// What was measured since the last report.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
-pub struct Report {
+pub struct WorkerReport {
     /// The trial.
-    pub trial: u32,
+    pub trial: TrialId,
     /// The group.
-    pub generation: u64,
+    pub round: Round,
     /// Optimizer steps so far.
     pub steps: u64,
     /// Examples so far.
@@ -225,42 +246,16 @@ pub struct Report {
     /// What a step takes.
     pub batch: Option<Batch>,
     /// Step times, folded by configuration.
-    pub step_times: Vec<StepTime>,
+    pub step_times: Vec<Observation>,
     /// The gradient's statistics, once there are any.
-    pub noise: Option<Noise>,
+    pub noise: Option<GradientStats>,
     /// Evaluations since the last report.
-    pub metrics: Vec<Metric>,
-}
-
-/// Steps of one configuration.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub struct StepTime {
-    /// Workers.
-    pub replicas: u32,
-    /// Machines.
-    pub nodes: u32,
-    /// Examples of a pass on one worker.
-    pub per_gpu: f64,
-    /// Passes before the one that synchronizes.
-    pub accumulation: u32,
-    /// The geometric mean of their times.
-    pub seconds: f64,
-    /// How many there were.
-    pub steps: f64,
-}
-
-/// Smoothed statistics of the gradient, pre-conditioned as the optimizer does.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub struct Noise {
-    /// `|Pg|^2`.
-    pub sqr: f64,
-    /// `tr(P Sigma P^T)` of one example.
-    pub var: f64,
+    pub evaluations: Vec<Evaluation>,
 }
 
 /// An evaluation.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Metric {
+pub struct Evaluation {
     /// Statistical epochs at the time.
     pub epochs: f64,
     /// Means over the test data, by name.

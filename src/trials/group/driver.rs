@@ -1,0 +1,393 @@
+//! The head's side of the worker-group protocol: what the engine decides and what workers report come in, messages to workers and
+//! events for the engine come out.
+
+use std::collections::BTreeMap;
+
+use super::{
+    Batch, FinalState, Form, Group, GroupAction, Member, Task, WorkerCommand, WorkerEvent, WorkerReport,
+};
+use crate::{
+    ids::{Generation, Round, SlotId, TrialId},
+    trials::engine::{Checkpoint, FailureCause, GroupCommand, GroupEvent, Launch, Metrics, Report},
+};
+
+/// After this many broken rounds without a step in between, the trial goes back to its checkpoint.
+const FAILURES_MAX: u32 = 5;
+
+/// What is to be done about a group, in this order.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Output {
+    /// Send a message to the worker of a slot.
+    Send {
+        /// The slot.
+        slot: SlotId,
+        /// The message.
+        command: WorkerCommand,
+    },
+    /// Tell the engine what has happened.
+    Engine {
+        /// The generation that it happened to.
+        generation: Generation,
+        /// What happened.
+        event: GroupEvent,
+    },
+    /// All workers are free, and nothing more will happen.
+    Left,
+}
+
+/// Where a group is heading.
+#[derive(Debug, Clone, PartialEq)]
+enum Fate {
+    Training,
+    /// Its workers leave, one of them with a checkpoint.
+    Pausing {
+        is_saved: bool,
+    },
+    /// It has come to its end, of which the engine may have to be told again.
+    Ended(GroupEvent),
+    /// The engine needs it no longer.
+    Dropped,
+}
+
+/// The group of a trial from its launch to its end: follows the protocol of [`Group`], and maps its rounds to the engine's generations.
+///
+/// ```
+/// use pollux_tune::ids::{Generation, NodeId, SlotId, TrialId};
+/// use pollux_tune::trials::engine::{GroupEvent, Launch};
+/// use pollux_tune::trials::group::{Batch, Driver, Output, Pause, Task, WorkerCommand, WorkerEvent};
+///
+/// let (trial, slot) = (TrialId(7), SlotId { node: NodeId(0), index: 2 });
+/// let launch = Launch {
+///     generation: Generation(1),
+///     slots: vec![slot],
+///     params: Default::default(),
+///     batch: Some(Batch { total: 128, accumulation: 0 }),
+///     checkpoint: None,
+/// };
+/// let (mut driver, outputs) = Driver::launch(Task::new(trial, "cifar10"), launch);
+/// assert!(matches!(outputs[..], [Output::Send { command: WorkerCommand::Prepare(_), .. }]));
+///
+/// let prepared = WorkerEvent::Prepared { trial, rendezvous_addr: "127.0.0.1:4000".to_owned() };
+/// let outputs = driver.on_worker(slot, prepared);
+/// let [Output::Send { command: WorkerCommand::Form(form), .. }] = &outputs[..] else { panic!("{outputs:?}") };
+/// let formed = WorkerEvent::Formed { trial, round: form.round, steps: 0, pause: Pause::default() };
+/// let event = GroupEvent::Formed;
+/// assert_eq!(driver.on_worker(slot, formed), [Output::Engine { generation: Generation(1), event }]);
+/// ```
+#[derive(Debug, Clone, PartialEq)]
+pub struct Driver {
+    task: Task,
+    group: Group,
+    /// Where workers that have prepared can be met.
+    addresses: BTreeMap<SlotId, String>,
+    /// The generation that the engine wants, its members and their batch.
+    generation: Generation,
+    slots: Vec<SlotId>,
+    batch: Batch,
+    /// The last generation that the engine knows to be together.
+    announced: Option<Generation>,
+    /// Reports of that generation.
+    reports: u32,
+    /// What was measured before the engine knew the first generation to be together.
+    held: Vec<Report>,
+    epochs: f64,
+    fate: Fate,
+    outputs: Vec<Output>,
+}
+
+impl Driver {
+    /// Starts a group.
+    #[must_use]
+    pub fn launch(task: Task, launch: Launch) -> (Self, Vec<Output>) {
+        let Launch { generation, slots, batch, checkpoint, .. } = launch;
+        let batch = batch.unwrap_or(Batch { total: task.initial_batch, accumulation: 0 });
+        let mut driver = Self {
+            task,
+            group: Group::after(Round::before(generation)),
+            addresses: BTreeMap::new(),
+            generation,
+            slots,
+            batch,
+            announced: None,
+            reports: 0,
+            held: Vec::new(),
+            epochs: checkpoint.map_or(0.0, |checkpoint| checkpoint.epochs),
+            fate: Fate::Training,
+            outputs: Vec::new(),
+        };
+        driver.reshape();
+        let outputs = driver.settle();
+        (driver, outputs)
+    }
+
+    /// The trial.
+    #[must_use]
+    pub const fn trial(&self) -> TrialId {
+        self.task.trial
+    }
+
+    /// The members of the latest round, by rank.
+    #[must_use]
+    pub fn members(&self) -> &[SlotId] {
+        self.group.members()
+    }
+
+    /// The engine wants something.
+    #[must_use]
+    pub fn on_command(&mut self, command: GroupCommand) -> Vec<Output> {
+        match command {
+            // A launch makes a new group.
+            GroupCommand::Launch(_) => {}
+            GroupCommand::Reshape { generation, slots, batch } => {
+                (self.generation, self.slots, self.batch) = (generation, slots, batch);
+                match self.fate {
+                    Fate::Training => self.reshape(),
+                    // The end of the trial and this have crossed.
+                    _ => self.announce_end(),
+                }
+            }
+            GroupCommand::Retune { batch } => self.retune(batch),
+            GroupCommand::Stop(state) => self.stop(state),
+        }
+        self.settle()
+    }
+
+    /// A worker has reported something. What is about another trial, or of an older round, changes nothing.
+    #[must_use]
+    pub fn on_worker(&mut self, slot: SlotId, event: WorkerEvent) -> Vec<Output> {
+        if event.trial() == self.task.trial {
+            self.apply(slot, event);
+        }
+        self.settle()
+    }
+
+    /// The worker of a slot is gone.
+    #[must_use]
+    pub fn on_lost(&mut self, slot: SlotId) -> Vec<Output> {
+        self.addresses.remove(&slot);
+        let actions = self.group.gone(slot);
+        self.carry_out(actions);
+        self.settle()
+    }
+
+    fn apply(&mut self, slot: SlotId, event: WorkerEvent) {
+        let actions = match event {
+            WorkerEvent::Prepared { rendezvous_addr, .. } => {
+                self.addresses.insert(slot, rendezvous_addr);
+                self.group.prepared(slot)
+            }
+            WorkerEvent::Formed { round, .. } => self.group.formed(slot, round),
+            WorkerEvent::Broken { round, .. } => self.group.broken(slot, round),
+            WorkerEvent::Released { .. } => self.group.released(slot),
+            WorkerEvent::Reported(report) => return self.reported(&report),
+            WorkerEvent::Checkpointed { .. } => return self.checkpointed(),
+            WorkerEvent::Finished { metrics, .. } => return self.end(GroupEvent::Finished(numbers(metrics))),
+            WorkerEvent::Failed { reason, .. } => {
+                self.end(GroupEvent::Failed { reason, cause: FailureCause::Trial });
+                // Whoever fails has left already.
+                self.group.released(slot)
+            }
+        };
+        self.carry_out(actions);
+    }
+
+    fn send(&mut self, slot: SlotId, command: WorkerCommand) {
+        self.outputs.push(Output::Send { slot, command });
+    }
+
+    fn tell_engine(&mut self, generation: Generation, event: GroupEvent) {
+        self.outputs.push(Output::Engine { generation, event });
+    }
+
+    fn reshape(&mut self) {
+        let actions = self.group.reshape(self.slots.iter().copied());
+        self.carry_out(actions);
+    }
+
+    fn release(&mut self, state: FinalState) {
+        let actions = self.group.release(state);
+        self.carry_out(actions);
+    }
+
+    fn retune(&mut self, batch: Batch) {
+        if self.fate != Fate::Training {
+            return;
+        }
+        self.batch = batch;
+        let (trial, round, members) = (self.task.trial, self.group.round(), self.group.members().to_vec());
+        let batch = self.batch_of(members.len());
+        for slot in members {
+            self.send(slot, WorkerCommand::Retune { trial, round, batch });
+        }
+    }
+
+    fn stop(&mut self, state: FinalState) {
+        match (&self.fate, state) {
+            (Fate::Training, FinalState::Saved) => {
+                self.fate = Fate::Pausing { is_saved: false };
+                self.release(state);
+            }
+            (Fate::Training, FinalState::Discarded) => {
+                self.fate = Fate::Dropped;
+                self.release(state);
+            }
+            (_, FinalState::Discarded) => self.fate = Fate::Dropped,
+            // It is on its way already, or there is nothing to be saved.
+            (_, FinalState::Saved) => {}
+        }
+    }
+
+    fn carry_out(&mut self, actions: Vec<GroupAction>) {
+        let trial = self.task.trial;
+        for action in actions {
+            match action {
+                GroupAction::Prepare(slot) => {
+                    self.send(slot, WorkerCommand::Prepare(Box::new(self.task.clone())));
+                }
+                GroupAction::Release { slot, state } => {
+                    self.send(slot, WorkerCommand::Release { trial, state });
+                }
+                GroupAction::Form { round, members, donors, told, broken } => {
+                    let batch = self.batch_of(members.len());
+                    let (members, donors) = (self.at_addresses(&members), self.at_addresses(&donors));
+                    let form = Form { trial, round, members, donors, batch, broken };
+                    for slot in told {
+                        self.send(slot, WorkerCommand::Form(form.clone()));
+                    }
+                }
+            }
+        }
+    }
+
+    /// The batch of the generation on this many workers. Fewer than wanted keep the total, in passes no larger than before, until the
+    /// engine has decided anew.
+    fn batch_of(&self, workers: usize) -> Batch {
+        let Batch { total, accumulation } = self.batch;
+        let (wanted, workers) = (self.slots.len().max(1) as u32, workers.max(1) as u32);
+        if workers >= wanted {
+            return self.batch;
+        }
+        let share = total.div_ceil(wanted.saturating_mul(accumulation.saturating_add(1))).max(1);
+        Batch { total, accumulation: total.div_ceil(workers.saturating_mul(share)).max(1) - 1 }
+    }
+
+    fn at_addresses(&self, slots: &[SlotId]) -> Vec<Member> {
+        let member =
+            |slot: &SlotId| Some(Member { slot: *slot, rendezvous_addr: self.addresses.get(slot)?.clone() });
+        slots.iter().filter_map(member).collect()
+    }
+
+    fn checkpoint(&self) -> Checkpoint {
+        let name = self.task.checkpoint.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        Checkpoint { name, epochs: self.epochs }
+    }
+
+    fn checkpointed(&mut self) {
+        if let Fate::Pausing { is_saved } = &mut self.fate {
+            *is_saved = true;
+        } else if self.announced == Some(self.generation) {
+            let event = GroupEvent::Checkpointed(self.checkpoint());
+            self.tell_engine(self.generation, event);
+        }
+    }
+
+    fn reported(&mut self, report: &WorkerReport) {
+        self.group.progressed();
+        self.epochs = self.epochs.max(report.epochs);
+        let reports = engine_reports(report);
+        match self.announced {
+            // A generation that is still to form has measured nothing: this is of the one before.
+            Some(generation) => self.pass_on(generation, reports),
+            None => self.held.extend(reports),
+        }
+    }
+
+    fn pass_on(&mut self, generation: Generation, reports: Vec<Report>) {
+        for mut report in reports {
+            self.reports += 1;
+            report.number = self.reports;
+            self.tell_engine(generation, GroupEvent::Reported(report));
+        }
+    }
+
+    /// The trial needs its workers no longer. They are told before the engine is, which gives their slots to others at once.
+    fn end(&mut self, event: GroupEvent) {
+        match self.fate {
+            Fate::Training => self.release(FinalState::Discarded),
+            Fate::Pausing { .. } => {}
+            Fate::Ended(_) | Fate::Dropped => return,
+        }
+        self.fate = Fate::Ended(event);
+        self.announce_end();
+    }
+
+    fn announce_end(&mut self) {
+        let Fate::Ended(event) = self.fate.clone() else { return };
+        if matches!(event, GroupEvent::Finished(_)) {
+            // The last evaluations come before the end.
+            let held = std::mem::take(&mut self.held);
+            self.pass_on(self.announced.unwrap_or(self.generation), held);
+        }
+        self.tell_engine(self.generation, event);
+    }
+
+    /// Looks whether something is complete. Gives what is to be done.
+    fn settle(&mut self) -> Vec<Output> {
+        match self.fate {
+            Fate::Training if self.group.failures() > FAILURES_MAX => {
+                let reason = format!("{FAILURES_MAX} groups in a row have broken without a step in between");
+                self.end(GroupEvent::Failed { reason, cause: FailureCause::Infrastructure });
+            }
+            Fate::Training if self.announced < Some(self.generation) && self.is_whole() => {
+                (self.announced, self.reports) = (Some(self.generation), 0);
+                self.tell_engine(self.generation, GroupEvent::Formed);
+                let held = std::mem::take(&mut self.held);
+                self.pass_on(self.generation, held);
+            }
+            Fate::Pausing { is_saved } if self.group.slots().is_empty() => {
+                let event = if is_saved {
+                    GroupEvent::Paused(self.checkpoint())
+                } else {
+                    let reason = "its state could not be saved".to_owned();
+                    GroupEvent::Failed { reason, cause: FailureCause::Infrastructure }
+                };
+                self.tell_engine(self.generation, event);
+                self.outputs.push(Output::Left);
+            }
+            Fate::Dropped if self.group.slots().is_empty() => self.outputs.push(Output::Left),
+            // Those that have ended stay until the engine has taken note, and drops them.
+            Fate::Training | Fate::Pausing { .. } | Fate::Ended(_) | Fate::Dropped => {}
+        }
+        std::mem::take(&mut self.outputs)
+    }
+
+    /// Whether all that are wanted train, and nobody else is involved. Survivors of a generation that has lost a worker are not all.
+    fn is_whole(&self) -> bool {
+        let members = self.group.members();
+        self.group.is_settled()
+            && self.slots.iter().all(|slot| members.contains(slot))
+            && self.group.slots().iter().all(|slot| members.contains(slot))
+    }
+}
+
+fn numbers(metrics: BTreeMap<String, f64>) -> Metrics {
+    metrics.into_iter().map(|(name, value)| (name, value.into())).collect()
+}
+
+/// What the engine needs of a report: each evaluation by itself, then what was measured up to now.
+fn engine_reports(report: &WorkerReport) -> Vec<Report> {
+    let evaluated = report.evaluations.iter().map(|evaluation| Report {
+        epochs: evaluation.epochs,
+        metrics: numbers(evaluation.values.clone()),
+        ..Report::default()
+    });
+    let noise = report.noise.map(|stats| stats.noise_scale());
+    let steps = report.step_times.clone();
+    let last = Report { epochs: report.epochs, steps, noise, ..Report::default() };
+    evaluated.chain([last]).collect()
+}
+
+#[cfg(test)]
+mod properties;
+#[cfg(test)]
+mod tests;

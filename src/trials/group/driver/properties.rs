@@ -1,0 +1,378 @@
+//! A driver among random workers: they die, break, report late and end at any time, and the engine changes its mind at any time.
+
+mod workers;
+
+use std::collections::{BTreeSet, VecDeque};
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::{ids::NodeId, space::Params};
+
+const TRIAL: TrialId = TrialId(7);
+const BATCH: Batch = Batch { total: 64, accumulation: 0 };
+const SLOTS: u32 = 4;
+
+fn slot(index: u32) -> SlotId {
+    SlotId { node: NodeId(0), index: index % SLOTS }
+}
+
+/// What a worker does.
+#[derive(Debug, Clone, PartialEq, Default)]
+enum State {
+    #[default]
+    Idle,
+    Preparing,
+    Ready,
+    Joining(Form),
+    Donating(Form),
+    Training(Form),
+}
+
+/// A slot: its worker, and what its node knows of it.
+#[derive(Debug, Default)]
+struct Slot {
+    state: State,
+    has_state: bool,
+    commands: VecDeque<WorkerCommand>,
+    /// On their way to the node; none is the end of the process.
+    events: VecDeque<Option<WorkerEvent>>,
+    is_alive: bool,
+    is_up: bool,
+    is_owned: bool,
+}
+
+impl Slot {
+    /// What is sent to a dead process is lost.
+    fn take(&mut self, command: WorkerCommand) {
+        if self.is_alive {
+            self.commands.push_back(command);
+        }
+    }
+}
+
+/// What the engine knows.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Phase {
+    Forming,
+    Running,
+    Pausing,
+    Over,
+}
+
+/// For the engine.
+#[derive(Debug)]
+enum News {
+    Group(Generation, GroupEvent),
+    Lost(SlotId),
+    Joined(SlotId),
+}
+
+/// For the group, in one queue as those of actors are.
+#[derive(Debug)]
+enum Mail {
+    Worker(SlotId, Option<WorkerEvent>),
+    Command(GroupCommand),
+}
+
+#[derive(Debug)]
+struct World {
+    /// None when it has left.
+    driver: Option<Driver>,
+    slots: BTreeMap<SlotId, Slot>,
+    mailbox: VecDeque<Mail>,
+    news: VecDeque<News>,
+    up: BTreeSet<SlotId>,
+    phase: Phase,
+    generation: Generation,
+    wanted: Vec<SlotId>,
+    holders: Vec<SlotId>,
+    /// What the driver knows: the generation it was given last, its slots, and whether it has ended.
+    commanded: (Generation, Vec<SlotId>),
+    has_ended: bool,
+    announced: BTreeSet<Generation>,
+    ended: BTreeSet<Generation>,
+    reports: BTreeMap<Generation, u32>,
+}
+
+impl World {
+    fn new() -> Self {
+        let (generation, wanted) = (Generation(1), vec![slot(0), slot(1)]);
+        let fresh = || Slot { is_alive: true, is_up: true, ..Slot::default() };
+        let slots: BTreeMap<SlotId, Slot> = (0..SLOTS).map(|index| (slot(index), fresh())).collect();
+        let (params, batch, checkpoint) = (Params::default(), Some(BATCH), None);
+        let launch = Launch { generation, slots: wanted.clone(), params, batch, checkpoint };
+        let (driver, outputs) = Driver::launch(Task::new(TRIAL, "net"), launch);
+        let mut world = Self {
+            driver: Some(driver),
+            up: slots.keys().copied().collect(),
+            slots,
+            mailbox: VecDeque::new(),
+            news: VecDeque::new(),
+            phase: Phase::Forming,
+            generation,
+            commanded: (generation, wanted.clone()),
+            wanted,
+            holders: Vec::new(),
+            has_ended: false,
+            announced: BTreeSet::new(),
+            ended: BTreeSet::new(),
+            reports: BTreeMap::new(),
+        };
+        world.carry_out(outputs);
+        world
+    }
+
+    fn slot(&mut self, slot: SlotId) -> &mut Slot {
+        self.slots.get_mut(&slot).expect("there are only these")
+    }
+
+    /// What a driver wants, as the nodes and the engine take it.
+    fn carry_out(&mut self, outputs: Vec<Output>) {
+        for output in outputs {
+            match output {
+                Output::Send { slot, command } => {
+                    let is_release = matches!(command, WorkerCommand::Release { .. });
+                    assert!(is_release || !self.has_ended, "{command:?} after the end");
+                    self.send(slot, command);
+                }
+                Output::Engine { generation, event } => {
+                    self.check_event(generation, &event);
+                    self.news.push_back(News::Group(generation, event));
+                }
+                Output::Left => {
+                    assert!(self.slots.values().all(|slot| !slot.is_owned), "{self:?}");
+                    self.driver = None;
+                }
+            }
+        }
+    }
+
+    fn send(&mut self, to: SlotId, command: WorkerCommand) {
+        let slot = self.slot(to);
+        match command {
+            WorkerCommand::Prepare(_) if !slot.is_up => self.mailbox.push_back(Mail::Worker(to, None)),
+            WorkerCommand::Prepare(_) => {
+                assert!(!slot.is_owned, "{to} was prepared twice");
+                slot.is_owned = true;
+                slot.take(command);
+            }
+            _ if slot.is_owned => slot.take(command),
+            // It has left or is lost, and that is on its way.
+            _ => {}
+        }
+    }
+
+    fn check_event(&mut self, generation: Generation, event: &GroupEvent) {
+        match event {
+            GroupEvent::Formed => {
+                assert!(self.announced.insert(generation), "{generation} was announced twice");
+                assert_eq!(generation, self.commanded.0);
+                let driver = self.driver.as_ref().expect("it is here");
+                let (mut members, mut wanted) = (driver.members().to_vec(), self.commanded.1.clone());
+                members.sort_unstable();
+                wanted.sort_unstable();
+                assert_eq!(members, wanted, "it is not whole");
+                for (slot, state) in &self.slots {
+                    assert!(!state.is_owned || members.contains(slot), "slot {slot} has not left");
+                }
+            }
+            GroupEvent::Reported(report) => {
+                let last = self.reports.insert(generation, report.number).unwrap_or(0);
+                assert!(report.number > last, "report {} after {last}", report.number);
+            }
+            GroupEvent::Checkpointed(_) => assert!(self.announced.contains(&generation)),
+            GroupEvent::Paused(_) | GroupEvent::Finished(_) | GroupEvent::Failed { .. } => {
+                assert!(self.ended.insert(generation), "{generation} has ended twice");
+                self.has_ended = true;
+            }
+        }
+    }
+
+    /// The group reads its next message.
+    fn deliver(&mut self) -> bool {
+        let Some(mail) = self.mailbox.pop_front() else { return false };
+        if let Mail::Command(command) = &mail {
+            match command {
+                GroupCommand::Reshape { generation, slots, .. } => {
+                    self.commanded = (*generation, slots.clone());
+                }
+                GroupCommand::Stop(_) => self.has_ended = true,
+                GroupCommand::Launch(_) | GroupCommand::Retune { .. } => {}
+            }
+        }
+        if let Some(driver) = &mut self.driver {
+            let outputs = match mail {
+                Mail::Worker(slot, Some(event)) => driver.on_worker(slot, event),
+                Mail::Worker(slot, None) => driver.on_lost(slot),
+                Mail::Command(command) => driver.on_command(command),
+            };
+            self.carry_out(outputs);
+        }
+        true
+    }
+
+    /// A node reads the next event of a worker.
+    fn forward(&mut self, from: SlotId) -> bool {
+        let slot = self.slot(from);
+        let Some(event) = slot.events.pop_front() else { return false };
+        let is_owned = slot.is_owned;
+        match &event {
+            None => {
+                (slot.is_up, slot.is_owned) = (false, false);
+                self.news.push_back(News::Lost(from));
+            }
+            Some(WorkerEvent::Released { .. } | WorkerEvent::Failed { .. }) => slot.is_owned = false,
+            Some(_) => {}
+        }
+        if is_owned {
+            self.mailbox.push_back(Mail::Worker(from, event));
+        }
+        true
+    }
+
+    fn kill(&mut self, victim: SlotId) {
+        let slot = self.slot(victim);
+        if std::mem::take(&mut slot.is_alive) {
+            (slot.state, slot.has_state) = (State::Idle, false);
+            slot.commands.clear();
+            slot.events.push_back(None);
+        }
+    }
+
+    fn restart(&mut self, of: SlotId) -> bool {
+        let slot = self.slot(of);
+        if slot.is_up || slot.is_alive {
+            return false;
+        }
+        (slot.is_up, slot.is_alive) = (true, true);
+        self.news.push_back(News::Joined(of));
+        true
+    }
+
+    /// The engine takes note of what it hears.
+    fn note(&mut self) -> bool {
+        let Some(news) = self.news.pop_front() else { return false };
+        match news {
+            News::Joined(slot) => {
+                self.up.insert(slot);
+            }
+            News::Lost(slot) => self.note_loss(slot),
+            News::Group(generation, _) if generation != self.generation || self.phase == Phase::Over => {}
+            News::Group(_, GroupEvent::Formed) if self.phase == Phase::Forming => {
+                self.phase = Phase::Running;
+                self.holders.clone_from(&self.wanted);
+            }
+            News::Group(_, GroupEvent::Paused(_)) if self.phase != Phase::Pausing => {
+                panic!("nobody wanted it to pause")
+            }
+            News::Group(_, GroupEvent::Paused(_) | GroupEvent::Finished(_) | GroupEvent::Failed { .. }) => {
+                self.stop();
+            }
+            News::Group(..) => {}
+        }
+        true
+    }
+
+    fn note_loss(&mut self, lost: SlotId) {
+        self.up.remove(&lost);
+        let mattered = self.wanted.contains(&lost) || self.holders.contains(&lost);
+        self.wanted.retain(|slot| *slot != lost);
+        self.holders.retain(|slot| *slot != lost);
+        match self.phase {
+            Phase::Over => {}
+            Phase::Pausing if !self.wanted.is_empty() => {}
+            _ if !mattered => {}
+            Phase::Pausing => self.stop(),
+            Phase::Forming | Phase::Running => {
+                let survivors = if self.wanted.is_empty() { &self.holders } else { &self.wanted };
+                // Without the state a new group is launched.
+                if self.holders.is_empty() { self.stop() } else { self.reshape(survivors.clone()) }
+            }
+        }
+    }
+
+    fn reshape(&mut self, slots: Vec<SlotId>) {
+        (self.generation, self.phase) = (self.generation.next(), Phase::Forming);
+        self.wanted.clone_from(&slots);
+        let command = GroupCommand::Reshape { generation: self.generation, slots, batch: BATCH };
+        self.mailbox.push_back(Mail::Command(command));
+    }
+
+    fn stop(&mut self) {
+        self.phase = Phase::Over;
+        self.mailbox.push_back(Mail::Command(GroupCommand::Stop(FinalState::Discarded)));
+    }
+
+    /// The engine wants something else.
+    fn decide(&mut self, kind: u32, number: u32) {
+        let is_known = !self.holders.is_empty() && self.phase != Phase::Over && self.phase != Phase::Pausing;
+        match kind {
+            0 => {
+                let wish = |slot: &SlotId| slot.index == number % SLOTS || number & (4 << slot.index) != 0;
+                let slots: Vec<SlotId> = self.up.iter().copied().filter(wish).collect();
+                if is_known && !slots.is_empty() {
+                    self.reshape(slots);
+                }
+            }
+            1 if is_known => {
+                let batch = Batch { total: 8 + number, accumulation: 0 };
+                self.mailbox.push_back(Mail::Command(GroupCommand::Retune { batch }));
+            }
+            2 if self.phase == Phase::Running && number % 4 == 0 => {
+                self.phase = Phase::Pausing;
+                self.mailbox.push_back(Mail::Command(GroupCommand::Stop(FinalState::Saved)));
+            }
+            3 if self.phase != Phase::Over && number % 16 == 0 => self.stop(),
+            _ => {}
+        }
+    }
+
+    /// Nothing goes wrong any more; whether anything has happened.
+    fn calm(&mut self) -> bool {
+        let mut has_moved = self.note() | self.deliver();
+        for index in 0..SLOTS {
+            has_moved |= self.forward(slot(index)) | self.restart(slot(index)) | self.work(slot(index), 0);
+        }
+        has_moved
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(500))]
+
+    /// Whatever happens, the rules hold at every step; and when it stops, the trial trains on the slots that the engine wants, or it is
+    /// over and all workers are free.
+    #[test]
+    fn every_run_keeps_the_rules_and_settles(
+        run in prop::collection::vec((0_u32..10, 0_u32..64, 0_u32..32), 1..200),
+    ) {
+        let mut world = World::new();
+        for (kind, number, chance) in run {
+            match kind {
+                0 => world.decide(chance % 4, number),
+                1 if chance % 4 == 0 => world.kill(slot(number)),
+                2 => { world.restart(slot(number)); }
+                3 => { world.note(); }
+                4 | 5 => { world.deliver(); }
+                6 | 7 => { world.forward(slot(number)); }
+                _ => { world.work(slot(number), chance); }
+            }
+        }
+        let mut steps = 0;
+        while world.calm() {
+            steps += 1;
+            prop_assert!(steps < 5000, "it never settles: {world:?}");
+        }
+        for (slot, state) in &world.slots {
+            let is_used = world.phase != Phase::Over && world.wanted.contains(slot);
+            prop_assert_eq!(matches!(state.state, State::Training(_)), is_used, "slot {} of {:?}", slot, &world);
+            prop_assert!(is_used || state.state == State::Idle, "slot {} of {:?}", slot, &world);
+        }
+        match world.phase {
+            Phase::Over => prop_assert_eq!(&world.driver, &None),
+            Phase::Running => prop_assert!(world.announced.contains(&world.generation)),
+            Phase::Forming | Phase::Pausing => prop_assert!(false, "it waits forever: {world:?}"),
+        }
+    }
+}
