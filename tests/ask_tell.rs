@@ -171,7 +171,7 @@ fn a_study_of_an_earlier_version_goes_on_as_it_would_have() {
     let (code, notes) = search.end();
     let kept = path.join("journal");
     let expected = format!(
-        "{}: imported into {kept}\n{kept}: going on after 29 trials, 2 of them running\n",
+        "{}: imported into {kept}\n{kept}: resuming after 29 trials, 2 of them running\n",
         journal.display(),
         kept = kept.display()
     );
@@ -179,7 +179,7 @@ fn a_study_of_an_earlier_version_goes_on_as_it_would_have() {
     assert_eq!(fs::read_to_string(&journal).unwrap(), text, "it stays as it was");
     // The second time it goes on with the folder.
     let (code, notes) = Search::start(&arguments).end();
-    let expected = format!("{}: going on after 33 trials, 3 of them running\n", kept.display());
+    let expected = format!("{}: resuming after 33 trials, 3 of them running\n", kept.display());
     assert_eq!((code, notes), (Some(0), expected));
 }
 
@@ -290,7 +290,7 @@ fn an_earlier_study_guides_a_new_one() {
     let (code, notes) = Search::start(&warm).end();
     assert_eq!(code, Some(0));
     assert!(
-        notes.contains("going on after 9 trials, 9 of them running") && !notes.contains("learned"),
+        notes.contains("resuming after 9 trials, 9 of them running") && !notes.contains("learned"),
         "{notes}"
     );
 }

@@ -19,6 +19,6 @@ pub(crate) enum Error {
     OtherStudy { path: PathBuf, what: &'static str, remedy: &'static str },
     #[error("{} has other objectives ({theirs}) than this study ({ours}): nothing can be learned from it", .path.display())]
     OtherObjectives { path: PathBuf, theirs: String, ours: String },
-    #[error("{} is neither a file nor a folder", .0.display())]
+    #[error("{} is not a file: give the name of a file that can be read again", .0.display())]
     NotAFile(PathBuf),
 }

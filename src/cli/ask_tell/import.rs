@@ -91,12 +91,12 @@ pub(crate) struct Imported {
 }
 
 /// Reads a journal.
-pub(crate) fn read(file: &Path) -> anyhow::Result<Imported> {
-    Ok(parse(file, &bytes(file)?)?)
+pub(crate) fn read(file: &Path) -> Result<Imported, Error> {
+    parse(file, &bytes(file)?)
 }
 
 /// The same; none if its first line was never finished.
-pub(super) fn read_begun(file: &Path) -> anyhow::Result<Option<Imported>> {
+pub(super) fn read_begun(file: &Path) -> Result<Option<Imported>, Error> {
     let text = bytes(file)?;
     if !text.contains(&b'\n') && (BEGIN.starts_with(&text) || text.starts_with(BEGIN)) {
         return Ok(None);

@@ -10,8 +10,6 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use anyhow::Context;
-
 pub(crate) use self::{
     error::Error,
     import::read,
@@ -22,8 +20,9 @@ use self::{
     protocol::{Ending, Ranked, Report, Request, Status, Tell, plain_json},
     record::Record,
 };
-use super::{fit::counted, output_error, results, study};
+use super::{output::pluralize, results, study};
 use crate::{
+    cli,
     ids::TrialId,
     space::Study,
     store::{self, Reader},
@@ -44,34 +43,35 @@ pub(crate) fn run(
     settings: &Settings,
     input: &mut impl BufRead,
     out: &mut impl Write,
-    notes: &mut impl Write,
-) -> anyhow::Result<()> {
-    let (_, study) = study::load(&settings.study, notes)?;
+    stderr: &mut impl Write,
+) -> Result<(), cli::Error> {
+    let (_, study) = study::load(&settings.study, stderr)?;
     // Read before anything is written.
     let earlier = settings.warm_start.iter().map(|path| Ok((path.clone(), results::search(path)?)));
-    let earlier = earlier.collect::<anyhow::Result<Vec<_>>>()?;
+    let earlier = earlier.collect::<Result<Vec<_>, cli::Error>>()?;
     for (path, search) in &earlier {
         check_objectives(path, search.study(), &study)?;
     }
     let mut session = Session {
-        search: Search::new(&study).with_context(|| settings.study.display().to_string())?,
+        search: Search::new(&study)
+            .map_err(|source| cli::Error::SearchOf { file: settings.study.clone(), source })?,
         record: None,
         is_exhausted: false,
     };
     if let Some(folder) = folder(settings) {
-        session.open(&folder, settings, &study, notes)?;
+        session.open(&folder, settings, &study, stderr)?;
     }
-    session.warm_start(&earlier, notes)?;
+    session.warm_start(&earlier, stderr)?;
     for (number, line) in (1..).zip(input.split(b'\n')) {
-        let line = line.context("cannot read the input")?;
+        let line = line.map_err(cli::Error::Stdin)?;
         if line.trim_ascii().is_empty() {
             continue;
         }
         for reply in session.answer(&line, number)? {
-            serde_json::to_writer(&mut *out, &reply).map_err(|error| output_error(error.into()))?;
-            out.write_all(b"\n").map_err(output_error)?;
+            serde_json::to_writer(&mut *out, &reply).map_err(|error| cli::Error::Stdout(error.into()))?;
+            out.write_all(b"\n").map_err(cli::Error::Stdout)?;
         }
-        out.flush().map_err(output_error)?;
+        out.flush().map_err(cli::Error::Stdout)?;
     }
     Ok(())
 }
@@ -121,8 +121,8 @@ impl Session {
         folder: &Path,
         settings: &Settings,
         study: &Study,
-        notes: &mut impl Write,
-    ) -> anyhow::Result<()> {
+        stderr: &mut impl Write,
+    ) -> Result<(), cli::Error> {
         let is_new = match Reader::open(folder) {
             Ok(reader) => reader.is_empty()?,
             Err(error) => matches!(error, store::Error::NoStudy(_)),
@@ -134,21 +134,25 @@ impl Session {
         let (record, search) = Record::open(folder, study, imported.as_ref())?;
         (self.record, self.search) = (Some(record), search);
         if let Some(Imported { file, .. }) = imported {
-            let _ = writeln!(notes, "{}: imported into {}", file.display(), folder.display());
+            let _ = writeln!(stderr, "{}: imported into {}", file.display(), folder.display());
         } else if let (true, None, Some(file)) = (is_new, &settings.folder, &settings.journal) {
-            let _ = writeln!(notes, "{}: kept in the folder {}", file.display(), folder.display());
+            let _ = writeln!(stderr, "{}: kept in the folder {}", file.display(), folder.display());
         }
         let asked = self.search.trials().len();
         if asked > 0 {
-            let (running, asked) = (self.status().running.len(), counted(asked, "trial"));
+            let (running, asked) = (self.status().running.len(), pluralize(asked, "trial"));
             let _ =
-                writeln!(notes, "{}: going on after {asked}, {running} of them running", folder.display());
+                writeln!(stderr, "{}: resuming after {asked}, {running} of them running", folder.display());
         }
         self.keep()
     }
 
     /// A study that has begun learned from earlier ones when it did.
-    fn warm_start(&mut self, earlier: &[(PathBuf, Search)], notes: &mut impl Write) -> anyhow::Result<()> {
+    fn warm_start(
+        &mut self,
+        earlier: &[(PathBuf, Search)],
+        stderr: &mut impl Write,
+    ) -> Result<(), cli::Error> {
         if self.search.trials().len() > 0 || self.search.learned() > 0 {
             return Ok(());
         }
@@ -162,14 +166,14 @@ impl Session {
             }
             let learned = (self.search.learned() - known) as usize;
             let others = if learned < ended { "; the others are not of this space" } else { "" };
-            let of = counted(ended, "trial");
-            let _ = writeln!(notes, "{}: learned from {learned} of {of}{others}", path.display());
+            let of = pluralize(ended, "trial");
+            let _ = writeln!(stderr, "{}: learned from {learned} of {of}{others}", path.display());
         }
         self.keep()
     }
 
     /// Journals what became true, before it is answered.
-    fn keep(&mut self) -> anyhow::Result<()> {
+    fn keep(&mut self) -> Result<(), cli::Error> {
         let mut facts = self.search.take_facts();
         let Some(record) = &mut self.record else { return Ok(()) };
         if (self.is_exhausted || self.search.is_finished())
@@ -181,7 +185,7 @@ impl Session {
         if facts.is_empty() { Ok(()) } else { Ok(record.write(facts)?) }
     }
 
-    fn answer(&mut self, line: &[u8], number: usize) -> anyhow::Result<Vec<Reply>> {
+    fn answer(&mut self, line: &[u8], number: usize) -> Result<Vec<Reply>, cli::Error> {
         let text = str::from_utf8(line).map_err(|error| BadRequest(format!("no UTF-8: {error}")));
         let request = text.and_then(|text| {
             // A request is one line, which the reply names itself.

@@ -2,15 +2,15 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    fmt::Display,
     mem,
     path::Path,
     time::{SystemTime, UNIX_EPOCH},
 };
 
-use anyhow::Context;
-
 use super::{Error, import::Imported};
 use crate::{
+    cli,
     ids::{Generation, GpuType, NodeId, SlotId, TrialId},
     space::Study,
     store::{self, Journal, Store},
@@ -34,9 +34,9 @@ impl Record {
         folder: &Path,
         study: &Study,
         imported: Option<&Imported>,
-    ) -> anyhow::Result<(Self, Search)> {
+    ) -> Result<(Self, Search), cli::Error> {
         let (store, entries) = Store::load(folder).map_err(|error| match error {
-            store::Error::InUse(path) => anyhow::Error::new(Error::InUse(path)),
+            store::Error::InUse(path) => cli::Error::from(Error::InUse(path)),
             error => error.into(),
         })?;
         store.sync_always()?;
@@ -47,7 +47,7 @@ impl Record {
         if let Some(state) = record.store.state().filter(|state| state.facts > 0) {
             check_same(folder, study, state)?;
             for entry in &entries {
-                search.apply(entry).with_context(|| format!("{} is damaged", path.display()))?;
+                search.apply(entry).map_err(|error| damaged(&path, &error))?;
             }
             if state.done && search.is_finished() {
                 return Ok((record, search));
@@ -87,14 +87,18 @@ impl Record {
     }
 }
 
+fn damaged(path: &Path, problem: &dyn Display) -> store::Error {
+    store::Error::Damaged { path: path.to_owned(), problem: problem.to_string() }
+}
+
 /// Trials of one study make no sense in another one.
-fn check_same(folder: &Path, ours: &Study, state: &State) -> anyhow::Result<()> {
+fn check_same(folder: &Path, ours: &Study, state: &State) -> Result<(), cli::Error> {
     if state.created() == 0 && state.queue.is_empty() && state.imported == 0 {
         return Ok(());
     }
     let path = folder.to_owned();
     let theirs = Study::from_yaml("the study in the journal", &state.yaml)
-        .map_err(|problems| store::Error::Damaged { path: path.clone(), problem: problems.to_string() })?;
+        .map_err(|problems| damaged(folder, &problems))?;
     let (what, remedy) = if theirs.space != ours.space {
         ("search spaces", ", or pass this one to --warm-start")
     } else if theirs.objectives != ours.objectives {
