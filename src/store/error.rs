@@ -10,6 +10,7 @@ use crate::trials::engine;
 
 /// What can go wrong with a study on disk.
 #[derive(Debug, Error)]
+#[non_exhaustive]
 pub enum Error {
     /// There is nothing to read.
     #[error("{} holds no study", .0.display())]

@@ -68,15 +68,15 @@ enum Ended {
     Failed(String),
 }
 
-impl From<Ended> for End {
-    fn from(end: Ended) -> Self {
-        match end {
-            Ended::Done(values) => {
-                Self::Done(values.into_iter().map(|value| value.unwrap_or(f64::NAN)).collect())
+impl Ended {
+    fn end(self) -> End {
+        match self {
+            Self::Done(values) => {
+                End::Done(values.into_iter().map(|value| value.unwrap_or(f64::NAN)).collect())
             }
-            Ended::Stopped(why) => Self::Stopped(why),
-            Ended::Cancelled(why) => Self::Cancelled(why),
-            Ended::Failed(why) => Self::Failed(why),
+            Self::Stopped(why) => End::Stopped(why),
+            Self::Cancelled(why) => End::Cancelled(why),
+            Self::Failed(why) => End::Failed(why),
         }
     }
 }
@@ -157,7 +157,7 @@ impl Replay {
         let taken = match line {
             Line::Study { .. } => return Err("a second study".to_owned()),
             Line::Warm {} => Ok(()),
-            Line::Learned { params, end, last } => self.search.learn(&params, &end.into(), last),
+            Line::Learned { params, end, last } => self.search.learn(&params, &end.end(), last),
             Line::Enqueued { params } => self.search.enqueue(&params),
             Line::Asked { id, params, point } => {
                 let nearest = self.search.study().space.encode(&params).map_err(|error| error.to_string())?;
@@ -181,7 +181,7 @@ impl Replay {
                 };
                 self.apply(fact)
             }
-            Line::Ended { id, end } => self.search.tell(TrialId(id), End::from(end)),
+            Line::Ended { id, end } => self.search.tell(TrialId(id), end.end()),
         };
         taken.map_err(|error| error.to_string())?;
         self.facts.extend(self.search.take_facts());

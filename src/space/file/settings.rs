@@ -102,6 +102,7 @@ impl Objective {
 
 /// What a trial runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Program {
     /// A trainable that is built in, by name.
     Trainable(String),
@@ -111,6 +112,7 @@ pub enum Program {
 
 /// How a trial is trained.
 #[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
 pub struct TrialSettings {
     /// What it runs; none if the file leaves that to the program that reads it.
     pub program: Option<Program>,
@@ -138,6 +140,7 @@ pub struct TrialSettings {
 
 /// How parameters are chosen and trials stopped early.
 #[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
 pub struct SearchSettings {
     /// How the next parameters are chosen.
     pub algorithm: Algorithm,
@@ -171,6 +174,7 @@ pub struct EarlyStopping {
 /// How GPUs are divided among trials.
 #[derive(Debug, Clone, PartialEq)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a key of its own in study files")]
+#[non_exhaustive]
 pub struct SchedulerSettings {
     /// By which policy.
     pub policy: PolicyKind,
