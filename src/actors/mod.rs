@@ -25,6 +25,7 @@ mod session;
 mod suggester;
 mod supervisor;
 
+#[cfg(feature = "cli")]
 pub(crate) use self::command::end_programs;
 pub use self::{
     error::Error,
@@ -32,3 +33,4 @@ pub use self::{
     runner::{Finished, Runner, StopHandle},
     session::check,
 };
+pub use crate::emulate::serve_if_node;

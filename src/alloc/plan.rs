@@ -14,6 +14,7 @@ use crate::{
 /// Why a trial has the GPUs it has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[non_exhaustive]
 pub enum Reason {
     /// It is pinned to its GPUs.
     Pinned,
@@ -69,6 +70,7 @@ pub struct TrialPlacement {
 
 /// The answer of a policy: an allocation and a reason for every trial, in the order of the problem.
 #[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
 pub struct Plan {
     /// One decision for each trial.
     pub placements: Vec<TrialPlacement>,

@@ -54,7 +54,7 @@ pub struct NodeLaunch {
 /// streams of all its workers.
 ///
 /// ```
-/// use pollux_tune::{emulate::{NodeLaunch, launch}, ids::GpuType, wire::Secret};
+/// use pollux_tune::{ids::GpuType, internal::{emulate::{NodeLaunch, launch}, wire::Secret}};
 /// let launched = launch(&NodeLaunch {
 ///     address: "127.0.0.1:4000".parse()?,
 ///     secret: Secret::random()?,

@@ -8,6 +8,7 @@ use thiserror::Error;
 
 /// What can go wrong with a study on disk.
 #[derive(Debug, Error)]
+#[non_exhaustive]
 pub enum Error {
     /// There is nothing to read.
     #[error("{} holds no study", .0.display())]

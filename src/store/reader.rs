@@ -25,6 +25,7 @@ pub struct Reader {
 
 /// Where a trial stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[non_exhaustive]
 pub enum TrialState {
     /// It has no slots yet, or none at the moment.
     Waiting,
@@ -77,6 +78,7 @@ impl fmt::Display for TrialState {
 
 /// A trial as the journal knows it.
 #[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
 pub struct TrialRow {
     /// Its number.
     pub trial: TrialId,
@@ -108,6 +110,7 @@ pub struct TrialRow {
 
 /// A study in a few numbers.
 #[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
 pub struct Status {
     /// When it was created, in seconds on the clock of the journal.
     pub created_s: f64,

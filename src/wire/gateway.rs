@@ -99,7 +99,7 @@ impl WorkerHandle {
 /// ```
 /// use pollux_tune::ids::{NodeId, SlotId, TrialId};
 /// use pollux_tune::trials::group::{FinalState, WorkerCommand};
-/// use pollux_tune::wire::{self, Gateway, GatewayEvent, Hello, Secret, VERSION};
+/// use pollux_tune::internal::wire::{self, Gateway, GatewayEvent, Hello, Secret, VERSION};
 ///
 /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
 /// let secret = Secret::random()?;

@@ -83,7 +83,7 @@ impl ElasticSampler {
 /// most one.
 ///
 /// ```
-/// use pollux_tune::worker::share;
+/// use pollux_tune::worker::shard;
 ///
 /// assert_eq!([shard(&(10..15), 0, 2), shard(&(10..15), 1, 2)], [10..13, 13..15]);
 /// ```

@@ -25,6 +25,7 @@ impl JournalEntry {
 /// What became true. In their order, facts say everything about a study.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[non_exhaustive]
 pub enum Fact {
     /// A study began.
     StudyCreated {

@@ -13,6 +13,7 @@ use crate::{
 
 /// A study at one moment. Two engines that were shown the same facts have equal states.
 #[derive(Debug, Clone, PartialEq, Default)]
+#[non_exhaustive]
 pub struct State {
     /// The study file.
     pub yaml: String,

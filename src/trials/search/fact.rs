@@ -6,6 +6,7 @@ use crate::{
 
 /// What became true of a search. In their order, facts say everything about it.
 #[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
 pub enum Fact {
     /// An earlier study had this result.
     Learned {

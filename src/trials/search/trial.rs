@@ -7,6 +7,7 @@ use crate::{
 
 /// A trial of a search.
 #[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
 pub struct Trial {
     /// Its number.
     pub id: TrialId,
@@ -22,6 +23,7 @@ pub struct Trial {
 
 /// Whether a trial runs, or how it ended.
 #[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
 pub enum State {
     /// It has no result yet.
     Running,

@@ -2,7 +2,7 @@
 //!
 //! It sees the time of a pass and of a whole step apart, and minimises the sum of both root mean squared logarithmic errors
 //! with two penalties: `1e-3 (gamma - 1)^2`, and `1e-2 (beta / alpha)^2` for either tier. The authors' solver stops early,
-//! so it is theirs here as well ([`lbfgsb`](super::lbfgsb)), from their start and by the same limits.
+//! so it is theirs here as well (`lbfgsb`), from their start and by the same limits.
 
 use std::collections::BTreeMap;
 
@@ -11,18 +11,8 @@ use crate::goodput::{ComputeCost, Error, Shape, SyncCost, ThroughputParams, Tier
 
 /// Every configuration that a job has run, with the times of a step and of its synchronization: what the authors'
 /// simulator knows of a job. Studies use [`Observations`](crate::goodput::Observations).
-///
-/// ```
-/// use pollux_tune::goodput::{Osdi21Profile, Shape};
-/// let mut profile = Osdi21Profile::default();
-/// assert!(profile.record(Shape::single(), 64, 0.5, 0.0)?);
-/// // With one batch size, half of a pass is taken as fixed cost.
-/// let params = profile.fit()?;
-/// assert!((params.compute().alpha_s - 0.25).abs() < 1e-6);
-/// # Ok::<(), pollux_tune::goodput::Error>(())
-/// ```
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct Osdi21Profile {
+pub(in crate::sim) struct Profile {
     rows: BTreeMap<(u32, u32, u32), Timing>,
 }
 
@@ -41,9 +31,15 @@ const GAMMA: usize = 6;
 /// No cost is smaller.
 const LEAST: f64 = 1e-8;
 
-impl Osdi21Profile {
+impl Profile {
     /// Notes a step without accumulation. Returns whether its configuration is new; if not, it changes nothing.
-    pub fn record(&mut self, shape: Shape, per_gpu: u32, step_s: f64, sync_s: f64) -> Result<bool, Error> {
+    pub(in crate::sim) fn record(
+        &mut self,
+        shape: Shape,
+        per_gpu: u32,
+        step_s: f64,
+        sync_s: f64,
+    ) -> Result<bool, Error> {
         Error::check_positive("the step time", step_s)?;
         Error::check_positive("the time of a pass", step_s - sync_s)?;
         Error::check_positive("the per-GPU batch", f64::from(per_gpu))?;
@@ -53,7 +49,7 @@ impl Osdi21Profile {
     }
 
     /// The throughput model. What was not used is believed to cost next to nothing.
-    pub fn fit(&self) -> Result<ThroughputParams, Error> {
+    pub(in crate::sim) fn fit(&self) -> Result<ThroughputParams, Error> {
         if self.rows.is_empty() {
             return Err(Error::NoObservations);
         }
@@ -177,8 +173,8 @@ fn objective(rows: &[Row], costs: &Costs) -> (f64, Costs) {
 mod tests {
     use super::*;
 
-    fn profile(params: &ThroughputParams, shapes: &[(u32, u32)], batches: &[u32]) -> Osdi21Profile {
-        let mut profile = Osdi21Profile::default();
+    fn profile(params: &ThroughputParams, shapes: &[(u32, u32)], batches: &[u32]) -> Profile {
+        let mut profile = Profile::default();
         for &(gpus, nodes) in shapes {
             for &per_gpu in batches {
                 let shape = Shape::new(gpus, nodes).unwrap();
@@ -218,9 +214,11 @@ mod tests {
 
     #[test]
     fn a_configuration_counts_once_and_bad_times_are_refused() {
-        let mut profile = Osdi21Profile::default();
+        let mut profile = Profile::default();
         assert_eq!(profile.fit(), Err(Error::NoObservations));
         assert!(profile.record(Shape::single(), 32, 0.5, 0.1).unwrap());
+        // With one batch size, half of a pass is taken as fixed cost.
+        assert!((profile.fit().unwrap().compute().alpha_s - 0.2).abs() < 1e-6);
         assert!(!profile.record(Shape::single(), 32, 9.0, 0.1).unwrap());
         assert!(profile.record(Shape::single(), 64, f64::NAN, 0.1).is_err());
         assert!(profile.record(Shape::single(), 64, 0.5, 0.5).is_err());
@@ -239,7 +237,7 @@ mod tests {
             (yolov3, [0.167_760, 0.041_940_1, 0.098_812_5, 0.011_727_0, 1.002_52]),
         ];
         for (rows, scipy) in expected {
-            let mut profile = Osdi21Profile::default();
+            let mut profile = Profile::default();
             for (nodes, gpus, per_gpu, pass_s, step_s) in rows {
                 let shape = Shape::new(gpus, nodes).unwrap();
                 profile.record(shape, per_gpu, step_s, step_s - pass_s).unwrap();

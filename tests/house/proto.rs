@@ -1,10 +1,8 @@
 //! The code in `src/wire/proto.rs` is what `proto/pollux_tune.proto` says.
 
-#![expect(clippy::disallowed_methods, reason = "tests read files; the list is for the pure modules")]
-
 use std::{env, fs, path::Path, process};
 
-const REMEDY: &str = "UPDATE_PROTO=1 cargo test --test proto";
+const REMEDY: &str = "UPDATE_PROTO=1 cargo test --test house";
 
 #[test]
 fn the_generated_code_is_up_to_date() {

@@ -1,7 +1,5 @@
 //! Documents do not lead astray: what they link to is there, and so are the `make` targets they name.
 
-#![expect(clippy::disallowed_methods, reason = "tests read files; the list is for the pure modules")]
-
 use std::{
     fs,
     path::{Path, PathBuf},

@@ -4,7 +4,8 @@
 //! models must stop where it stops. For so few variables the matrix of the quadratic model is kept whole: the compact form
 //! of the papers gives the same steps.
 
-use super::{line_search::LineSearch, solver::cholesky_solve};
+use super::line_search::LineSearch;
+use crate::goodput::damped_step;
 
 /// Pairs of steps and gradients that the model remembers.
 const MEMORY: usize = 10;
@@ -137,9 +138,9 @@ fn target<const N: usize>(
         return Some(cauchy);
     }
     let bent = times(model, &difference(&cauchy, &at.x));
-    let mut way: Vec<f64> = free.iter().map(|&i| -(at.gradient[i] + bent[i])).collect();
+    let way: Vec<f64> = free.iter().map(|&i| -(at.gradient[i] + bent[i])).collect();
     let part = free.iter().map(|&i| free.iter().map(|&j| model[i][j]).collect()).collect();
-    cholesky_solve(&part, &mut way)?;
+    let way = damped_step(&part, &way, 0.0)?;
     let mut full = [0.0; N];
     free.iter().zip(way).for_each(|(&i, way)| full[i] = way);
     let projected: [f64; N] =

@@ -1,21 +1,16 @@
 //! The rules of `docs/architecture.md`, checked on the source text: who may import whom, what pure code may name, and
 //! where some crates and words may appear at all.
-//!
-//! The reader below knows just enough Rust for that: comments, literals, paths and `use` trees. Items under
-//! `#[cfg(test)]`, files called `tests.rs` and folders called `tests` count as test code, which may import more.
+//! Test code may import more.
 
-#![expect(clippy::disallowed_methods, reason = "tests read files; the list is for the pure modules")]
+use std::{fs, path::Path};
 
-use std::{
-    fs,
-    path::{Path, PathBuf},
-};
+use crate::source::{Named, module_of, paths, rust_files, tokens, without_tests};
 
 /// Modules that decide: numbers and values in, values out.
 const PURE: [&str; 7] = ["ids", "space", "tpe", "goodput", "alloc", "trials", "sim"];
 
 /// What each module may import of the crate, besides itself and `ids`; `*` is everything. Some are still to come.
-const MAP: [(&str, &[&str]); 14] = [
+const MAP: [(&str, &[&str]); 15] = [
     ("ids", &[]),
     ("goodput", &[]),
     ("alloc", &["goodput"]),
@@ -26,10 +21,11 @@ const MAP: [(&str, &[&str]); 14] = [
     ("store", &["trials", "space", "tpe", "alloc"]),
     ("wire", &["space", "goodput", "alloc", "trials"]),
     ("worker", &["wire", "space", "goodput", "trials"]),
-    ("emulate", &["wire", "sim", "goodput", "alloc", "space"]),
+    ("emulate", &["wire", "sim", "goodput", "alloc", "space", "trials"]),
     ("actors", &["trials", "alloc", "goodput", "tpe", "space", "store", "wire", "worker", "emulate"]),
     ("dashboard", &["trials", "store"]),
     ("cli", &["*"]),
+    ("prelude", &["*"]),
 ];
 
 /// What pure code must not name: clocks, I/O, threads, runtimes, and generators that are not arguments.
@@ -67,6 +63,21 @@ const HOMES: [(&str, &str); 10] = [
     ("tonic_prost", "wire"),
 ];
 
+/// What the pure modules may depend on; everything else comes with a feature.
+const CORE: [&str; 11] = [
+    "argmin",
+    "csv",
+    "flate2",
+    "granit-parser",
+    "libm",
+    "rand",
+    "rand_chacha",
+    "serde",
+    "serde_json",
+    "strsim",
+    "thiserror",
+];
+
 /// Written by a program, which does not count lines and has lints of its own.
 const GENERATED: [&str; 1] = ["src/wire/proto.rs"];
 
@@ -86,19 +97,15 @@ fn the_source_keeps_to_the_module_map() {
     assert!(broken.is_empty(), "\n{}\n", broken.join("\n"));
 }
 
-fn rust_files(folder: &Path) -> Vec<PathBuf> {
-    let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
-    let mut files = Vec::new();
-    for entry in entries {
-        let path = entry.expect("the folder can be listed").path();
-        if path.is_dir() && !path.ends_with("target") {
-            files.extend(rust_files(&path));
-        } else if path.extension().is_some_and(|extension| extension == "rs") {
-            files.push(path);
-        }
-    }
-    files.sort();
-    files
+#[test]
+fn the_core_depends_on_these_crates_alone() {
+    let manifest =
+        fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml")).expect("it is there");
+    let (_, rest) = manifest.split_once("[dependencies]\n").expect("it has dependencies");
+    let always =
+        rest.lines().take_while(|line| !line.is_empty()).filter(|line| !line.contains("optional = true"));
+    let names: Vec<&str> = always.filter_map(|line| line.split(' ').next()).collect();
+    assert_eq!(names, CORE);
 }
 
 /// Every rule that a file breaks, as `file:line: what is wrong`.
@@ -153,15 +160,6 @@ fn check_pure_head(file: &str, text: &str) -> Vec<String> {
     broken
 }
 
-/// The module path of a file below `src/`; empty for the roots of the library and of programs.
-fn module_of(inside: &str) -> Vec<String> {
-    if inside == "lib.rs" || inside == "main.rs" || inside.starts_with("bin/") {
-        return Vec::new();
-    }
-    let inside = inside.trim_end_matches(".rs");
-    inside.trim_end_matches("/mod").split('/').map(str::to_owned).collect()
-}
-
 fn wrong_path(top: &str, path: &Named) -> Option<String> {
     let shown = path.segments.join("::");
     if path.of_crate {
@@ -185,222 +183,6 @@ fn wrong_path(top: &str, path: &Named) -> Option<String> {
     };
     let found = PURE.contains(&top).then(|| IMPURE.iter().find(impure)).flatten();
     found.map(|forbidden| format!("`{top}` is pure and names {forbidden} ({shown})"))
-}
-
-#[derive(Debug, Clone, PartialEq)]
-struct Token {
-    text: String,
-    line: usize,
-}
-
-/// Identifiers, `::` and single characters, without comments and literals.
-fn tokens(text: &str) -> Vec<Token> {
-    let chars: Vec<char> = text.chars().collect();
-    let (mut tokens, mut at, mut line) = (Vec::new(), 0, 1);
-    while at < chars.len() {
-        let start = at;
-        at = skip(&chars, at);
-        if at == start {
-            let word = |c: char| c.is_alphanumeric() || c == '_';
-            at += match chars[at] {
-                c if word(c) => chars[at..].iter().take_while(|c| word(**c)).count(),
-                ':' if chars.get(at + 1) == Some(&':') => 2,
-                _ => 1,
-            };
-            tokens.push(Token { text: chars[start..at].iter().collect(), line });
-        }
-        line += chars[start..at].iter().filter(|c| **c == '\n').count();
-    }
-    tokens
-}
-
-/// The end of the white space, comment, literal or lifetime that begins here; `at` itself if none does.
-fn skip(chars: &[char], at: usize) -> usize {
-    let next = |offset: usize| chars.get(at + offset).copied().unwrap_or(' ');
-    let find = |from: usize, what: &str| {
-        let what: Vec<char> = what.chars().collect();
-        let rest = chars.get(from..).unwrap_or_default();
-        rest.windows(what.len()).position(|window| window == what).map_or(chars.len(), |p| from + p)
-    };
-    match chars[at] {
-        c if c.is_whitespace() => at + 1,
-        '/' if next(1) == '/' => find(at, "\n"),
-        '/' if next(1) == '*' => (find(at + 2, "*/") + 2).min(chars.len()),
-        '"' => string_end(chars, at + 1),
-        '\'' if next(1) == '\\' => (find(at + 3, "'") + 1).min(chars.len()),
-        '\'' if next(2) == '\'' => at + 3,
-        '\'' => at + 1,
-        'b' | 'c' if next(1) == '"' => string_end(chars, at + 2),
-        'b' | 'c' if next(1) == 'r' && matches!(next(2), '"' | '#') => skip(chars, at + 1),
-        'r' if next(1) == '"' || (next(1) == '#' && matches!(next(2), '"' | '#')) => {
-            let hashes = chars[at + 1..].iter().take_while(|c| **c == '#').count();
-            let end = format!("\"{}", "#".repeat(hashes));
-            (find(at + hashes + 2, &end) + end.len()).min(chars.len())
-        }
-        _ => at,
-    }
-}
-
-fn string_end(chars: &[char], mut at: usize) -> usize {
-    while at < chars.len() && chars[at] != '"' {
-        at += if chars[at] == '\\' { 2 } else { 1 };
-    }
-    (at + 1).min(chars.len())
-}
-
-fn is(tokens: &[Token], at: usize, expected: &[&str]) -> bool {
-    expected.iter().enumerate().all(|(i, text)| tokens.get(at + i).is_some_and(|token| token.text == *text))
-}
-
-/// Leaves out whatever stands under `#[cfg(test)]`.
-fn without_tests(tokens: &[Token]) -> Vec<Token> {
-    let (mut kept, mut at) = (Vec::new(), 0);
-    while at < tokens.len() {
-        let gate = is(tokens, at, &["#", "[", "cfg", "(", "test", ")", "]"])
-            || is(tokens, at, &["#", "[", "cfg", "(", "all", "(", "test"]);
-        if gate {
-            at = item_end(tokens, at);
-        } else {
-            kept.push(tokens[at].clone());
-            at += 1;
-        }
-    }
-    kept
-}
-
-/// The end of the item whose attributes begin here: its `;`, or the brace that closes its body.
-fn item_end(tokens: &[Token], mut at: usize) -> usize {
-    while is(tokens, at, &["#", "["]) {
-        at = closing(tokens, at + 1) + 1;
-    }
-    let import = is(tokens, at, &["use"]) || is(tokens, at, &["pub", "use"]);
-    while at < tokens.len() {
-        match tokens[at].text.as_str() {
-            ";" => return at + 1,
-            "{" if !import => return closing(tokens, at) + 1,
-            "{" | "(" | "[" => at = closing(tokens, at) + 1,
-            _ => at += 1,
-        }
-    }
-    at
-}
-
-/// Where the bracket that opens here is closed.
-fn closing(tokens: &[Token], open: usize) -> usize {
-    let mut depth = 0_usize;
-    for (at, token) in tokens.iter().enumerate().skip(open) {
-        match token.text.as_str() {
-            "{" | "(" | "[" => depth += 1,
-            "}" | ")" | "]" => depth = depth.saturating_sub(1),
-            _ => {}
-        }
-        if depth == 0 {
-            return at;
-        }
-    }
-    tokens.len()
-}
-
-/// A path as the compiler would see it, from the crate root or from an external crate on.
-#[derive(Debug, PartialEq)]
-struct Named {
-    of_crate: bool,
-    segments: Vec<String>,
-    line: usize,
-}
-
-/// Every path of at least two segments, and whatever is imported.
-fn paths(tokens: &[Token], module: &[String]) -> Vec<Named> {
-    let mut found = Vec::new();
-    let mut here = module.to_vec();
-    // For each open brace, whether it is the body of an inline module.
-    let mut bodies = Vec::new();
-    let mut at = 0;
-    while at < tokens.len() {
-        let before = if at > 0 { tokens[at - 1].text.as_str() } else { "" };
-        match tokens[at].text.as_str() {
-            "{" => {
-                let inline = at > 1 && tokens[at - 2].text == "mod";
-                if inline {
-                    here.push(before.to_owned());
-                }
-                bodies.push(inline);
-            }
-            "}" if bodies.pop() == Some(true) => {
-                here.pop();
-            }
-            word if starts_path(word) => {
-                let mut whole = Vec::new();
-                let line = tokens[at].line;
-                let end = tree(tokens, at, &mut Vec::new(), &mut whole);
-                let import =
-                    before == "use" || before == "crate" || is(tokens, at.saturating_sub(2), &["use", "::"]);
-                let long = whole.into_iter().filter(|path| path.len() > 1 || import);
-                found.extend(long.map(|path| resolve(path, &here, line)));
-                at = end;
-                continue;
-            }
-            _ => {}
-        }
-        at += 1;
-    }
-    found
-}
-
-fn starts_path(word: &str) -> bool {
-    word.starts_with(|c: char| c.is_alphabetic() || c == '_')
-}
-
-/// Reads a path or a `use` tree, collects all its paths, and returns where it ends.
-fn tree(tokens: &[Token], mut at: usize, prefix: &mut Vec<String>, whole: &mut Vec<Vec<String>>) -> usize {
-    let depth = prefix.len();
-    while let Some(token) = tokens.get(at) {
-        if token.text == "{" {
-            at += 1;
-            while at < tokens.len() && tokens[at].text != "}" {
-                let next = tree(tokens, at, prefix, whole);
-                at = next.max(at + 1);
-            }
-            prefix.truncate(depth);
-            return at + 1;
-        }
-        if token.text == "*" || starts_path(&token.text) {
-            prefix.push(token.text.clone());
-            at += 1;
-        }
-        if !is(tokens, at, &["::"]) {
-            break;
-        }
-        at += 1;
-    }
-    if prefix.len() > depth {
-        whole.push(prefix.clone());
-        let renamed = is(tokens, at, &["as"]) && [",", "}", ";"].iter().any(|end| is(tokens, at + 2, &[end]));
-        at += if renamed { 2 } else { 0 };
-    }
-    prefix.truncate(depth);
-    at
-}
-
-/// Takes `crate`, `self`, `super` and the crate's own name out of a path, and a last `*` or `self`.
-fn resolve(mut path: Vec<String>, module: &[String], line: usize) -> Named {
-    let relative = matches!(path[0].as_str(), "self" | "super");
-    let of_crate = relative || matches!(path[0].as_str(), "crate" | "pollux_tune");
-    let mut segments = if relative { module.to_vec() } else { Vec::new() };
-    if path.len() > 1 && path.last().is_some_and(|last| last == "*" || last == "self") {
-        path.pop();
-    }
-    for segment in path {
-        match segment.as_str() {
-            "super" => {
-                segments.pop();
-            }
-            "crate" | "self" => {}
-            "pollux_tune" if segments.is_empty() => {}
-            _ => segments.push(segment),
-        }
-    }
-    Named { of_crate, segments, line }
 }
 
 /// What is wrong with a file of one line, as one text.
