@@ -89,7 +89,7 @@ impl Best {
 
 fn location(active: &ActiveTrial) -> String {
     let slots = ranges(active.slots());
-    match active.phase {
+    match &active.phase {
         Phase::Waiting => "waits".to_owned(),
         Phase::Forming { .. } | Phase::Broken { .. } => format!("forms on {slots}"),
         Phase::Pausing(_) => format!("leaves {slots}"),
