@@ -143,7 +143,7 @@ impl Story {
             if trial.epochs >= 10.0 {
                 ended.push(Fact::TrialDone { trial: id, values: vec![accuracy] });
             } else if trial.epochs >= 2.0 && trial.skill < 0.6 {
-                ended.push(Fact::TrialStopped { trial: id, reason: "rank 3 of 3".to_owned() });
+                ended.push(Fact::TrialStopped { trial: id, reason: "rank 3 of 3".to_owned().into() });
             }
         }
         let before = self.running.len();
