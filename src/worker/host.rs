@@ -35,7 +35,7 @@ type Abortable = Arc<Mutex<Option<(Round, AbortHandle)>>>;
 
 /// If this process was started as a worker, works until the head is gone, and then ends the process.
 ///
-/// Every program with a [`Pool`](super::Pool) calls it first thing in `main`.
+/// Every program that trains calls it first thing in `main`.
 pub fn serve_if_worker(registry: &Registry) {
     let served = match Place::of_this_process() {
         Ok(None) => return,

@@ -1,14 +1,12 @@
 //! Elastic training in worker processes.
 //!
-//! A user writes a `Trainable` and puts it into a `Registry`. A `Pool` starts the program again as its workers, one for each
-//! slot, and each hosts a rank of whatever trial it is given. Workers of a trial form a group; a group re-forms in place when
+//! A user writes a `Trainable` and puts it into a `Registry`. The head starts the program again as its workers, one for
+//! each slot, and each hosts a rank of whatever trial it is given. Workers of a trial form a group; a group re-forms in place when
 //! workers come, go or die.
 //!
 //! *Architecture invariant:* what a trial learns from, and in which order, follows from its seed and its position, and not from the
 //! number of its workers.
 
-#[cfg(feature = "torch")]
-mod batching;
 #[cfg(feature = "torch")]
 pub mod builtin;
 #[cfg(feature = "torch")]
@@ -25,8 +23,6 @@ mod launch;
 mod loader;
 #[cfg(feature = "torch")]
 mod optimizer;
-#[cfg(feature = "torch")]
-mod pool;
 mod sampler;
 #[cfg(feature = "torch")]
 mod session;
@@ -35,20 +31,14 @@ mod team;
 #[cfg(feature = "torch")]
 mod trainable;
 #[cfg(feature = "torch")]
-mod training;
-#[cfg(feature = "torch")]
 mod transfer;
 
-#[cfg(feature = "torch")]
-pub use batching::Batching;
 pub use error::Error;
 #[cfg(feature = "torch")]
 pub use host::serve_if_worker;
-pub use launch::{Launch, Slot, launch};
 #[cfg(feature = "torch")]
-pub use pool::{Pool, Told};
+pub use launch::gpus;
+pub use launch::{Launch, Slot, launch};
 pub use sampler::{ElasticSampler, shard};
 #[cfg(feature = "torch")]
 pub use trainable::{BoxError, Dataset, Example, Optimizer, Registry, Schedule, Trainable};
-#[cfg(feature = "torch")]
-pub use training::{Happening, Training};
