@@ -22,10 +22,13 @@ test: ## Run all tests, documentation examples included; gets libtorch first
 
 verify: ## Check everything, change nothing
 	$(CARGO) fmt --all --check
+	$(CARGO) clippy --locked --no-default-features --all-targets -- -D warnings
+	$(CARGO) clippy --locked --no-default-features --features runtime --all-targets -- -D warnings
 	$(CARGO) clippy --locked --all-targets -- -D warnings
 	$(TORCH) clippy $(ALL) --all-targets -- -D warnings
 	$(MAKE) test
 	RUSTDOCFLAGS="-D warnings" $(TORCH) doc $(ALL) --no-deps
+	scripts/optional-checks.sh
 
 fix: ## Format the code and apply what clippy suggests
 	$(TORCH) clippy $(ALL) --fix --allow-dirty --allow-staged --all-targets

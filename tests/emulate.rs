@@ -10,10 +10,12 @@ use std::{
 };
 
 use pollux_tune::{
-    emulate::{NodeLaunch, launch},
     ids::{GpuType, Round, TrialId},
+    internal::{
+        emulate::{NodeLaunch, launch},
+        wire::{Gateway, GatewayEvent, Hello, Secret, WorkerHandle, WorkerId},
+    },
     trials::group::{Batch, Form, Member, Task, WorkerCommand, WorkerEvent},
-    wire::{Gateway, GatewayEvent, Hello, Secret, WorkerHandle, WorkerId},
 };
 use tokio::{sync::mpsc::Receiver, time::timeout};
 

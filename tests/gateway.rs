@@ -15,11 +15,11 @@ use std::{
 
 use pollux_tune::{
     ids::{NodeId, SlotId, TrialId},
-    trials::group::{FinalState, WorkerCommand, WorkerEvent},
-    wire::{
+    internal::wire::{
         Address, Error, Gateway, GatewayEvent, Hello, Secret, VERSION, WorkerHandle, WorkerId, attach,
         attach_blocking,
     },
+    trials::group::{FinalState, WorkerCommand, WorkerEvent},
 };
 use tokio::{runtime::Builder, sync::mpsc::Receiver};
 

@@ -6,6 +6,7 @@ use crate::{emulate, ids::EmptyGpuType, store, trials::engine, wire};
 
 /// Why a study could not be run.
 #[derive(Debug, Error)]
+#[non_exhaustive]
 pub enum Error {
     /// The journal.
     #[error(transparent)]

@@ -29,6 +29,7 @@ mod supervisor;
 mod training;
 mod training_events;
 
+#[cfg(feature = "cli")]
 pub(crate) use self::command::end_programs;
 pub use self::{
     error::Error,
@@ -39,3 +40,4 @@ pub use self::{
     training::{Training, TrainingSettings},
     training_events::TrainingEvent,
 };
+pub use crate::emulate::serve_if_node;

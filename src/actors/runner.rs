@@ -167,7 +167,7 @@ impl Runner {
     /// second of the study takes `time_scale` real ones.
     ///
     /// This program is started again for each machine, so the first thing that it does must be
-    /// [`serve_if_node`](crate::emulate::serve_if_node).
+    /// [`serve_if_node`](crate::actors::serve_if_node).
     pub fn run_emulated(self, cluster: &ClusterSpec, time_scale: f64) -> Result<Finished, Error> {
         let Some(Program::Trainable(trainable)) = &self.study.trial.program else {
             return Err(Error::NoProgram);

@@ -7,6 +7,7 @@ use crate::{
 
 /// What can be wrong with an allocation problem or a plan.
 #[derive(Debug, Clone, PartialEq, Error)]
+#[non_exhaustive]
 pub enum Error {
     /// A number of a trial or of the problem is NaN, infinite or outside its range.
     #[error("{owner}: {what} is {value}, allowed is {allowed}")]

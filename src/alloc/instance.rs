@@ -2,26 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use super::{Allocation, Error, Fairness, Problem, TrialRequest, realloc_factor};
+use super::{
+    Allocation, Error, Fairness, Problem, TrialRequest,
+    rules::{OwnRules, SearchRules},
+};
 use crate::{
     goodput::{Curve, Tier},
     ids::{GpuType, NodeId, TrialId},
 };
-
-/// Moving a young trial is never as bad as stopping it: with a factor of 0 both would count the same, and GPUs would
-/// stay empty.
-const MOVED_FACTOR_MIN: f64 = 0.01;
-
-/// Whose rules speedups follow.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum SpeedupRules {
-    /// Ours.
-    #[default]
-    Own,
-    /// Those of the authors' simulator, for comparison: a fair share is on one node whatever its size, a first start pays
-    /// for a move too, and the factor of a move may be 0.
-    Osdi21,
-}
 
 /// GPUs of one trial by node position, sorted, without zeros.
 pub(crate) type Row = Vec<(usize, u32)>;
@@ -92,15 +80,15 @@ pub(crate) struct Instance {
     pub(crate) trials: Vec<TrialData>,
     pub(crate) fairness: Fairness,
     pub(crate) avoid_interference: bool,
-    pub(crate) rules: SpeedupRules,
+    pub(crate) rules: &'static dyn SearchRules,
 }
 
 impl Instance {
     pub(crate) fn new(problem: &Problem) -> Result<Self, Error> {
-        Self::with_rules(problem, SpeedupRules::Own)
+        Self::with_rules(problem, &OwnRules)
     }
 
-    pub(crate) fn with_rules(problem: &Problem, rules: SpeedupRules) -> Result<Self, Error> {
+    pub(crate) fn with_rules(problem: &Problem, rules: &'static dyn SearchRules) -> Result<Self, Error> {
         problem.check()?;
         let mut pools: Vec<Pool> = Vec::new();
         let mut pool_of = BTreeMap::new();
@@ -173,7 +161,7 @@ fn compile(
     nodes: &[NodeSlot],
     pools: &[Pool],
     fair_gpus: u32,
-    rules: SpeedupRules,
+    rules: &dyn SearchRules,
 ) -> TrialData {
     let fair = fair_goodput(trial, pools, fair_gpus, rules);
     let speedups = pools
@@ -196,24 +184,12 @@ fn compile(
         .collect();
     let one_pool = |row: &Row| row.windows(2).all(|pair| nodes[pair[0].0].pool == nodes[pair[1].0].pool);
     let current = current.filter(one_pool).unwrap_or_default();
-    let factor = match trial.horizon_s.filter(|_| rules == SpeedupRules::Own) {
-        // It does not train for a part of the horizon.
-        Some(horizon_s) if trial.realloc_delay_s > 0.0 => horizon_s / (horizon_s + trial.realloc_delay_s),
-        Some(_) => 1.0,
-        None => realloc_factor(trial.age_s, trial.reallocations, trial.realloc_delay_s),
-    };
-    let moved_factor = match rules {
-        SpeedupRules::Osdi21 => factor,
-        // A trial that waits, or whose GPUs are gone, has to be started anyway.
-        SpeedupRules::Own if current.is_empty() => 1.0,
-        SpeedupRules::Own => factor.max(MOVED_FACTOR_MIN),
-    };
     TrialData {
         id: trial.id,
         min: trial.min_gpus,
         max: trial.max_gpus,
         weight: trial.weight,
-        moved_factor,
+        moved_factor: rules.moved_factor(trial, current.is_empty()),
         pinned: trial.pinned && !current.is_empty(),
         current,
         fair_goodput: fair,
@@ -240,13 +216,12 @@ fn release_impossible_pins(trials: &mut [TrialData], nodes: &[NodeSlot]) {
 
 /// Goodput of the fair share, an exclusive 1/J of the cluster (section 4.2): `fair_gpus` GPUs, averaged over
 /// the types the trial can run on by how many GPUs there are of each.
-fn fair_goodput(trial: &TrialRequest, pools: &[Pool], fair_gpus: u32, rules: SpeedupRules) -> f64 {
+fn fair_goodput(trial: &TrialRequest, pools: &[Pool], fair_gpus: u32, rules: &dyn SearchRules) -> f64 {
     let wanted = fair_gpus.max(trial.min_gpus);
     let (mut sum, mut share) = (0.0, 0.0);
     for pool in pools {
         let Some(curve) = trial.table.get(&pool.gpu_type) else { continue };
-        let node_gpus = if rules == SpeedupRules::Osdi21 { u32::MAX } else { pool.largest };
-        let goodput = goodput_beyond(curve, wanted.min(pool.gpus), node_gpus);
+        let goodput = goodput_beyond(curve, wanted.min(pool.gpus), rules.fair_node_gpus(pool.largest));
         if goodput > 0.0 {
             sum += goodput * f64::from(pool.gpus);
             share += f64::from(pool.gpus);
@@ -278,7 +253,13 @@ fn goodput_beyond(curve: &Curve, gpus: u32, node_gpus: u32) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::alloc::policy::placement::tests::{problem, running, trial};
+    use crate::{
+        alloc::{
+            policy::placement::tests::{problem, running, trial},
+            rules::MOVED_FACTOR_MIN,
+        },
+        sim::osdi21::AuthorsSearch,
+    };
 
     #[test]
     fn a_move_costs_its_part_of_the_horizon() {
@@ -297,11 +278,15 @@ mod tests {
     fn the_rules_of_osdi21_know_one_node_and_charge_the_first_start() {
         let waiting = TrialRequest { age_s: 60.0, realloc_delay_s: 30.0, ..trial(0, 1) };
         let question = problem("2x4xt4", vec![waiting]);
-        let fair = |rules| Instance::with_rules(&question, rules).unwrap().trials[0].fair_goodput;
-        assert!((fair(SpeedupRules::Own) - 0.9 * 8f64.powf(0.8)).abs() < 1e-12);
-        assert!((fair(SpeedupRules::Osdi21) - 8f64.powf(0.8)).abs() < 1e-12);
-        let factor = |rules| Instance::with_rules(&question, rules).unwrap().trials[0].moved_factor;
-        assert!((factor(SpeedupRules::Own) - 1.0).abs() < 1e-12);
-        assert!((factor(SpeedupRules::Osdi21) - 60.0 / 90.0).abs() < 1e-12);
+        let fair = |rules: &'static dyn SearchRules| {
+            Instance::with_rules(&question, rules).unwrap().trials[0].fair_goodput
+        };
+        assert!((fair(&OwnRules) - 0.9 * 8f64.powf(0.8)).abs() < 1e-12);
+        assert!((fair(&AuthorsSearch) - 8f64.powf(0.8)).abs() < 1e-12);
+        let factor = |rules: &'static dyn SearchRules| {
+            Instance::with_rules(&question, rules).unwrap().trials[0].moved_factor
+        };
+        assert!((factor(&OwnRules) - 1.0).abs() < 1e-12);
+        assert!((factor(&AuthorsSearch) - 60.0 / 90.0).abs() < 1e-12);
     }
 }

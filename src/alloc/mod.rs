@@ -21,12 +21,12 @@ mod objective;
 mod plan;
 mod policy;
 mod problem;
+mod rules;
 
 pub use self::{
     allocation::Allocation,
     cluster::{Cluster, ClusterSpec, Node, NodeSet},
     error::Error,
-    instance::SpeedupRules,
     objective::{Fairness, realloc_factor},
     plan::{Plan, Reason, TrialPlacement},
     policy::{
@@ -35,3 +35,4 @@ pub use self::{
     },
     problem::{Problem, RemainingWork, TrialRequest},
 };
+pub(crate) use self::{policy::Matrix, rules::SearchRules};

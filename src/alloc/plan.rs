@@ -14,6 +14,7 @@ use crate::{
 /// Why a trial has the GPUs it has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[non_exhaustive]
 pub enum Reason {
     /// It is pinned to its GPUs.
     Pinned,
@@ -69,6 +70,7 @@ pub struct TrialPlacement {
 
 /// The answer of a policy: an allocation and a reason for every trial, in the order of the problem.
 #[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
 pub struct Plan {
     /// One decision for each trial.
     pub placements: Vec<TrialPlacement>,
@@ -97,7 +99,7 @@ impl Plan {
     /// The decision for one trial.
     #[must_use]
     pub fn get(&self, trial: TrialId) -> Option<&TrialPlacement> {
-        self.placements.iter().find(|assignment| assignment.trial == trial)
+        self.placements.iter().find(|placement| placement.trial == trial)
     }
 
     /// Whether the plan keeps all rules: every trial answered once, no GPU given twice, no GPU that is not there,
@@ -112,19 +114,19 @@ impl Plan {
             return broken(format!("fitness {}, bound {:?}", self.fitness, self.fitness_bound));
         }
         let mut used: BTreeMap<NodeId, NodeLoad> = BTreeMap::new();
-        for (trial, assignment) in problem.trials.iter().zip(&self.placements) {
-            let (id, gpus) = (trial.id, assignment.allocation.gpus());
-            if assignment.trial != id || !assignment.speedup.is_finite() {
-                return broken(format!("trial {id}: answered {assignment:?}"));
+        for (trial, placement) in problem.trials.iter().zip(&self.placements) {
+            let (id, gpus) = (trial.id, placement.allocation.gpus());
+            if placement.trial != id || !placement.speedup.is_finite() {
+                return broken(format!("trial {id}: answered {placement:?}"));
             }
             if gpus != 0
-                && assignment.reason != Reason::Pinned
+                && placement.reason != Reason::Pinned
                 && !(trial.min_gpus..=trial.max_gpus).contains(&gpus)
             {
                 return broken(format!("trial {id}: {gpus} GPUs outside its limits"));
             }
             let mut home = None;
-            for (node_id, gpus) in assignment.allocation.iter() {
+            for (node_id, gpus) in placement.allocation.iter() {
                 let Some(node) = problem.cluster.get(node_id) else {
                     return broken(format!("trial {id}: node {node_id} is not there"));
                 };
@@ -134,9 +136,9 @@ impl Plan {
                 }
                 let load = used.entry(node_id).or_default();
                 load.gpus += gpus;
-                if assignment.allocation.is_distributed() {
+                if placement.allocation.is_distributed() {
                     load.distributed += 1;
-                    load.movable |= assignment.reason != Reason::Pinned;
+                    load.movable |= placement.reason != Reason::Pinned;
                 }
                 if load.gpus > node.gpus {
                     return broken(format!(
@@ -148,7 +150,7 @@ impl Plan {
                     return broken(format!("node {node_id}: two distributed trials"));
                 }
             }
-            if assignment.reason == Reason::Pinned && assignment.allocation != trial.current {
+            if placement.reason == Reason::Pinned && placement.allocation != trial.current {
                 return broken(format!("trial {id} is pinned and was moved"));
             }
         }

@@ -33,7 +33,6 @@ pub struct BatchLimits {
     mode: BatchMode,
     per_gpu_min: u32,
     per_gpu_max: u32,
-    sampled: bool,
 }
 
 impl BatchLimits {
@@ -64,7 +63,7 @@ impl BatchLimits {
             }
             BatchMode::Fixed => {}
         }
-        Ok(Self { initial, mode, per_gpu_min, per_gpu_max, sampled: false })
+        Ok(Self { initial, mode, per_gpu_min, per_gpu_max })
     }
 
     /// The initial total batch `M0`.
@@ -83,13 +82,6 @@ impl BatchLimits {
     #[must_use]
     pub const fn per_gpu_max(&self) -> u32 {
         self.per_gpu_max
-    }
-
-    /// The same limits, with the best batch found as the authors' code does, for comparison: among 50 samples, and on one
-    /// GPU never more than the initial batch in one pass.
-    #[must_use]
-    pub const fn sampled(self) -> Self {
-        Self { sampled: true, ..self }
     }
 
     /// The largest number of GPUs that can share the largest batch.
@@ -141,6 +133,19 @@ pub struct BestBatch {
     pub goodput: f64,
 }
 
+impl BestBatch {
+    /// A plan whatever the limits say, with its goodput relative to their initial batch.
+    pub(crate) fn of(
+        plan: BatchPlan,
+        params: &ThroughputParams,
+        shape: Shape,
+        noise: NoiseScale,
+        limits: &BatchLimits,
+    ) -> Self {
+        Search::new(params, shape, noise, limits, u32::MAX).at(plan.per_gpu, plan.accumulation)
+    }
+}
+
 /// The batch plan of highest goodput on an allocation, `argmax GOODPUT(a, m, s)` (Pollux OSDI'21 eq. 13); none if
 /// no allowed batch can be split over these GPUs.
 ///
@@ -171,12 +176,11 @@ pub fn best_batch(
     limits: &BatchLimits,
 ) -> Option<BestBatch> {
     match limits.mode {
-        BatchMode::Adaptive { max } if limits.sampled => sampled_batch(params, shape, noise, limits, max),
         BatchMode::Adaptive { max } => Search::new(params, shape, noise, limits, max).run(),
         BatchMode::Fixed => fixed_batch(params, shape, limits),
         BatchMode::PerGpu { batch } => {
-            let BatchPlan { per_gpu, accumulation } = BatchPlan::split(batch, 1, limits.per_gpu_max, 1);
-            Some(Search::new(params, shape, noise, limits, u32::MAX).at(per_gpu, accumulation))
+            let plan = BatchPlan::split(batch, 1, limits.per_gpu_max, 1);
+            Some(BestBatch::of(plan, params, shape, noise, limits))
         }
     }
 }
@@ -188,42 +192,6 @@ fn fixed_batch(params: &ThroughputParams, shape: Shape, limits: &BatchLimits) ->
     let plan = BatchPlan::split(limits.initial, shape.gpus(), limits.per_gpu_max, 1);
     let time_s = params.iter_time_s(shape, f64::from(plan.per_gpu), plan.accumulation);
     Some(BestBatch { plan, goodput: f64::from(limits.initial) / time_s })
-}
-
-/// The authors' search: of 50 total batches in geometric order the first that is best after rounding. On one GPU they want
-/// an accumulation pass with any batch above the initial one, for the sake of their estimate of the noise.
-fn sampled_batch(
-    params: &ThroughputParams,
-    shape: Shape,
-    noise: NoiseScale,
-    limits: &BatchLimits,
-    max: u32,
-) -> Option<BestBatch> {
-    const SAMPLES: u32 = 50;
-    const EPS: f64 = 1e-8;
-    let gpus = f64::from(shape.gpus());
-    let (initial, low) = (f64::from(limits.initial), f64::from(limits.per_gpu_min) * gpus);
-    let (low, high) = (initial.max(low), f64::from(max));
-    let search = Search::new(params, shape, noise, limits, max);
-    let mut best: Option<BestBatch> = None;
-    let mut last = None;
-    for sample in 0..SAMPLES {
-        let share = low * (high / low).powf(f64::from(sample) / f64::from(SAMPLES - 1)) / gpus;
-        let mut accumulation = (share / f64::from(limits.per_gpu_max) - EPS).ceil().max(1.0) - 1.0;
-        if shape.gpus() == 1 && share > initial + EPS {
-            accumulation = accumulation.max(1.0);
-        }
-        let per_gpu = (share / (accumulation + 1.0) - EPS).ceil() as u32;
-        let plan = BatchPlan { per_gpu, accumulation: accumulation as u32 };
-        if last.replace(plan) == Some(plan) || !(limits.per_gpu_min..=limits.per_gpu_max).contains(&per_gpu) {
-            continue;
-        }
-        let found = search.at(plan.per_gpu, plan.accumulation);
-        if best.is_none_or(|best| found.goodput > best.goodput) {
-            best = Some(found);
-        }
-    }
-    best
 }
 
 /// Goodputs that differ by less than this share are the same.
@@ -516,22 +484,5 @@ mod tests {
         assert_eq!(BatchPlan::split(2048, 6, 1024, 1), BatchPlan { per_gpu: 342, accumulation: 0 });
         assert_eq!(BatchPlan::split(4096, 1, 1024, 1), BatchPlan { per_gpu: 1024, accumulation: 3 });
         assert_eq!(BatchPlan::split(100, 1, 1024, 2), BatchPlan { per_gpu: 50, accumulation: 1 });
-    }
-
-    #[test]
-    fn the_sampled_batch_is_hardly_worse_but_accumulates_on_one_gpu() {
-        let limits = BatchLimits::new(128, BatchMode::Adaptive { max: 4096 }, 32, 1024).unwrap();
-        let (params, noise) = (params(0.05, 0.001, 0.2, 2.0), NoiseScale::new(3000.0).unwrap());
-        for gpus in [1, 2, 7, 16, 64] {
-            let shape = Shape::at_tier(gpus, crate::goodput::Tier::Node);
-            let exact = best_batch(&params, shape, noise, &limits).unwrap();
-            let sampled = best_batch(&params, shape, noise, &limits.sampled()).unwrap();
-            let share = sampled.goodput / exact.goodput;
-            assert!(
-                share < 1.0 + 1e-9 && share > if gpus == 1 { 0.8 } else { 0.995 },
-                "{gpus} GPUs: {share}"
-            );
-            assert!(gpus > 1 || sampled.plan.accumulation > 0);
-        }
     }
 }

@@ -4,6 +4,7 @@ use crate::ids::EmptyGpuType;
 
 /// What can be wrong with the numbers given to the goodput model.
 #[derive(Debug, Clone, PartialEq, Error)]
+#[non_exhaustive]
 pub enum Error {
     /// A number is NaN, infinite, or outside its range.
     #[error("{what} is {value}, allowed is {allowed}")]

@@ -67,6 +67,7 @@ pub fn scale_lr(rule: &dyn LrScaling, context: &LrContext) -> Result<f64, Error>
 /// # Ok::<(), pollux_tune::goodput::Error>(())
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
+#[non_exhaustive]
 pub enum LrRule {
     /// `(var + sqr) / (var / (M / M0) + sqr)` with the variance at the initial batch (Johnson et al. 2020): 1
     /// where the signal prevails, `M / M0` where the noise does.

@@ -30,7 +30,8 @@ pub use batch::{BatchLimits, BatchMode, BatchPlan, BestBatch, best_batch};
 pub use bootstrap::{CostRatio, Profile, TypeCatalog, TypeRatio, bootstrap};
 pub use efficiency::{NoiseScale, StatisticalProgress};
 pub use error::Error;
-pub use fit::{Fit, Osdi21Profile, ThroughputPrior, fit, rmsle};
+pub(crate) use fit::damped_step;
+pub use fit::{Fit, ThroughputPrior, fit, rmsle};
 
 pub use knowledge::{Features, Sharing, StudyKnowledge};
 pub use learning_rate::{LrContext, LrRule, LrScaling, scale_lr};

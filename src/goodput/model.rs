@@ -17,7 +17,7 @@ use crate::ids::GpuType;
 /// let model = GoodputModel::new(NoiseScale::new(2000.0)?).with_type(t4.clone(), params, limits);
 /// let table = model.table([(t4.clone(), 4, 16)])?; // nodes of 4, up to 16 GPUs
 /// assert!(table[&t4].goodput(Shape::new(4, 1)?) > 2.5 * table[&t4].goodput(Shape::single()));
-/// # Ok::<(), pollux_tune::goodput::Error>(())
+/// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug, Clone, PartialEq)]
 pub struct GoodputModel {

@@ -2,12 +2,15 @@
 
 use std::collections::BTreeMap;
 
-use super::{Application, Error, Rules, StepTime};
+use super::{
+    Application, Error, Rules, StepTime,
+    osdi21::{self, Profile},
+};
 use crate::{
     alloc::{Cluster, TrialRequest},
     goodput::{
-        BatchLimits, BatchPlan, GoodputModel, NoiseScale, Observations, Osdi21Profile, Shape,
-        ThroughputParams, ThroughputPrior, TypeCatalog, bootstrap, fit,
+        BatchPlan, BestBatch, Curve, GoodputTable, NoiseScale, Observations, Shape, ThroughputParams,
+        ThroughputPrior, TypeCatalog, best_batch, bootstrap, fit,
     },
     ids::{GpuType, TrialId},
 };
@@ -45,7 +48,7 @@ struct Known {
 #[derive(Debug, Clone)]
 enum Seen {
     Own(Observations),
-    Osdi21(Osdi21Profile),
+    Osdi21(Profile),
 }
 
 impl Seen {
@@ -98,17 +101,18 @@ impl Agent {
 
     /// The batch for an allocation of this type.
     pub(super) fn choose(&self, gpu_type: &GpuType, shape: Shape) -> Option<BatchPlan> {
-        let limits = self.limits(gpu_type)?;
+        let limits = self.application.batch_limits(gpu_type)?;
         let total = match self.batch {
             Batch::Fixed(total) => Some(total),
             Batch::Adaptive if self.types.contains_key(gpu_type) => None,
             Batch::Adaptive => Some(limits.initial().max(limits.per_gpu_min().saturating_mul(shape.gpus()))),
         };
         let plan = match total {
-            None => self.model(gpu_type)?.best_batch(gpu_type, shape)?.plan,
+            None => self.best_batch(gpu_type, shape)?.plan,
             Some(total) => {
-                let alone = self.rules == Rules::Osdi21 && shape.gpus() == 1 && total > limits.initial();
-                BatchPlan::split(total, shape.gpus(), limits.per_gpu_max(), if alone { 2 } else { 1 })
+                let grown = total > limits.initial();
+                let passes = if grown { self.rules.least_passes(shape.gpus()) } else { 1 };
+                BatchPlan::split(total, shape.gpus(), limits.per_gpu_max(), passes)
             }
         };
         // Rounding up must not exceed the largest batch.
@@ -129,7 +133,7 @@ impl Agent {
         let known = self.types.remove(gpu_type);
         let (mut seen, old, before_gpus) = match known {
             Some(Known { seen, params, largest_gpus }) => (seen, Some(params), largest_gpus),
-            None if self.rules == Rules::Osdi21 => (Seen::Osdi21(Osdi21Profile::default()), None, 0),
+            None if self.rules.as_authors() => (Seen::Osdi21(Profile::default()), None, 0),
             None => (Seen::Own(Observations::default()), None, 0),
         };
         let new = seen.record(shape, plan, time)?;
@@ -140,7 +144,7 @@ impl Agent {
         };
         let largest_gpus = before_gpus.max(shape.gpus());
         self.types.insert(gpu_type.clone(), Known { seen, params, largest_gpus });
-        if new && self.rules != Rules::Osdi21 {
+        if new && !self.rules.as_authors() {
             self.update_others(gpu_type)?;
         }
         Ok(())
@@ -185,22 +189,26 @@ impl Agent {
         cluster: &Cluster,
         fair_gpus: u32,
     ) -> Result<TrialRequest, Error> {
-        let Some(model) = self.known() else {
+        if !self.is_profiled() {
             let types = self.application.room(cluster, 1).map(|(gpu_type, ..)| gpu_type);
             return Ok(TrialRequest::unprofiled(id, types));
-        };
+        }
         let largest = self.types.values().map(|known| known.largest_gpus).max().unwrap_or(0);
         let cap = largest.saturating_mul(2).max(1).min(cluster.total_gpus());
-        if self.rules == Rules::Osdi21 {
-            // Their fair share is on one node, however large, and does not end at the cap.
-            let max_gpus = cap.max(fair_gpus);
-            let room = self
-                .application
-                .room(cluster, max_gpus)
-                .map(|(gpu_type, _, total)| (gpu_type, max_gpus, total));
-            return Ok(TrialRequest { max_gpus: cap, ..TrialRequest::new(id, model.table(room)?) });
+        // The authors' fair share is on one node, however large, and does not end at the cap.
+        let authors = self.rules.as_authors();
+        let most = if authors { cap.max(fair_gpus) } else { cap };
+        let mut table = GoodputTable::new();
+        for (gpu_type, node_gpus, max_gpus) in self.application.room(cluster, most) {
+            if let Some(limits) =
+                self.application.batch_limits(&gpu_type).filter(|_| self.types.contains_key(&gpu_type))
+            {
+                let goodput = |shape| self.best_batch(&gpu_type, shape).map_or(0.0, |best| best.goodput);
+                let node_gpus = if authors { most } else { node_gpus };
+                let curve = Curve::build(max_gpus.min(limits.max_gpus()), node_gpus, goodput)?;
+                table.insert(gpu_type, curve);
+            }
         }
-        let table = model.table(self.application.room(cluster, cap))?;
         Ok(TrialRequest { max_gpus: cap, ..TrialRequest::new(id, table) })
     }
 
@@ -209,26 +217,13 @@ impl Agent {
         !self.types.is_empty()
     }
 
-    fn limits(&self, gpu_type: &GpuType) -> Option<BatchLimits> {
+    /// The best batch for an allocation, as far as its type is known.
+    fn best_batch(&self, gpu_type: &GpuType, shape: Shape) -> Option<BestBatch> {
+        let params = &self.types.get(gpu_type)?.params;
         let limits = self.application.batch_limits(gpu_type)?;
-        Some(if self.rules == Rules::Osdi21 { limits.sampled() } else { limits })
-    }
-
-    fn known(&self) -> Option<GoodputModel> {
-        let mut types = self.types.iter().peekable();
-        types.peek()?;
-        Some(types.fold(
-            GoodputModel::new(self.noise),
-            |model, (gpu_type, known)| match self.limits(gpu_type) {
-                Some(limits) => model.with_type(gpu_type.clone(), known.params, limits),
-                None => model,
-            },
-        ))
-    }
-
-    fn model(&self, gpu_type: &GpuType) -> Option<GoodputModel> {
-        let known = self.types.get(gpu_type)?;
-        let limits = self.limits(gpu_type)?;
-        Some(GoodputModel::new(self.noise).with_type(gpu_type.clone(), known.params, limits))
+        if self.rules.as_authors() {
+            return osdi21::best_batch(params, shape, self.noise, &limits, self.application.max_batch());
+        }
+        best_batch(params, shape, self.noise, &limits)
     }
 }

@@ -101,19 +101,6 @@ impl Application {
         self.times.keys()
     }
 
-    /// Seconds that a change of its GPUs takes in the simulator of Sia (SOSP'23), and by how much it trains slower there than
-    /// the step times say.
-    pub(super) fn sosp23(&self) -> (f64, f64) {
-        match self.name {
-            "bert" => (120.0, 1.2),
-            "cifar10" => (50.0, 1.8),
-            "deepspeech2" => (25.0, 1.2),
-            "imagenet" => (250.0, 1.2),
-            "ncf" => (15.0, 1.5),
-            _ => (80.0, 1.2),
-        }
-    }
-
     /// Channels of the first layer of the network that was measured, for those that are known by their width.
     pub(super) fn width(&self) -> Option<f64> {
         matches!(self.name, "cifar10" | "imagenet").then_some(64.0)

@@ -45,7 +45,7 @@ impl Default for Thresholds {
 /// let early = wanted_nodes(&model(100.0)?, &t4, 4, 1, 16, Thresholds::default());
 /// let late = wanted_nodes(&model(10_000.0)?, &t4, 4, 1, 16, Thresholds::default());
 /// assert!(early < late); // a noisier gradient makes good use of more GPUs
-/// # Ok::<(), Error>(())
+/// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[must_use]
 pub fn wanted_nodes(
@@ -84,6 +84,7 @@ pub struct Stretch {
 
 /// The result of a training that scales by itself.
 #[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
 pub struct ScaleReport {
     /// Seconds from the beginning to the end.
     pub time_s: f64,

@@ -4,6 +4,7 @@ use crate::{alloc, goodput, trials::engine};
 
 /// What can be wrong with a simulation.
 #[derive(Debug, Error)]
+#[non_exhaustive]
 pub enum Error {
     /// A workload without a single job.
     #[error(

@@ -62,10 +62,7 @@ struct Pace {
 impl<'a> Job<'a> {
     pub(super) fn new(spec: &'a JobSpec, agent: Agent, settings: &Settings) -> Self {
         let learns = adapts(settings.policy);
-        let (restart_s, slowness) = match settings.rules {
-            Rules::Sosp23 => spec.application.sosp23(),
-            Rules::Own | Rules::Osdi21 => (settings.restart_delay_s, 1.0),
-        };
+        let (restart_s, slowness) = settings.rules.restart(spec.application, settings.restart_delay_s);
         Self {
             spec,
             learns,
@@ -73,7 +70,7 @@ impl<'a> Job<'a> {
             slowness,
             agent,
             allocation: Allocation::none(),
-            fullest_first: settings.rules == Rules::Osdi21 && !learns,
+            fullest_first: settings.rules.as_authors() && !learns,
             running: None,
             delay_s: 0.0,
             restarts: None,
@@ -118,8 +115,7 @@ impl<'a> Job<'a> {
         let before = self.running.take();
         let plan = BatchPlan { per_gpu: 0, accumulation: 0 };
         let now = Running { gpu_type, shape, placement, plan };
-        // In the simulator of Sia it does not matter which nodes they are.
-        let alike = rules == Rules::Sosp23 && before.is_some_and(|before| before.is_like(&now));
+        let alike = rules.moves_freely() && before.is_some_and(|before| before.is_like(&now));
         if !alike {
             self.delay_s = self.restart_s;
             self.restarts = Some(self.restarts.map_or(0, |restarts| restarts + 1));
@@ -185,7 +181,7 @@ impl<'a> Job<'a> {
         interference: f64,
         rules: Rules,
     ) -> Result<(), Error> {
-        let whole = rules != Rules::Own;
+        let whole = rules.in_rounds();
         let gpus = f64::from(self.allocation.gpus());
         let pause = self.delay_s.min(seconds);
         if gpus > 0.0 {

@@ -3,6 +3,7 @@ use crate::{alloc::Cluster, goodput::BatchPlan, ids::GpuType};
 
 /// The result of one job.
 #[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
 pub struct JobReport {
     /// Its name.
     pub name: String,
@@ -31,6 +32,7 @@ impl JobReport {
 
 /// The results of a workload.
 #[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
 pub struct Report {
     /// All jobs, in the order of submission.
     pub jobs: Vec<JobReport>,

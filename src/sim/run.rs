@@ -12,30 +12,15 @@ use super::{
     Application, Error, JobReport, JobSpec, Report, Workload,
     agent::{Agent, Batch},
     job::Job,
+    osdi21::{AuthorsSearch, Rules},
 };
 use crate::{
     alloc::{
-        Allocation, Cluster, Fairness, Policy, PolicyKind, PolluxOptions, PolluxPolicy, Problem,
-        RemainingWork, SpeedupRules, TrialRequest,
+        Allocation, Cluster, Fairness, Policy, PolicyKind, PolluxPolicy, Problem, RemainingWork, TrialRequest,
     },
     goodput::{BatchPlan, Curve, GoodputTable, Shape},
     ids::{GpuType, NodeId, TrialId},
 };
-
-/// The rules of a simulation.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Rules {
-    /// Ours: the policy is asked when a job comes or goes, and at least once in every interval; jobs fit their
-    /// models and choose their batches as live ones do.
-    #[default]
-    Own,
-    /// Those of the authors' simulator (Pollux OSDI'21), with their peculiarities: rounds of one interval, epochs that end at
-    /// whole seconds, the authors' fit, 50 sampled batches, and NCF on one GPU.
-    Osdi21,
-    /// The world of Sia's simulator (SOSP'23), with our jobs: rounds and whole seconds as above, restarts and speeds by model,
-    /// and before its start a job has tried one GPU of each type. A job pays for other GPUs, but not for other nodes.
-    Sosp23,
-}
 
 /// What policies that maximise FITNESS aim at.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -49,6 +34,7 @@ pub enum Aim {
 
 /// What is simulated, besides the jobs.
 #[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
 pub struct Settings {
     /// The machines.
     pub cluster: Cluster,
@@ -102,8 +88,7 @@ impl Settings {
         range("the interval in seconds", self.interval_s, 1.0, 86_400.0, "1 to 86400")?;
         range("the interference", self.interference, 0.0, 0.99, "0 to 0.99")?;
         range("the restart delay in seconds", self.restart_delay_s, 0.0, 86_400.0, "0 to 86400")?;
-        if self.rules != Rules::Own && (self.interval_s.fract() != 0.0 || self.restart_delay_s.fract() != 0.0)
-        {
+        if self.rules.in_rounds() && (self.interval_s.fract() != 0.0 || self.restart_delay_s.fract() != 0.0) {
             let value = if self.interval_s.fract() == 0.0 { self.restart_delay_s } else { self.interval_s };
             let what = "a time by the rules of osdi21";
             return Err(Error::OutOfRange { what, value, allowed: "a whole number of seconds" });
@@ -144,10 +129,9 @@ impl Settings {
 
     fn build_policy(&self) -> Box<dyn Policy> {
         match (self.policy, self.rules) {
-            (PolicyKind::Pollux, Rules::Osdi21) => Box::new(PolluxPolicy::new(PolluxOptions {
-                rules: SpeedupRules::Osdi21,
-                ..PolluxOptions::default()
-            })),
+            (PolicyKind::Pollux, Rules::Osdi21) => {
+                Box::new(PolluxPolicy::default().with_rules(&AuthorsSearch))
+            }
             (policy, _) => policy.build(),
         }
     }
@@ -155,6 +139,7 @@ impl Settings {
 
 /// How far a simulation has come.
 #[derive(Debug, Clone, Copy, PartialEq)]
+#[non_exhaustive]
 pub struct Moment {
     /// Seconds since its beginning.
     pub now_s: f64,
@@ -185,14 +170,15 @@ pub fn simulate(
     settings.check()?;
     settings.check_cluster(workload)?;
     let mut run = Run::new(workload, settings)?;
-    if settings.rules == Rules::Own {
+    if !settings.rules.in_rounds() {
         // Jobs that are there from the beginning.
         run.decide()?;
     }
     while run.completed < run.jobs.len() {
-        match settings.rules {
-            Rules::Osdi21 | Rules::Sosp23 => run.advance(settings.interval_s)?,
-            Rules::Own => run.advance_to_news()?,
+        if settings.rules.in_rounds() {
+            run.advance(settings.interval_s)?;
+        } else {
+            run.advance_to_news()?;
         }
         run.decide()?;
         run.check_progress()?;
@@ -279,10 +265,10 @@ impl<'a> Run<'a> {
         }
         let problem = self.problem(&active)?;
         let plan = self.policy.allocate(&problem, &mut self.rng)?;
-        for (&job, assignment) in active.iter().zip(plan.placements) {
+        for (&job, placement) in active.iter().zip(plan.placements) {
             let job = &mut self.jobs[job];
-            if assignment.allocation != job.allocation {
-                job.reallocate(assignment.allocation, &self.settings.cluster, self.settings.rules)?;
+            if placement.allocation != job.allocation {
+                job.reallocate(placement.allocation, &self.settings.cluster, self.settings.rules)?;
             }
         }
         Ok(())
@@ -316,7 +302,7 @@ impl<'a> Run<'a> {
                 current: job.allocation.clone(),
                 age_s: self.now_s - job.spec.submitted_s,
                 // What is on its way stays: to turn back then is a waste.
-                pinned: self.settings.rules != Rules::Osdi21 && job.is_restarting(),
+                pinned: !self.settings.rules.as_authors() && job.is_restarting(),
                 reallocations: job.restarts.unwrap_or(0),
                 realloc_delay_s: job.restart_s,
                 horizon_s: self.horizon_s(job),
@@ -326,7 +312,7 @@ impl<'a> Run<'a> {
             });
         }
         // The authors' versions of the policies that do not adapt know nothing of interference.
-        let aware = self.settings.rules == Rules::Own || adapts(self.settings.policy);
+        let aware = !self.settings.rules.in_rounds() || adapts(self.settings.policy);
         let mut problem = Problem {
             avoid_interference: self.settings.avoid_interference && aware,
             ..Problem::new(self.settings.cluster.clone(), trials)
@@ -351,7 +337,7 @@ impl<'a> Run<'a> {
     fn request(&mut self, index: usize, fair_gpus: u32) -> Result<TrialRequest, Error> {
         let (id, cluster) = (TrialId(index as u32), &self.settings.cluster);
         let job = &self.jobs[index];
-        let (spec, alone) = (job.spec, is_ncf(job.spec.application) && self.settings.rules == Rules::Osdi21);
+        let (spec, alone) = (job.spec, self.settings.rules.keeps_on_one_gpu(job.spec.application));
         match self.settings.policy {
             PolicyKind::Goodput | PolicyKind::Pollux => {
                 let mut request = job.agent.request(id, cluster, fair_gpus)?;
@@ -429,19 +415,16 @@ pub(super) fn adapts(policy: PolicyKind) -> bool {
     matches!(policy, PolicyKind::Goodput | PolicyKind::Pollux)
 }
 
-fn is_ncf(application: &Application) -> bool {
-    application.name() == "ncf"
-}
-
 fn agent(spec: &JobSpec, settings: &Settings) -> Result<Agent, Error> {
-    let batch = match settings.rules {
-        _ if !adapts(settings.policy) => Batch::Fixed(spec.requested_batch),
-        // The authors' simulator makes this exception.
-        Rules::Osdi21 if is_ncf(spec.application) => Batch::Fixed(spec.application.max_batch()),
-        _ => Batch::Adaptive,
+    let batch = if !adapts(settings.policy) {
+        Batch::Fixed(spec.requested_batch)
+    } else if settings.rules.keeps_on_one_gpu(spec.application) {
+        Batch::Fixed(spec.application.max_batch())
+    } else {
+        Batch::Adaptive
     };
     let mut agent = Agent::new(spec.application, settings.agent_rules(), batch, &settings.cluster);
-    if settings.rules == Rules::Sosp23 && batch == Batch::Adaptive {
+    if settings.rules.profiles_first() && batch == Batch::Adaptive {
         agent.profile()?;
     }
     Ok(agent)
@@ -466,8 +449,7 @@ fn true_table(spec: &JobSpec, cluster: &Cluster, rules: Rules) -> GoodputTable {
         let max_gpus = total.min(spec.requested_batch / limits.per_gpu_min());
         let rate = |shape: Shape| {
             let gpus = shape.gpus();
-            // A peculiarity of the authors' oracle: on one GPU it counts with one accumulation pass at least.
-            let passes = if rules == Rules::Osdi21 && gpus == 1 { 2 } else { 1 };
+            let passes = rules.least_passes(gpus);
             let plan = BatchPlan::split(spec.requested_batch, gpus, limits.per_gpu_max(), passes);
             let max = spec.application.max_batch() / (gpus * (plan.accumulation + 1));
             let mut placement = vec![largest; (gpus / largest) as usize];

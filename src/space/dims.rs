@@ -15,6 +15,7 @@ pub struct Parent {
 
 /// Why parameters make no search space.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[non_exhaustive]
 pub enum BadDims {
     /// There is not one entry of parents for each parameter.
     #[error("{dims} parameters have {parents} entries of parents")]

@@ -2,6 +2,7 @@ use thiserror::Error;
 
 /// What can be wrong with a space, a point or an assignment.
 #[derive(Debug, Clone, PartialEq, Error)]
+#[non_exhaustive]
 pub enum Error {
     /// A name that could not be written in a constraint.
     #[error(

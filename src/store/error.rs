@@ -6,8 +6,11 @@ use std::{
 use rusqlite::ErrorCode;
 use thiserror::Error;
 
+use crate::trials::engine;
+
 /// What can go wrong with a study on disk.
 #[derive(Debug, Error)]
+#[non_exhaustive]
 pub enum Error {
     /// There is nothing to read.
     #[error("{} holds no study", .0.display())]
@@ -43,6 +46,14 @@ pub enum Error {
         path: PathBuf,
         /// What the system says.
         source: Cause,
+    },
+    /// A fact that contradicts those before it.
+    #[error("a fact does not follow from those before it in {}", .path.display())]
+    OutOfPlace {
+        /// The journal.
+        path: PathBuf,
+        /// What is wrong with it.
+        source: engine::Error,
     },
     /// What is there cannot be understood.
     #[error("{} is damaged: {problem}", .path.display())]

@@ -4,6 +4,7 @@ use crate::ids::TrialId;
 
 /// What can go wrong between a suggester and its caller.
 #[derive(Debug, Clone, PartialEq, Error)]
+#[non_exhaustive]
 pub enum Error {
     /// A finite suggester has nothing left.
     #[error("all {0} points have been suggested")]

@@ -11,8 +11,6 @@
 //!
 //! [`importance()`] says which parameters matter, once a study has results.
 //!
-//! [`importance()`] says which parameters matter, once a study has results.
-//!
 //! *Architecture invariant:* a suggestion depends on nothing but the trials so far, in the order they were
 //! asked for, and the generator. So it is the same on every machine, and after a restart that replays the trials.
 //! Smaller values are better. Nothing here does I/O.

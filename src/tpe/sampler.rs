@@ -80,7 +80,7 @@ impl TpeOptions {
 ///
 /// A suggestion costs the same after 1 000 trials as after 100 000: g is sampled.
 ///
-/// [`Suggester`] shows it at work.
+/// [`Suggester`](super::Suggester) shows it at work.
 #[derive(Debug)]
 pub struct Tpe {
     history: History,

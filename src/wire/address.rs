@@ -12,13 +12,13 @@ const UNIX: &str = "unix:";
 /// Where a head listens.
 ///
 /// ```
-/// use pollux_tune::wire::Address;
+/// use pollux_tune::internal::wire::Address;
 ///
 /// let near: Address = "unix:/run/study/head.socket".parse()?;
 /// let far: Address = "127.0.0.1:4000".parse()?;
 /// assert_eq!((near.to_string().as_str(), far.to_string().as_str()), ("unix:/run/study/head.socket", "127.0.0.1:4000"));
 /// assert!("localhost".parse::<Address>().is_err());
-/// # Ok::<(), pollux_tune::wire::Error>(())
+/// # Ok::<(), pollux_tune::internal::wire::Error>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Address {

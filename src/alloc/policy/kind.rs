@@ -12,6 +12,7 @@ use super::{Error, GoodputPolicy, OptimusPolicy, Policy, PolluxPolicy, StaticPol
 /// # Ok::<(), pollux_tune::alloc::Error>(())
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[non_exhaustive]
 pub enum PolicyKind {
     /// [`GoodputPolicy`], `goodput`, the default.
     #[default]

@@ -13,8 +13,9 @@ mod tiresias;
 
 use rand_chacha::ChaCha8Rng;
 
-use super::{Error, Plan, Problem, SpeedupRules, instance};
+use super::{Error, Plan, Problem, instance, rules};
 
+pub(crate) use self::pollux::Matrix;
 pub use self::{
     goodput::{GoodputOptions, GoodputPolicy},
     kind::PolicyKind,

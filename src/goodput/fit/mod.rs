@@ -7,10 +7,7 @@
 //! not "0.01 s slower". The mean squared error stands for its root: same minimum, but smooth where the fit is perfect.
 
 mod kernel;
-mod lbfgsb;
-mod line_search;
 mod objective;
-mod osdi21;
 mod solver;
 mod start;
 #[cfg(test)]
@@ -21,8 +18,7 @@ pub(crate) use kernel::{
 };
 use objective::MODEL_VARIANCE;
 pub(crate) use objective::{CoefficientPrior, Group, Layout, Objective, weight};
-pub use osdi21::Osdi21Profile;
-pub(crate) use solver::Matrix;
+pub(crate) use solver::{Matrix, damped_step};
 pub(crate) use start::{explored, layout, rough};
 
 use super::{Error, Observation, Observations, ThroughputParams, Tier};
@@ -116,6 +112,7 @@ impl ThroughputPrior {
 
 /// The outcome of a fit.
 #[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
 pub struct Fit {
     /// The fitted model.
     pub params: ThroughputParams,

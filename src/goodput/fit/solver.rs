@@ -79,18 +79,12 @@ where
     }
 }
 
-/// Solves `(H + damping * diag(H)) step = g`; none if that is not positive definite.
-pub(super) fn damped_step(hessian: &Matrix, gradient: &[f64], damping: f64) -> Option<Vec<f64>> {
+/// Solves `(H + damping * diag(H)) step = g`, of which the lower triangle is given; none if that is not positive definite.
+pub(crate) fn damped_step(hessian: &Matrix, gradient: &[f64], damping: f64) -> Option<Vec<f64>> {
     let lower = cholesky(hessian, damping)?;
     let mut step = gradient.to_vec();
     solve(&lower, &mut step);
     Some(step)
-}
-
-/// Solves `H x = b` in place; none if H, of which the lower triangle is given, is not positive definite.
-pub(super) fn cholesky_solve(matrix: &Matrix, x: &mut [f64]) -> Option<()> {
-    solve(&cholesky(matrix, 0.0)?, x);
-    Some(())
 }
 
 /// The inverse of a positive definite matrix of which the lower triangle is given.

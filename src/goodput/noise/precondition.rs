@@ -2,6 +2,7 @@ use crate::goodput::Error;
 
 /// The optimizer of a trial, as far as it weights the coordinates of the gradient.
 #[derive(Debug, Clone, Copy, PartialEq)]
+#[non_exhaustive]
 pub enum Optimizer {
     /// Plain SGD.
     Sgd,

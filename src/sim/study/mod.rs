@@ -34,6 +34,7 @@ use crate::{
 
 /// Where a study is simulated.
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub struct World {
     /// The machines, which neither fail nor wait for anything.
     pub cluster: Cluster,

@@ -7,6 +7,7 @@ use crate::{
 
 /// The result of one trial.
 #[derive(Debug, Clone, PartialEq, Default)]
+#[non_exhaustive]
 pub struct TrialReport {
     /// When it was created, in seconds.
     pub created_s: f64,
@@ -22,6 +23,7 @@ pub struct TrialReport {
 
 /// The results of a study.
 #[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
 pub struct StudyReport {
     /// All trials, in their order.
     pub trials: Vec<TrialReport>,

@@ -89,8 +89,20 @@ pub struct Objective {
     pub direction: Direction,
 }
 
+impl Objective {
+    /// A value of which less is better.
+    #[must_use]
+    pub fn loss(&self, value: f64) -> f64 {
+        match self.direction {
+            Direction::Minimize => value,
+            Direction::Maximize => -value,
+        }
+    }
+}
+
 /// What a trial runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Program {
     /// A trainable that is built in, by name.
     Trainable(String),
@@ -100,6 +112,7 @@ pub enum Program {
 
 /// How a trial is trained.
 #[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
 pub struct TrialSettings {
     /// What it runs; none if the file leaves that to the program that reads it.
     pub program: Option<Program>,
@@ -127,6 +140,7 @@ pub struct TrialSettings {
 
 /// How parameters are chosen and trials stopped early.
 #[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
 pub struct SearchSettings {
     /// How the next parameters are chosen.
     pub algorithm: Algorithm,
@@ -160,6 +174,7 @@ pub struct EarlyStopping {
 /// How GPUs are divided among trials.
 #[derive(Debug, Clone, PartialEq)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a key of its own in study files")]
+#[non_exhaustive]
 pub struct SchedulerSettings {
     /// By which policy.
     pub policy: PolicyKind,

@@ -32,6 +32,7 @@ use crate::alloc::ClusterSpec;
 /// # Ok::<(), pollux_tune::space::Diagnostics>(())
 /// ```
 #[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
 pub struct Study {
     /// What is searched.
     pub space: Space,

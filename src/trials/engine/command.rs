@@ -40,6 +40,7 @@ pub struct SuggestRequest {
 
 /// A question for those who divide the GPUs.
 #[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
 pub enum AllocatorRequest {
     /// Find out how fast a trial is: [`FitService::fit`](super::FitService::fit), answered by
     /// [`FitDone`](super::Input::FitDone).
@@ -100,6 +101,7 @@ pub struct Launch {
 
 /// How a study ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Outcome {
     /// All trials were run.
     Done,

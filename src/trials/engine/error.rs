@@ -10,6 +10,7 @@ use crate::{
 
 /// What can be wrong with a study or with the facts of one.
 #[derive(Debug, Clone, PartialEq, Error)]
+#[non_exhaustive]
 pub enum Error {
     /// A study must want something.
     #[error("the study has no objective, allowed is one or more")]

@@ -12,6 +12,7 @@ use crate::{
 
 /// What happened.
 #[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
 pub enum Input {
     /// A head has started, for the first time or again: nothing runs, and all nodes are still to join.
     Started,
@@ -95,6 +96,7 @@ impl Input {
 
 /// What has happened to the group of a trial.
 #[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
 pub enum GroupEvent {
     /// All workers of a generation are together and train.
     Formed,
@@ -118,6 +120,7 @@ pub enum GroupEvent {
 
 /// Whose fault a failure is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum FailureCause {
     /// The trial's own: it would fail again.
     Trial,
@@ -136,6 +139,7 @@ pub struct Suggestion {
 
 /// Why there is nothing to try.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum NoSuggestion {
     /// Everything was tried.
     Exhausted,

@@ -7,7 +7,7 @@ use crate::space::Study;
 ///
 /// ```
 /// use pollux_tune::space::Study;
-/// use pollux_tune::trials::engine::{Services, Command, Engine, Input, Metrics, Outcome, TrialKind};
+/// use pollux_tune::trials::engine::{Command, Engine, GroupCommand, GroupEvent, Input, Launch, Metrics, Outcome, Services, TrialKind};
 ///
 /// let study = Study::from_yaml("study.yaml", "
 /// space: {x: {float: [0, 1]}}

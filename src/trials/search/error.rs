@@ -10,6 +10,7 @@ use crate::{
 
 /// What can go wrong between a search and whoever runs its trials.
 #[derive(Debug, Clone, PartialEq, Error)]
+#[non_exhaustive]
 pub enum Error {
     /// A study must want something.
     #[error("the study has no objective, allowed is one or more")]

@@ -4,6 +4,7 @@ use crate::ids::TrialId;
 
 /// What can go wrong between a stopper and its caller.
 #[derive(Debug, Clone, PartialEq, Error)]
+#[non_exhaustive]
 pub enum Error {
     /// A report or an end of a trial that has ended.
     #[error("trial {0} has ended")]

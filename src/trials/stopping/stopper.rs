@@ -14,6 +14,7 @@ pub enum Verdict {
 
 /// Why a trial is stopped early. Progress is in statistical epochs.
 #[derive(Debug, Clone, Copy, PartialEq)]
+#[non_exhaustive]
 pub enum Reason {
     /// Its value is not a finite number.
     Diverged {

@@ -16,11 +16,16 @@ use std::collections::BTreeMap;
 
 use rand_chacha::ChaCha8Rng;
 
+pub(crate) use self::repair::Matrix;
 use self::{
     nsga::{Population, Search},
     space::Space,
 };
-use super::{Error, Plan, Policy, Problem, SpeedupRules, instance::Instance};
+use super::{
+    Error, Plan, Policy, Problem,
+    instance::Instance,
+    rules::{OwnRules, SearchRules},
+};
 use crate::ids::{NodeId, TrialId};
 
 /// How much the search of [`PolluxPolicy`] may try.
@@ -30,14 +35,12 @@ pub struct PolluxOptions {
     pub population: usize,
     /// Generations including the initial one; 0 counts as 1.
     pub generations: u32,
-    /// Whose rules it follows where ours differ.
-    pub rules: SpeedupRules,
 }
 
 impl Default for PolluxOptions {
     /// The authors' figures.
     fn default() -> Self {
-        Self { population: 100, generations: 100, rules: SpeedupRules::Own }
+        Self { population: 100, generations: 100 }
     }
 }
 
@@ -55,10 +58,11 @@ impl Default for PolluxOptions {
 /// - Trials have a minimum number of GPUs, may be pinned, and keep to one GPU type and island: of a mixed row
 ///   the pool with most of its GPUs stays.
 ///
-/// With [`SpeedupRules::Osdi21`] it follows their code in all of this but the last two points, for comparisons with it.
-#[derive(Debug, Clone, Default)]
+/// Simulations that repeat their results follow their code in all of this but the last two points.
+#[derive(Debug, Clone)]
 pub struct PolluxPolicy {
     options: PolluxOptions,
+    rules: &'static dyn SearchRules,
     memory: Memory,
 }
 
@@ -74,7 +78,18 @@ impl PolluxPolicy {
     /// A search with these limits.
     #[must_use]
     pub fn new(options: PolluxOptions) -> Self {
-        Self { options, memory: Memory::default() }
+        Self { options, rules: &OwnRules, memory: Memory::default() }
+    }
+
+    /// The same search by other rules than ours.
+    pub(crate) fn with_rules(self, rules: &'static dyn SearchRules) -> Self {
+        Self { rules, ..self }
+    }
+}
+
+impl Default for PolluxPolicy {
+    fn default() -> Self {
+        Self::new(PolluxOptions::default())
     }
 }
 
@@ -84,15 +99,14 @@ impl Policy for PolluxPolicy {
     }
 
     fn allocate(&mut self, problem: &Problem, rng: &mut ChaCha8Rng) -> Result<Plan, Error> {
-        let instance = Instance::with_rules(problem, self.options.rules)?;
+        let instance = Instance::with_rules(problem, self.rules)?;
         let space = Space::new(&instance);
         if space.cells() == 0 {
             return Plan::from_rows(problem, &instance, &space.rows_of(&instance, &[]), None);
         }
         let mut search = Search::new(&space, self.options, rng);
         let remembered = self.memory.recall(&instance, &space);
-        // The authors' search starts from the present allocation only at its first question.
-        if self.options.rules == SpeedupRules::Own || remembered.is_empty() {
+        if self.rules.starts_from_current(!remembered.is_empty()) {
             search.seed(&space.current);
         }
         for cells in remembered.chunks_exact(space.cells()) {
@@ -125,13 +139,7 @@ impl Memory {
             instance.nodes.iter().map(|slot| self.nodes.binary_search(&slot.id).ok()).collect();
         let mut rows: Vec<Option<usize>> =
             space.trials.iter().map(|&trial| trial_of.get(&instance.trials[trial].id).copied()).collect();
-        if instance.rules == SpeedupRules::Osdi21 {
-            // The authors hand the rows of survivors on by their position, though the order has changed since.
-            let mut survivors: Vec<usize> = rows.iter().copied().flatten().collect();
-            survivors.sort_unstable();
-            let mut next = survivors.into_iter();
-            rows.iter_mut().filter(|row| row.is_some()).for_each(|row| *row = next.next());
-        }
+        instance.rules.inherit(&mut rows);
         let mut cells = Vec::with_capacity(self.cells.len() / old_stride * space.cells());
         for matrix in self.cells.chunks_exact(old_stride) {
             for row in &rows {
@@ -152,10 +160,13 @@ mod tests {
         super::placement::tests::{at, problem, running, shown, trial},
         *,
     };
-    use crate::alloc::{Reason, TrialRequest};
+    use crate::{
+        alloc::{Reason, TrialRequest},
+        sim::osdi21::AuthorsSearch,
+    };
 
     fn small() -> PolluxPolicy {
-        PolluxPolicy::new(PolluxOptions { population: 20, generations: 20, ..PolluxOptions::default() })
+        PolluxPolicy::new(PolluxOptions { population: 20, generations: 20 })
     }
 
     fn solve(policy: &mut PolluxPolicy, problem: &Problem) -> Plan {
@@ -202,7 +213,7 @@ mod tests {
         assert_eq!(memory.recall(&instance, &space), [0, 0, 0, 1, 0, 2, 4, 0, 5]);
         // The authors' code gives the first survivor the first row, no matter which trial had it.
         question.trials[2].attained_gpu_s = 2.0;
-        let instance = Instance::with_rules(&question, SpeedupRules::Osdi21).unwrap();
+        let instance = Instance::with_rules(&question, &AuthorsSearch).unwrap();
         let space = Space::new(&instance);
         assert_eq!(space.trials, [1, 0, 2]);
         assert_eq!(memory.recall(&instance, &space), [0, 0, 0, 1, 0, 2, 4, 0, 5]);

@@ -310,7 +310,7 @@ mod tests {
         let question = problem("3x2xt4", (0..4).map(|id| trial(id, 1)).collect());
         let space = Space::new(&Instance::new(&question).unwrap());
         let mut rng = ChaCha8Rng::seed_from_u64(2);
-        let options = PolluxOptions { population: 6, generations: 1, ..PolluxOptions::default() };
+        let options = PolluxOptions { population: 6, generations: 1 };
         let mut search = Search::new(&space, options, &mut rng);
         search.seed(&space.current);
         search.survive();

@@ -3,10 +3,7 @@
 use rand::seq::SliceRandom;
 use rand_chacha::ChaCha8Rng;
 
-use super::{
-    super::SpeedupRules,
-    space::{Space, Worth},
-};
+use super::space::{Space, Worth};
 use crate::goodput::Tier;
 
 /// What the search knows of a matrix.
@@ -34,8 +31,6 @@ pub(super) struct Repair {
     /// Nodes of the current row.
     used: Vec<usize>,
     pool_gpus: Vec<u32>,
-    /// Distributed trials on each node, in the authors' order of repair.
-    tenants: Vec<u16>,
 }
 
 impl Repair {
@@ -45,7 +40,6 @@ impl Repair {
             network_taken: vec![false; space.width],
             used: Vec::with_capacity(space.width),
             pool_gpus: vec![0; space.pools],
-            tenants: vec![0; space.width],
         }
     }
 
@@ -57,10 +51,7 @@ impl Repair {
     pub(super) fn apply(&mut self, space: &Space, cells: &mut [u16], rng: &mut ChaCha8Rng) -> Score {
         self.free.copy_from_slice(&space.capacity);
         self.network_taken.copy_from_slice(&space.network_taken);
-        let walks = space.rules_of == SpeedupRules::Own;
-        if !walks {
-            self.apply_in_steps(space, cells, rng);
-        }
+        let walks = !space.search_rules.repair(&mut Matrix { space, cells, rng, repair: self });
         let (mut total, mut hash) = (space.pinned, 0_u64);
         for (index, row) in cells.chunks_exact_mut(space.width).enumerate() {
             let rules = &space.rules[index];
@@ -88,30 +79,6 @@ impl Repair {
             total.speedup += worth.speedup;
         }
         self.score(space, total, hash)
-    }
-
-    /// The authors' order: one step for all rows before the next. Their interference avoidance also takes GPUs from trials
-    /// on one node, if two distributed ones come before on that node.
-    fn apply_in_steps(&mut self, space: &Space, cells: &mut [u16], rng: &mut ChaCha8Rng) {
-        if space.avoid_interference {
-            self.tenants.fill(0);
-            for row in cells.chunks_exact_mut(space.width) {
-                let spread = row.iter().map(|cell| u32::from(*cell > 0)).sum::<u32>() > 1;
-                for (cell, tenants) in row.iter_mut().zip(&mut self.tenants) {
-                    *tenants = tenants.saturating_add(u16::from(spread && *cell > 0));
-                    *cell = if *tenants > 1 { 0 } else { *cell };
-                }
-            }
-        }
-        for (row, rules) in cells.chunks_exact_mut(space.width).zip(&space.rules) {
-            // In one pool a row within its limit stays.
-            if space.pools == 1 && row.iter().map(|cell| u32::from(*cell)).sum::<u32>() <= rules.cap[0] {
-                continue;
-            }
-            self.find_used(row);
-            let pool = self.keep_one_pool(space, row);
-            self.cap_row(row, rules.cap[pool], rng);
-        }
     }
 
     /// Nodes where a row has GPUs. Most rows have few, so that cells are passed over several at a time.
@@ -199,6 +166,45 @@ impl Repair {
     }
 }
 
+/// A matrix that other rules than ours repair in an order of their own.
+pub(crate) struct Matrix<'a> {
+    space: &'a Space,
+    cells: &'a mut [u16],
+    rng: &'a mut ChaCha8Rng,
+    repair: &'a mut Repair,
+}
+
+impl Matrix<'_> {
+    /// How many nodes there are.
+    pub(crate) fn nodes(&self) -> usize {
+        self.space.width
+    }
+
+    /// Whether distributed trials are kept apart.
+    pub(crate) fn avoids_interference(&self) -> bool {
+        self.space.avoid_interference
+    }
+
+    /// The GPUs of each trial by node, in order of priority.
+    pub(crate) fn rows(&mut self) -> impl Iterator<Item = &mut [u16]> {
+        self.cells.chunks_exact_mut(self.space.width)
+    }
+
+    /// Leaves each row GPUs of one pool only, and no more than its trial can use.
+    pub(crate) fn limit_rows(&mut self) {
+        let Self { space, cells, rng, repair } = self;
+        for (row, rules) in cells.chunks_exact_mut(space.width).zip(&space.rules) {
+            // In one pool a row within its limit stays.
+            if space.pools == 1 && row.iter().map(|cell| u32::from(*cell)).sum::<u32>() <= rules.cap[0] {
+                continue;
+            }
+            repair.find_used(row);
+            let pool = repair.keep_one_pool(space, row);
+            repair.cap_row(row, rules.cap[pool], rng);
+        }
+    }
+}
+
 /// A well-spread number for one cell (the finalizer of `SplitMix64`). Sums of them tell matrices apart.
 fn mix(cell: u64, gpus: u16) -> u64 {
     let mut bits = ((cell << 16) | u64::from(gpus)).wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -218,7 +224,10 @@ mod tests {
         },
         *,
     };
-    use crate::alloc::{Problem, TrialRequest};
+    use crate::{
+        alloc::{Problem, TrialRequest},
+        sim::osdi21::AuthorsSearch,
+    };
 
     fn repaired(problem: &Problem, cells: &[u16]) -> (Vec<u16>, Score) {
         let instance = Instance::new(problem).unwrap();
@@ -261,7 +270,7 @@ mod tests {
     #[test]
     fn the_authors_also_evict_bystanders() {
         let question = problem("3x4xt4", trials(3));
-        let instance = Instance::with_rules(&question, SpeedupRules::Osdi21).unwrap();
+        let instance = Instance::with_rules(&question, &AuthorsSearch).unwrap();
         let space = Space::new(&instance);
         let mut cells = [1, 1, 0, 0, 1, 1, 0, 2, 0];
         Repair::new(&space).apply(&space, &mut cells, &mut ChaCha8Rng::seed_from_u64(0));

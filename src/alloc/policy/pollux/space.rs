@@ -1,8 +1,8 @@
 //! What is searched: the trials that may move, in order of priority, and what any row is worth.
 
 use super::super::{
-    SpeedupRules,
     instance::{Instance, Row},
+    rules::SearchRules,
 };
 use crate::goodput::Tier;
 
@@ -69,8 +69,8 @@ pub(super) struct Space {
     /// served first, then by age, as the authors have it.
     pub(super) trials: Vec<usize>,
     pub(super) rules: Vec<RowRules>,
-    /// Whose rules repair follows.
-    pub(super) rules_of: SpeedupRules,
+    /// By which rules matrices are repaired.
+    pub(super) search_rules: &'static dyn SearchRules,
     /// How many nodes there are.
     pub(super) width: usize,
     pub(super) pools: usize,
@@ -115,7 +115,7 @@ impl Space {
         Self {
             rules: trials.iter().map(|&trial| RowRules::new(instance, trial)).collect(),
             trials,
-            rules_of: instance.rules,
+            search_rules: instance.rules,
             width,
             pools: instance.pools.len(),
             pool_of: instance.nodes.iter().map(|slot| slot.pool).collect(),

@@ -1,0 +1,478 @@
+//! One trial on one worker: model, data, optimizer and how far it has come.
+
+use std::{
+    collections::BTreeMap,
+    ops::Range,
+    time::{Instant, SystemTime, UNIX_EPOCH},
+};
+
+use serde::{Deserialize, Serialize};
+use tch::{Device, Tensor, nn};
+
+use super::{
+    ElasticSampler, Error, Registry, Schedule, Trainable,
+    flat::{FlatParameters, copy},
+    gradient::{Comparison, Gradients},
+    loader::Loader,
+    optimizer::OptimizerState,
+    shard,
+    team::{Norms, StepConsensus, StepVote, Team},
+};
+use crate::{
+    goodput::{
+        LrContext, LrRule, NoiseEstimator, NoiseScale, NoiseState, Observations, Shape, StatisticalProgress,
+        scale_lr,
+    },
+    space::{Params, Value},
+    trials::group::{Batch, Task},
+};
+
+/// How many examples of the test data are evaluated at once.
+const EVALUATION_BATCH: u64 = 250;
+
+/// How far a trial has come: what is handed over beside the vectors.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub(super) struct Counters {
+    /// Optimizer steps.
+    pub(super) steps: u64,
+    /// Examples: the position in the order.
+    pub(super) examples: u64,
+    /// Examples at full statistical efficiency.
+    pub(super) useful: f64,
+    /// Gradient statistics.
+    pub(super) noise: NoiseState,
+    /// Evaluations.
+    pub(super) evaluations: u64,
+    /// When the last step ended, in seconds of UNIX time: only to tell how long training stood still.
+    pub(super) stepped_at: f64,
+}
+
+/// One trial on one worker.
+pub(super) struct Session {
+    pub(super) task: Task,
+    pub(super) flat: FlatParameters,
+    pub(super) descent: OptimizerState,
+    model: Box<dyn Trainable>,
+    gradients: Gradients,
+    progress: StatisticalProgress,
+    training: Loader,
+    test: Option<Loader>,
+    rule: LrRule,
+    device: Device,
+    steps: u64,
+    examples: u64,
+    evaluations: u64,
+    stepped_at: f64,
+    /// Whether it has what the group has learned so far, and not only a model as it was made.
+    pub(super) is_current: bool,
+    /// What this worker knows of its last step and the others do not yet.
+    vote: StepVote,
+    /// Buffers as they were before the step under way.
+    buffers_before: Option<Tensor>,
+    /// The first step of a team or a batch pays for what later ones do not.
+    warm: bool,
+    pub(super) seen: Seen,
+}
+
+/// What was seen since the last report.
+#[derive(Debug, Default)]
+pub(super) struct Seen {
+    pub(super) times: Observations,
+    pub(super) losses: Vec<f64>,
+    pub(super) learning_rate: f64,
+}
+
+impl Session {
+    /// Makes the model and opens the data.
+    pub(super) fn new(task: Task, registry: &Registry, device: Device) -> Result<Self, Error> {
+        check(&task)?;
+        let store = nn::VarStore::new(device);
+        let params = assignment(&task)?;
+        // The initial weights are those of the seed, on whichever worker they are made.
+        tch::manual_seed(task.seed.cast_signed());
+        let model = registry.build(&task.trainable, &store.root(), &params)?;
+        let flat = FlatParameters::new(&store)?;
+        let descent = OptimizerState::new(model.optimizer(), &flat)?;
+        let user = |what| move |source| Error::User { what, source };
+        let data = model.training_data().map_err(user("opening the training data"))?;
+        let Some(order) = ElasticSampler::new(task.seed, data.len()) else {
+            return Err(Error::Unfit("the training data have no examples".to_owned()));
+        };
+        let training = Loader::start(data, Some(order), device)?;
+        let test = model.test_data().map_err(user("opening the test data"))?;
+        let test = test.map(|data| Loader::start(data, None, device)).transpose()?;
+        let rule: LrRule = task.lr_rule.parse()?;
+        let m0 = f64::from(task.initial_batch);
+        Ok(Self {
+            gradients: Gradients::new(NoiseEstimator::new(m0)?),
+            progress: StatisticalProgress::new(m0)?,
+            task,
+            flat,
+            descent,
+            model,
+            training,
+            test,
+            rule,
+            device,
+            steps: 0,
+            examples: 0,
+            evaluations: 0,
+            stepped_at: 0.0,
+            is_current: false,
+            vote: StepVote::default(),
+            buffers_before: None,
+            warm: false,
+            seen: Seen::default(),
+        })
+    }
+
+    pub(super) const fn device(&self) -> Device {
+        self.device
+    }
+
+    pub(super) const fn steps(&self) -> u64 {
+        self.steps
+    }
+
+    pub(super) fn counters(&self) -> Counters {
+        Counters {
+            steps: self.steps,
+            examples: self.examples,
+            useful: self.progress.examples(),
+            noise: self.gradients.noise.state(),
+            evaluations: self.evaluations,
+            stepped_at: self.stepped_at,
+        }
+    }
+
+    /// Resumes from where another worker, or a checkpoint, was. The vectors are already those of that place.
+    pub(super) fn restore(&mut self, counters: Counters) -> Result<(), Error> {
+        let m0 = f64::from(self.task.initial_batch);
+        self.gradients = Gradients::new(NoiseEstimator::restore(counters.noise)?);
+        self.progress = StatisticalProgress::resume(m0, counters.useful)?;
+        self.steps = counters.steps;
+        self.descent.steps = counters.steps;
+        self.examples = counters.examples;
+        self.evaluations = counters.evaluations;
+        self.stepped_at = counters.stepped_at;
+        self.is_current = true;
+        Ok(())
+    }
+
+    /// Statistical epochs so far.
+    pub(super) fn epochs(&self) -> Result<f64, Error> {
+        Ok(self.progress.epochs(u64::from(self.training.len()))?)
+    }
+
+    pub(super) fn is_finished(&self) -> Result<bool, Error> {
+        Ok(self.epochs()? >= self.task.epochs)
+    }
+
+    /// Whether another evaluation is due.
+    pub(super) fn wants_evaluation(&self) -> Result<bool, Error> {
+        let due = (self.epochs()? / self.task.evaluate_every) as u64;
+        Ok(self.test.is_some() && due > self.evaluations)
+    }
+
+    pub(super) const fn noise(&self) -> &NoiseEstimator {
+        &self.gradients.noise
+    }
+
+    /// Seconds since the last step, whichever worker took it.
+    pub(super) fn idle_s(&self) -> f64 {
+        if self.steps == 0 { 0.0 } else { (unix_time() - self.stepped_at).max(0.0) }
+    }
+
+    /// A new team, or another batch.
+    pub(super) fn begin(&mut self, team: &mut Team) -> Result<(), Error> {
+        self.gradients.interrupt();
+        self.vote = StepVote::default();
+        self.warm = false;
+        self.is_current = true;
+        self.descent.precondition()?;
+        match self.descent.weighting() {
+            Some(weighting) => team.weigh(&self.flat, weighting),
+            None => Ok(()),
+        }
+    }
+
+    /// What gradients are compared with, if they are.
+    fn comparison(&self, team: &Team, batch: Batch) -> Option<Comparison> {
+        let compare =
+            || Comparison::of(team.size, batch.accumulation + 1, batch.total, self.model.may_be_halved());
+        self.task.measure_noise.then(compare)
+    }
+
+    /// One optimizer step. After an error of the group, everything is as before the step.
+    pub(super) fn step(
+        &mut self,
+        team: &mut Team,
+        batch: Batch,
+        leave: bool,
+        retune: bool,
+    ) -> Result<StepConsensus, Error> {
+        let began = Instant::now();
+        self.vote.leave = leave;
+        self.vote.retune = retune;
+        self.keep_buffers(team)?;
+        let taken = self.backward(team, batch);
+        if matches!(&taken, Err(error) if error.is_of_the_group()) {
+            self.restore_buffers()?;
+        }
+        let (agreed, norms, loss) = taken?;
+        self.observe(team, batch, agreed, norms, loss)?;
+        self.descend(team, batch)?;
+        if self.warm {
+            let shape = Shape::new(team.size, team.nodes)?;
+            let passes = batch.accumulation + 1;
+            let per_gpu = batch.total.div_ceil(team.size * passes);
+            self.seen.times.record(shape, per_gpu, batch.accumulation, began.elapsed().as_secs_f64())?;
+        }
+        self.warm = true;
+        Ok(agreed)
+    }
+
+    /// Forward and backward passes, the last one with the reduction. Gives what was agreed, the norms and the loss here.
+    fn backward(
+        &mut self,
+        team: &mut Team,
+        batch: Batch,
+    ) -> Result<(StepConsensus, Option<Norms>, f64), Error> {
+        let comparison = self.comparison(team, batch);
+        let (steps, total) = (self.steps, u64::from(batch.total));
+        let passes_of = move |step: u64| {
+            let passes = batch.accumulation + 1;
+            comparison.map_or(passes, |comparison| comparison.passes(steps + step, passes))
+        };
+        let (shares, passes) = (shares(self.examples, total, team, passes_of), passes_of(0));
+        let measured = comparison.is_some_and(|comparison| comparison.measures(steps));
+        if team.size > 1 {
+            self.flat.clear_gradients()?;
+        }
+        let mut sum = Tensor::f_zeros([], (tch::Kind::Float, self.device))?;
+        let mut agreed = None;
+        for pass in 0..passes {
+            let mut coming = shares.clone().skip(pass as usize);
+            let Some(range) = coming.next() else { break };
+            let part = (range.end - range.start) as f64 / total as f64;
+            let examples = self.training.next(range, coming)?;
+            let loss = self.loss(&examples)?.f_mul_scalar(part)?;
+            sum = sum.f_add(&loss.f_detach()?)?;
+            if pass + 1 < passes {
+                team.accumulate(&mut self.flat, &loss)?;
+            } else {
+                agreed = Some(team.backward(&mut self.flat, &loss, &self.vote, measured)?);
+            }
+            if team.size == 1 && passes > 1 {
+                if measured {
+                    self.gradients.pass(&self.flat, self.descent.weighting(), pass == 0)?;
+                }
+                self.flat.add_up(pass == 0)?;
+            }
+        }
+        let Some((agreed, norms)) = agreed else {
+            return Err(Error::Protocol("a step without a pass".to_owned()));
+        };
+        // As if this worker had the whole batch: the mean over all workers is then that of the batch.
+        Ok((agreed, norms, sum.f_double_value(&[])? * f64::from(team.size)))
+    }
+
+    fn loss(&self, examples: &[Tensor]) -> Result<Tensor, Error> {
+        let half = self.task.mixed_precision && self.device.is_cuda();
+        let loss = tch::autocast(half, || self.model.loss(examples));
+        let loss = loss.map_err(|source| Error::User { what: "computing the loss", source })?;
+        if loss.numel() != 1 || !loss.requires_grad() {
+            let size = loss.size();
+            return Err(Error::Unfit(format!(
+                "the loss is a tensor of shape {size:?} that {}; it must be one number that depends on the variables",
+                if loss.requires_grad() { "has a gradient" } else { "has no gradient" }
+            )));
+        }
+        Ok(loss.f_to_kind(tch::Kind::Float)?.f_view([] as [i64; 0])?)
+    }
+
+    /// Losses and gradient statistics: of this step if alone, else of the step before.
+    fn observe(
+        &mut self,
+        team: &Team,
+        batch: Batch,
+        agreed: StepConsensus,
+        norms: Option<Norms>,
+        loss: f64,
+    ) -> Result<(), Error> {
+        let first_together = team.size > 1 && !self.warm;
+        let known = if team.size > 1 { agreed.loss } else { loss };
+        let diverged = |what, value| Error::Diverged { what, value, step: self.steps };
+        if !known.is_finite() {
+            return Err(diverged("the loss", known));
+        }
+        if !first_together {
+            self.seen.losses.push(known);
+        }
+        if let Some(norms) = norms {
+            self.vote.loss = loss;
+            self.vote.norms = norms;
+        }
+        let gathered = match self.comparison(team, batch) {
+            None => Ok(()),
+            Some(Comparison::Workers) => {
+                self.gradients.step_together(agreed.norms, self.steps, team.size, batch.total)
+            }
+            Some(comparison) => {
+                let weighting = self.descent.weighting();
+                self.gradients.step_alone(&self.flat, weighting, comparison, self.steps, batch)
+            }
+        };
+        gathered.map_err(|error| match error {
+            Error::Goodput(_) => diverged("the norm of the gradient", f64::NAN),
+            other => other,
+        })
+    }
+
+    fn descend(&mut self, team: &mut Team, batch: Batch) -> Result<(), Error> {
+        let epochs = self.epochs()?;
+        let noise = &self.gradients.noise;
+        let context = LrContext {
+            initial_batch: f64::from(self.task.initial_batch),
+            batch: f64::from(batch.total),
+            stats: noise.stats(),
+            epochs,
+        };
+        let scaled = scale_lr(&self.rule, &context)?;
+        let base = self.model.learning_rate(Schedule { epochs, total: self.task.epochs });
+        if !(base.is_finite() && base >= 0.0) {
+            return Err(Error::Unfit(format!(
+                "the learning rate is {base}; allowed is a finite number from 0"
+            )));
+        }
+        let phi = noise.noise_scale().unwrap_or(NoiseScale::ZERO);
+        self.seen.learning_rate = base * scaled;
+        self.descent.step(&mut self.flat, base * scaled)?;
+        self.progress.add_step(f64::from(batch.total), phi)?;
+        self.steps += 1;
+        self.examples += u64::from(batch.total);
+        self.stepped_at = unix_time();
+        if self.descent.changes_unit() {
+            // Norms from before have another unit.
+            self.gradients.noise.reset();
+            self.gradients.interrupt();
+        }
+        if !self.comparison(team, batch).is_some_and(|comparison| comparison.measures(self.steps)) {
+            return Ok(());
+        }
+        let had_weighting = self.descent.weighting().is_some();
+        self.descent.precondition()?;
+        match self.descent.weighting() {
+            Some(weighting) if !had_weighting => team.weigh(&self.flat, weighting),
+            _ => Ok(()),
+        }
+    }
+
+    /// A forward pass moves the running statistics of batch normalization, and a step that fails has not happened.
+    fn keep_buffers(&mut self, team: &Team) -> Result<(), Error> {
+        if team.size == 1 || self.flat.buffers.numel() == 0 {
+            return Ok(());
+        }
+        match &mut self.buffers_before {
+            Some(kept) => tch::no_grad(|| kept.f_copy_(&self.flat.buffers).map(drop))?,
+            None => self.buffers_before = Some(copy(&self.flat.buffers, self.device)?),
+        }
+        Ok(())
+    }
+
+    fn restore_buffers(&mut self) -> Result<(), Error> {
+        if let Some(kept) = &self.buffers_before {
+            tch::no_grad(|| self.flat.buffers.f_copy_(kept).map(drop))?;
+        }
+        Ok(())
+    }
+
+    /// Means of the metrics over the test data, of which every worker takes a part.
+    pub(super) fn evaluate(&mut self, team: &Team) -> Result<BTreeMap<String, f64>, Error> {
+        self.evaluations = (self.epochs()? / self.task.evaluate_every) as u64;
+        // Each worker's batches have moved its own running statistics: from here on all have the mean of them.
+        if self.flat.buffers.numel() > 0 {
+            team.average(&mut self.flat.buffers)?;
+        }
+        let Some(test) = &mut self.test else { return Ok(BTreeMap::new()) };
+        let all = 0..u64::from(test.len());
+        // With fewer examples than workers everyone takes all of them.
+        let split = all.end >= u64::from(team.size);
+        let mine = if split { shard(&all, team.rank, team.size) } else { all.clone() };
+        let mut sums: Vec<(&'static str, f64)> = Vec::new();
+        let starts = (mine.start..mine.end).step_by(EVALUATION_BATCH as usize);
+        let batches = starts.map(|start| start..(start + EVALUATION_BATCH).min(mine.end));
+        for (at, range) in batches.clone().enumerate() {
+            let examples = test.next(range, batches.clone().skip(at + 1))?;
+            let values = tch::no_grad(|| self.model.evaluate(&examples))
+                .map_err(|source| Error::User { what: "evaluating", source })?;
+            for (place, (name, value)) in values.into_iter().enumerate() {
+                let value =
+                    value.f_to_kind(tch::Kind::Double)?.f_sum(tch::Kind::Double)?.f_double_value(&[])?;
+                match sums.get_mut(place) {
+                    Some((known, sum)) if *known == name => *sum += value,
+                    None if at == 0 => sums.push((name, value)),
+                    _ => return Err(Error::Unfit(format!("the metric `{name}` is not in every evaluation"))),
+                }
+            }
+        }
+        let values: Vec<f64> = sums.iter().map(|(_, sum)| *sum).collect();
+        let values = if split { team.sum(&values, self.device)? } else { values };
+        let means = values.into_iter().map(|sum| sum / all.end as f64);
+        Ok(sums.iter().map(|(name, _)| (*name).to_owned()).zip(means).collect())
+    }
+}
+
+/// What this worker loads, pass by pass: of this step, then of the next ones.
+fn shares<P: Fn(u64) -> u32 + Clone>(
+    examples: u64,
+    total: u64,
+    team: &Team,
+    passes_of: P,
+) -> impl Iterator<Item = Range<u64>> + Clone + use<P> {
+    let (rank, size) = (team.rank, team.size);
+    (0_u64..).flat_map(move |step| {
+        let start = examples + step * total;
+        let mine = shard(&(start..start + total), rank, size);
+        let passes = passes_of(step);
+        (0..passes).map(move |pass| shard(&mine, pass, passes))
+    })
+}
+
+fn check(task: &Task) -> Result<(), Error> {
+    let positive = |what: &str, value: f64| {
+        let wrong = || Error::Unfit(format!("{what} is {value}; allowed is a finite number above 0"));
+        (value > 0.0 && value.is_finite()).then_some(()).ok_or_else(wrong)
+    };
+    positive("the number of epochs", task.epochs)?;
+    positive("the initial batch", f64::from(task.initial_batch))?;
+    positive("epochs from evaluation to evaluation", task.evaluate_every)?;
+    positive("seconds from checkpoint to checkpoint", task.checkpoint_every_s)?;
+    positive("seconds from report to report", task.report_every_s)
+}
+
+fn assignment(task: &Task) -> Result<Params, Error> {
+    let value = |(name, json): (&String, &serde_json::Value)| {
+        let value = match json {
+            serde_json::Value::Bool(flag) => Value::Bool(*flag),
+            serde_json::Value::String(text) => Value::Text(text.clone()),
+            serde_json::Value::Number(number) => match (number.as_i64(), number.as_f64()) {
+                (Some(whole), _) => Value::Int(whole),
+                (None, Some(number)) => Value::Float(number),
+                (None, None) => {
+                    return Err(Error::Protocol(format!("`{name}` is {json}, which is no number")));
+                }
+            },
+            _ => {
+                return Err(Error::Protocol(format!("`{name}` is {json}, which is no value of a parameter")));
+            }
+        };
+        Ok((name.clone(), value))
+    };
+    task.params.iter().map(value).collect()
+}
+
+/// Seconds since 1970.
+fn unix_time() -> f64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64())
+}

@@ -1,0 +1,182 @@
+//! How a team comes together, and how its members get the state of the trial.
+
+use std::time::{Duration, Instant};
+
+use c10d::{GroupOptions, ProcessGroup, Store};
+use tch::{Device, Kind, Tensor};
+
+use super::{abort::Aborts, checkpoint, session::Session, team::Team};
+use crate::{
+    ids::NodeId,
+    trials::group::{Form, Pause},
+    worker::{Error, protocol::Role},
+};
+
+/// How long to wait for members that were all alive a moment ago.
+const CONNECT: Duration = Duration::from_secs(15);
+/// A member that is silent for this long in the middle of a step counts as lost.
+const SILENCE: Duration = Duration::from_secs(300);
+/// How often to look whether the head has changed its mind while others are awaited.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// How the members of one group meet.
+pub(super) struct StateTransfer<'a> {
+    /// The store that this worker hosts.
+    own: &'a Store,
+    options: GroupOptions,
+    form: &'a Form,
+    aborts: &'a Aborts,
+}
+
+impl<'a> StateTransfer<'a> {
+    pub(super) fn new(own: &'a Store, device: Device, form: &'a Form, aborts: &'a Aborts) -> Self {
+        let backend = match device {
+            #[cfg(feature = "cuda")]
+            Device::Cuda(device) => c10d::Backend::Nccl { device },
+            _ => c10d::Backend::Gloo(c10d::Interface::default()),
+        };
+        let options = GroupOptions { backend, connect_timeout: CONNECT, timeout: SILENCE };
+        Self { own, options, form, aborts }
+    }
+
+    /// Brings a group together, and its members up to date. Who only donates gets no team.
+    pub(super) async fn run(
+        &self,
+        role: Role,
+        session: &mut Session,
+    ) -> Result<(Option<Team>, Pause), Error> {
+        let form = self.form;
+        let (place, trains) = match role {
+            Role::Train(rank) => (rank, true),
+            Role::Donate(place) => (place, false),
+            Role::Leave => return Ok((None, Pause::default())),
+        };
+        let began = Instant::now();
+        let everybody = form.members.len() + form.donors.len();
+        if everybody == 1 {
+            catch_up_alone(session)?;
+            let mut team = Team::alone();
+            session.begin(&mut team)?;
+            let pause =
+                Pause { total_s: session.idle_s(), form_s: 0.0, hand_over_s: began.elapsed().as_secs_f64() };
+            return Ok((Some(team), pause));
+        }
+        let store = self.store(place)?;
+        await_all(&store, everybody).await?;
+        let group = ProcessGroup::form(&store.prefix("all")?, place as usize, everybody, &self.options)?;
+        self.aborts.register(form, group.abort_handle());
+        let form_s = began.elapsed().as_secs_f64();
+        hand_over(&group, session)?;
+        let hand_over_s = began.elapsed().as_secs_f64() - form_s;
+        if !trains {
+            return Ok((None, Pause::default()));
+        }
+        let nodes = {
+            let mut nodes: Vec<NodeId> = form.members.iter().map(|member| member.slot.node).collect();
+            nodes.sort_unstable();
+            nodes.dedup();
+            nodes.len() as u32
+        };
+        let mut team = if form.members.len() == 1 {
+            Team::alone()
+        } else if form.donors.is_empty() {
+            Team::new(nodes, group, &session.flat, session.task.measure_noise)?
+        } else {
+            let size = form.members.len();
+            let group = ProcessGroup::form(&store.prefix("members")?, place as usize, size, &self.options)?;
+            self.aborts.register(form, group.abort_handle());
+            Team::new(nodes, group, &session.flat, session.task.measure_noise)?
+        };
+        session.begin(&mut team)?;
+        Ok((Some(team), Pause { total_s: session.idle_s(), form_s, hand_over_s }))
+    }
+
+    /// The store of the first member: whoever else dies, a group without its first member is broken anyway.
+    fn store(&self, place: u32) -> Result<Store, Error> {
+        let form = self.form;
+        let prefix = format!("trial-{}/round-{}", form.trial, form.round);
+        let store = match (place, form.members.first()) {
+            (0, _) => self.own.prefix(&prefix)?,
+            (_, Some(first)) => Store::connect(&first.rendezvous_addr, CONNECT)?.prefix(&prefix)?,
+            (_, None) => return Err(Error::Protocol("a group without members".to_owned())),
+        };
+        Ok(store)
+    }
+}
+
+/// Waits until everybody is there. Connecting to one who never comes would take its whole timeout; this may be given up before.
+async fn await_all(store: &Store, everybody: usize) -> Result<(), Error> {
+    if store.add("here", 1)? == signed(everybody as u64) {
+        store.set("everybody", b"")?;
+    }
+    loop {
+        match store.wait(&["everybody"], LOOK) {
+            Ok(()) => return Ok(()),
+            Err(c10d::Error::Timeout { .. }) => tokio::task::yield_now().await,
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+/// Without others, the state is here, or in a checkpoint, or nowhere yet.
+fn catch_up_alone(session: &mut Session) -> Result<(), Error> {
+    if !session.is_current {
+        checkpoint::load(session)?;
+    }
+    Ok(())
+}
+
+/// Gives everybody the state of the one who has come furthest. Nothing is sent if all have it already.
+fn hand_over(group: &ProcessGroup, session: &mut Session) -> Result<(), Error> {
+    let device = session.device();
+    let mine = if session.is_current { signed(session.steps()) } else { -1 };
+    let mine = Tensor::f_from_slice(&[mine])?.f_to_device(device)?;
+    let mut steps = Vec::with_capacity(group.size());
+    for theirs in group.all_gather(&mine)? {
+        steps.push(theirs.f_int64_value(&[0])?);
+    }
+    let furthest = steps.iter().copied().max().unwrap_or(-1);
+    let source = steps.iter().position(|steps| *steps == furthest).unwrap_or(0);
+    if furthest < 0 && group.rank() == source {
+        // Nobody has any. The others get what this one finds.
+        checkpoint::load(session)?;
+    }
+    if furthest >= 0 && steps.iter().all(|steps| *steps == furthest) {
+        return Ok(());
+    }
+    send(group, source, session)
+}
+
+fn send(group: &ProcessGroup, source: usize, session: &mut Session) -> Result<(), Error> {
+    let device = session.device();
+    let header = serde_json::to_vec(&session.counters())
+        .map_err(|error| Error::Protocol(format!("the counters cannot be sent: {error}")))?;
+    let mut length = Tensor::f_from_slice(&[signed(header.len() as u64)])?.f_to_device(device)?;
+    group.broadcast(&mut length, source)?;
+    let mut bytes = if group.rank() == source {
+        Tensor::f_from_slice(&header)?.f_to_device(device)?
+    } else {
+        Tensor::f_zeros([length.f_int64_value(&[0])?], (Kind::Uint8, device))?
+    };
+    group.broadcast(&mut bytes, source)?;
+    let mut vectors = vec![session.flat.weights.shallow_clone()];
+    if session.flat.buffers.numel() > 0 {
+        vectors.push(session.flat.buffers.shallow_clone());
+    }
+    vectors.extend(session.descent.moments.iter().map(Tensor::shallow_clone));
+    for vector in &mut vectors {
+        group.broadcast(vector, source)?;
+    }
+    if group.rank() != source {
+        let bytes = Vec::<u8>::try_from(bytes.f_to_device(Device::Cpu)?)?;
+        let counters = serde_json::from_slice(&bytes)
+            .map_err(|error| Error::Protocol(format!("the counters cannot be read: {error}")))?;
+        session.restore(counters)?;
+    }
+    Ok(())
+}
+
+/// Steps, members and lengths are far from where this matters.
+fn signed(count: u64) -> i64 {
+    i64::try_from(count).unwrap_or(i64::MAX)
+}
