@@ -9,15 +9,17 @@ use actix::{Actor, Addr, Arbiter, Recipient, System};
 use tokio::sync::{mpsc, watch};
 
 use super::{
-    allocator::Allocator,
+    allocator::{Allocator, AllocatorService},
     clock::Clock,
     command::Commands,
     error::Error,
     exit::{ExitSender, SessionExit},
     function::{Function, Functions},
-    message::EngineInput,
+    group::Observer,
+    message::{EngineInput, ForTrial},
     node::NodeSpec,
     runtime::Runtime,
+    scripted::{Script, ScriptedAllocator, Steering},
     suggester::{Suggester, TakeSearch},
     supervisor::{Begin, ServiceAddresses, Supervisor, TrialRunners, Watch},
 };
@@ -26,7 +28,8 @@ use crate::{
     store::{self, Journal, Memory, Reader, Store},
     trials::{
         Search,
-        engine::{Engine, Input, JournalEntry, Outcome, Services, TrialKind},
+        engine::{Engine, GroupCommand, Input, JournalEntry, Outcome, Services, TrialKind},
+        group::Task,
     },
 };
 
@@ -45,13 +48,29 @@ pub(super) enum TrialBackend {
 
 /// Elastic trials on worker processes.
 pub(crate) struct Workers {
-    pub(crate) trainable: String,
+    pub(crate) tasks: WorkerTasks,
     pub(crate) nodes: Vec<NodeSpec>,
     /// Real seconds in a second of the study: less than 1 where devices are emulated.
     pub(crate) time_scale: f64,
 }
 
+/// What they train.
+pub(crate) enum WorkerTasks {
+    /// What the suggester chooses, where the allocator wants it.
+    OfStudy { trainable: String },
+    /// These, one after the other, where a script wants them.
+    Given { tasks: Vec<Task>, script: Script },
+}
+
 impl TrialBackend {
+    /// Who divides the slots, if that is not the policy of the study.
+    fn script(&self) -> Option<&Script> {
+        match self {
+            Self::Workers(Workers { tasks: WorkerTasks::Given { script, .. }, .. }) => Some(script),
+            _ => None,
+        }
+    }
+
     const fn kind(&self) -> TrialKind {
         match self {
             Self::Function { .. } | Self::Command { .. } => TrialKind::Rigid,
@@ -74,7 +93,9 @@ pub(super) struct Head {
     pub(super) folder: Option<PathBuf>,
     pub(super) memory: Arc<Mutex<Memory>>,
     pub(super) watch: Option<SharedWatch>,
+    pub(super) observer: Option<Observer>,
     pub(super) stop: watch::Receiver<bool>,
+    pub(super) steering: mpsc::UnboundedReceiver<Steering>,
     pub(super) work: TrialBackend,
 }
 
@@ -138,6 +159,10 @@ impl Head {
             let (supervisor, exit) = (happened.clone(), exit.clone());
             Suggester::start_in_arbiter(&first.handle(), move |_| Suggester::new(suggest, supervisor, &exit))
         };
+        let allocate: Box<dyn AllocatorService> = match self.work.script() {
+            Some(script) => Box::new(ScriptedAllocator::new(&self.study, script.clone(), &entries)?),
+            None => Box::new(allocate),
+        };
         let allocator = {
             let (supervisor, exit) = (happened.clone(), exit.clone());
             Allocator::start_in_arbiter(&second.handle(), move |_| {
@@ -186,7 +211,9 @@ impl Head {
                 (Box::new(Commands::new(words, &folder()?, *gpus)?), Runtime::local(*slots)?)
             }
             TrialBackend::Workers(workers) => {
-                let (elastic, stage) = Runtime::workers(&self.study, workers, &folder()?, supervisor, exit)?;
+                let (folder, observer) = (self.folder.as_deref(), self.observer.clone());
+                let (elastic, stage) =
+                    Runtime::workers(&self.study, workers, folder, observer, (supervisor, exit))?;
                 (Box::new(elastic), stage)
             }
         })
@@ -209,6 +236,12 @@ impl Head {
                     if let Some(exit) = exit { return exit }
                 }
                 Ok(()) = self.stop.changed(), if !asked => {}
+                Some(steering) = self.steering.recv() => match steering {
+                    Steering::Replan => supervisor.do_send(EngineInput::from(Input::ReplanRequested)),
+                    Steering::Retune { trial, batch } => {
+                        supervisor.do_send(ForTrial { trial, command: GroupCommand::Retune { batch } });
+                    }
+                },
             }
         }
     }

@@ -66,6 +66,7 @@ impl Engine {
                     self.emit(work, Fact::StopRequested {});
                 }
             }
+            Input::ReplanRequested => self.pending.dirty = true,
             Input::Group { trial, generation, event } => self.on_group_event(work, trial, generation, event),
         }
     }
