@@ -243,7 +243,7 @@ fn an_earlier_study_guides_a_new_one() {
     let (code, notes) = Search::start(&warm).end();
     assert_eq!(code, Some(0));
     assert!(
-        notes.contains("going on after 9 trials, 9 of them running") && !notes.contains("learned"),
+        notes.contains("resuming after 9 trials, 9 of them running") && !notes.contains("learned"),
         "{notes}"
     );
 }

@@ -3,7 +3,9 @@
 #![expect(clippy::disallowed_methods, reason = "tests read files; the list is for the pure modules")]
 
 use std::{
-    env, fs,
+    env,
+    error::Error as _,
+    fs,
     os::unix::{fs::PermissionsExt, net::UnixListener},
     path::PathBuf,
     process::{self, Stdio},
@@ -333,7 +335,9 @@ fn paths_that_cannot_be_sockets_say_so() {
     let secret = secret();
     let open = |path: PathBuf| {
         let opened = Gateway::open(&Address::Unix(path), &secret);
-        opened.expect_err("it cannot be opened").to_string()
+        let error = opened.expect_err("it cannot be opened");
+        let cause = error.source().map_or_else(String::new, |cause| format!(": {cause}"));
+        format!("{error}{cause}")
     };
     let outside = open(folder.0.join("a"));
     assert_eq!(outside, "a gateway can only be opened inside a tokio runtime");

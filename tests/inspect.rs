@@ -146,7 +146,7 @@ FOLDER is running
 ";
     assert_eq!(said(&["status"], &root), status);
     drop(store);
-    let stopped = status.replace("FOLDER is running", "FOLDER is stopped: run it again to go on");
+    let stopped = status.replace("FOLDER is running", "FOLDER is stopped: run it again to resume");
     assert_eq!(said(&["status"], &root), stopped);
     let json: serde_json::Value =
         serde_json::from_str(&said(&["status", "--json"], &root)).expect("it is JSON");

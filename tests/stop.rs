@@ -107,11 +107,11 @@ fn ended(process: Child, root: &Path) -> (Option<i32>, String, String) {
 }
 
 const STOPPED: &str = "\
-FOLDER is stopped: run it again to go on
+FOLDER is stopped: run it again to resume
   trials  0 of 4 ended
   slots   0 of 0 in use
   time    0.0 s
-go on with: pollux-tune run FOLDER/study.yaml --folder FOLDER
+resume with: pollux-tune run FOLDER/study.yaml --folder FOLDER
 ";
 
 #[test]

@@ -6,9 +6,6 @@
 
 #![expect(clippy::print_stdout, clippy::unwrap_used, reason = "a benchmark prints and may end with a panic")]
 
-#[path = "../../examples/cifar10/resnet.rs"]
-mod resnet;
-
 use std::{
     env, fs,
     path::{Path, PathBuf},
@@ -21,7 +18,7 @@ use pollux_tune::{
     trials::group::{Pause, Task},
     worker::{
         Batching, BoxError, Dataset, Example, Happening, Optimizer, Pool, Registry, Schedule, Slot,
-        Trainable, Training, serve_if_worker,
+        Trainable, Training, builtin::resnet18, serve_if_worker,
     },
 };
 use serde_json::json;
@@ -77,7 +74,7 @@ impl Trainable for Net {
 
 fn registry() -> Registry {
     Registry::default().with("net", |root: &nn::Path, params: &Params| {
-        Ok(Net { network: resnet::resnet18(root, params.int("width")?, 10) })
+        Ok(Net { network: resnet18(root, params.int("width")?, 10) })
     })
 }
 

@@ -74,12 +74,12 @@ pub enum Error {
 }
 
 impl Error {
-    /// Whether the study, its folder or the machine's settings are to blame, and the user can mend it.
+    /// Whether the study, its folder or the machine's settings are wrong, and the user can correct it.
     #[must_use]
     pub const fn is_of_input(&self) -> bool {
         match self {
-            Self::Store(_)
-            | Self::Engine(_)
+            Self::Store(error) => error.is_of_input(),
+            Self::Engine(_)
             | Self::Wire(_)
             | Self::Emulation(_)
             | Self::GpuType(_)

@@ -22,7 +22,7 @@ use crate::{
         Search,
         engine::{Engine, JournalEntry, Metrics, Outcome},
     },
-    wire::{Address, Secret},
+    wire::{Address, Secret, with_causes},
 };
 
 /// Runs a study to its end.
@@ -133,7 +133,7 @@ impl Runner {
                 let slot = crate::ids::SlotId { node: NodeId(0), index: number as u32 };
                 let arguments = &arguments[..];
                 let launch = crate::worker::Launch { address, secret, slot, place, arguments };
-                crate::worker::launch(&launch).map_err(|error| error.to_string())
+                crate::worker::launch(&launch).map_err(|error| with_causes(&error))
             };
             ProcessSpec { slots: 1, start: Arc::new(start) }
         };
@@ -167,7 +167,7 @@ impl Runner {
                         time_scale,
                         arguments: arguments.clone(),
                     };
-                    crate::emulate::launch(&launch).map_err(|error| error.to_string())
+                    crate::emulate::launch(&launch).map_err(|error| with_causes(&error))
                 };
                 let processes = vec![ProcessSpec { slots, start: Arc::new(start) }];
                 let gpu_type = gpu_type.clone();

@@ -99,7 +99,7 @@ impl Plan {
     /// The decision for one trial.
     #[must_use]
     pub fn get(&self, trial: TrialId) -> Option<&TrialPlacement> {
-        self.placements.iter().find(|assignment| assignment.trial == trial)
+        self.placements.iter().find(|placement| placement.trial == trial)
     }
 
     /// Whether the plan keeps all rules: every trial answered once, no GPU given twice, no GPU that is not there,
@@ -114,19 +114,19 @@ impl Plan {
             return broken(format!("fitness {}, bound {:?}", self.fitness, self.fitness_bound));
         }
         let mut used: BTreeMap<NodeId, NodeLoad> = BTreeMap::new();
-        for (trial, assignment) in problem.trials.iter().zip(&self.placements) {
-            let (id, gpus) = (trial.id, assignment.allocation.gpus());
-            if assignment.trial != id || !assignment.speedup.is_finite() {
-                return broken(format!("trial {id}: answered {assignment:?}"));
+        for (trial, placement) in problem.trials.iter().zip(&self.placements) {
+            let (id, gpus) = (trial.id, placement.allocation.gpus());
+            if placement.trial != id || !placement.speedup.is_finite() {
+                return broken(format!("trial {id}: answered {placement:?}"));
             }
             if gpus != 0
-                && assignment.reason != Reason::Pinned
+                && placement.reason != Reason::Pinned
                 && !(trial.min_gpus..=trial.max_gpus).contains(&gpus)
             {
                 return broken(format!("trial {id}: {gpus} GPUs outside its limits"));
             }
             let mut home = None;
-            for (node_id, gpus) in assignment.allocation.iter() {
+            for (node_id, gpus) in placement.allocation.iter() {
                 let Some(node) = problem.cluster.get(node_id) else {
                     return broken(format!("trial {id}: node {node_id} is not there"));
                 };
@@ -136,9 +136,9 @@ impl Plan {
                 }
                 let load = used.entry(node_id).or_default();
                 load.gpus += gpus;
-                if assignment.allocation.is_distributed() {
+                if placement.allocation.is_distributed() {
                     load.distributed += 1;
-                    load.movable |= assignment.reason != Reason::Pinned;
+                    load.movable |= placement.reason != Reason::Pinned;
                 }
                 if load.gpus > node.gpus {
                     return broken(format!(
@@ -150,7 +150,7 @@ impl Plan {
                     return broken(format!("node {node_id}: two distributed trials"));
                 }
             }
-            if assignment.reason == Reason::Pinned && assignment.allocation != trial.current {
+            if placement.reason == Reason::Pinned && placement.allocation != trial.current {
                 return broken(format!("trial {id} is pinned and was moved"));
             }
         }

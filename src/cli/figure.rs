@@ -5,19 +5,20 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::goodput::{Shape, ThroughputParams, Tier};
 
 use super::{
-    fit::{counted, place},
+    fit::place,
+    output::pluralize,
     plot::{Figure, Panel, Point, Scale, Series},
     profile::Row,
 };
 
-/// The most lines of the panel on throughput.
+/// The maximum number of lines of the panel on throughput.
 const SHAPES: usize = 4;
-/// The most points of a fitted line.
+/// The maximum number of points of a fitted line.
 const SAMPLES: u32 = 48;
 
 /// Measured and fitted step times and throughputs.
 pub(crate) fn of_fit(title: &str, rows: &[Row], params: &ThroughputParams, mean_error: f64) -> Figure {
-    // One drawing is for one accumulation: the least, which is none in most measurements.
+    // One drawing is for one accumulation: the smallest, which is none in most measurements.
     let accumulation = rows.iter().map(|row| row.accumulation).min().unwrap_or(0);
     let drawn: Vec<&Row> = rows.iter().filter(|row| row.accumulation == accumulation).collect();
     let passes =
@@ -26,7 +27,7 @@ pub(crate) fn of_fit(title: &str, rows: &[Row], params: &ThroughputParams, mean_
         title: format!("{title}: mean error {:.1} %", 100.0 * mean_error),
         caption: format!(
             "Points are medians of measured steps, bars their range, lines the fitted model ({rows}{passes})",
-            rows = counted(drawn.len(), "row")
+            rows = pluralize(drawn.len(), "row")
         ),
         panels: [step_times(&drawn, params, accumulation), throughputs(&drawn, params, accumulation)],
     }
@@ -87,15 +88,15 @@ fn tier_of(shape: Shape) -> Tier {
     shape.tier().unwrap_or(Tier::Local)
 }
 
-/// The per-GPU batch measured on most counts of GPUs at most tiers; in the middle if several are.
+/// The per-GPU batch that was measured on the largest number of GPU counts and tiers; in the middle if several are.
 fn best_measured_batch(rows: &[&Row]) -> u32 {
     let mut places: BTreeMap<u32, BTreeSet<(u32, Tier)>> = BTreeMap::new();
     for row in rows {
         places.entry(row.per_gpu).or_default().insert((row.shape.gpus(), tier_of(row.shape)));
     }
-    let most = places.values().map(BTreeSet::len).max().unwrap_or(0);
+    let max = places.values().map(BTreeSet::len).max().unwrap_or(0);
     let best: Vec<u32> =
-        places.iter().filter(|(_, set)| set.len() == most).map(|(&per_gpu, _)| per_gpu).collect();
+        places.iter().filter(|(_, set)| set.len() == max).map(|(&per_gpu, _)| per_gpu).collect();
     best.get(best.len().saturating_sub(1) / 2).copied().unwrap_or(1)
 }
 

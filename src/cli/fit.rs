@@ -1,18 +1,17 @@
 //! `pollux-tune fit`: the throughput model of measured step times.
 
 use std::{
-    fs,
     io::{self, Write},
-    path::{Path, PathBuf},
-    process,
+    path::PathBuf,
 };
 
 use crate::goodput::{self, Observations, ThroughputParams, Tier};
-use anyhow::Context;
 use serde_json::json;
 
 use super::{
-    figure, output_error, plot,
+    Error, figure,
+    output::{Format, pluralize, write_atomically},
+    plot,
     profile::{self, Row},
 };
 
@@ -22,13 +21,6 @@ pub(crate) struct Settings {
     pub(crate) files: Vec<PathBuf>,
     pub(crate) format: Format,
     pub(crate) drawing: Option<Drawing>,
-}
-
-/// How results are printed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Format {
-    Text,
-    Json,
 }
 
 /// A drawing to make.
@@ -45,7 +37,7 @@ pub(crate) fn default_title(files: &[PathBuf]) -> String {
 }
 
 /// Fits the model, draws it and prints it.
-pub(crate) fn run(settings: &Settings, out: &mut impl Write, notes: &mut impl Write) -> anyhow::Result<()> {
+pub(crate) fn run(settings: &Settings, out: &mut impl Write, stderr: &mut impl Write) -> Result<(), Error> {
     let mut rows = Vec::new();
     for file in &settings.files {
         rows.append(&mut profile::read(file)?);
@@ -56,28 +48,15 @@ pub(crate) fn run(settings: &Settings, out: &mut impl Write, notes: &mut impl Wr
     })?;
     if let Some(Drawing { path, title }) = &settings.drawing {
         let figure = figure::of_fit(title, &rows, &report.params, report.mean_error);
-        write_whole(path, &plot::svg(&figure)).with_context(|| format!("cannot write {}", path.display()))?;
-        // The drawing is there, whether or not anybody hears of it.
-        let _ = writeln!(notes, "wrote {}", path.display());
+        write_atomically(path, &plot::svg(&figure))?;
+        // The drawing is there, whether or not this is read.
+        let _ = writeln!(stderr, "wrote {}", path.display());
     }
     match settings.format {
         Format::Text => report.print(out),
         Format::Json => writeln!(out, "{}", report.json()),
     }
-    .map_err(output_error)
-}
-
-/// Writes a file that is either complete or not there: others never see a part of it.
-pub(crate) fn write_whole(path: &Path, text: &str) -> io::Result<()> {
-    let mut name = path.file_name().ok_or(io::ErrorKind::InvalidFilename)?.to_owned();
-    name.push(format!(".{}.tmp", process::id()));
-    let temporary = path.with_file_name(name);
-    let written = fs::write(&temporary, text).and_then(|()| fs::rename(&temporary, path));
-    if written.is_err() {
-        // What failed before is worth telling, not that there is nothing to remove.
-        let _ = fs::remove_file(&temporary);
-    }
-    written
+    .map_err(Error::Stdout)
 }
 
 /// How many of the worst rows are shown.
@@ -86,8 +65,8 @@ const WORST: usize = 3;
 struct Report<'a> {
     rows: usize,
     configurations: usize,
-    /// The most GPUs that were measured at each tier; 0 at tiers without measurements.
-    most_gpus: [u32; Tier::COUNT],
+    /// The maximum number of GPUs that was measured at each tier; 0 at tiers without measurements.
+    max_gpus: [u32; Tier::COUNT],
     /// One batch size cannot tell fixed from proportional cost.
     several_batches: bool,
     params: ThroughputParams,
@@ -130,17 +109,22 @@ impl<'a> Report<'a> {
         let mean_error = worst.iter().map(|compared| compared.error.abs()).sum::<f64>() / rows.len() as f64;
         worst.sort_by(|a, b| b.error.abs().total_cmp(&a.error.abs()));
         worst.truncate(WORST);
-        let most_gpus = Tier::ALL.map(|tier| {
+        let max_gpus = Tier::ALL.map(|tier| {
             let at_tier = rows.iter().filter(|row| row.shape.tier() == Some(tier));
             at_tier.map(|row| row.shape.gpus()).max().unwrap_or(0)
         });
         let several_batches = rows.iter().any(|row| row.per_gpu != rows[0].per_gpu);
         let (rows, configurations) = (rows.len(), seen.len());
-        Ok(Self { rows, configurations, most_gpus, several_batches, params, mean_error, rmsle, worst })
+        Ok(Self { rows, configurations, max_gpus, several_batches, params, mean_error, rmsle, worst })
     }
 
     fn print(&self, out: &mut impl Write) -> io::Result<()> {
-        writeln!(out, "{}, {}", counted(self.rows, "row"), counted(self.configurations, "configuration"))?;
+        writeln!(
+            out,
+            "{}, {}",
+            pluralize(self.rows, "row"),
+            pluralize(self.configurations, "configuration")
+        )?;
         writeln!(out)?;
         writeln!(out, "{:26} {:>10}  unit", "parameter", "value")?;
         for Parameter { label, value, unit, scale, measured, .. } in self.parameters() {
@@ -165,14 +149,20 @@ impl<'a> Report<'a> {
             parameter("beta_grad", "beta_grad_s", compute.beta_s, "ms/example", self.several_batches),
         ];
         let keys = [("alpha_sync_local_s", "beta_sync_local_s"), ("alpha_sync_node_s", "beta_sync_node_s")];
-        for ((tier, most), (alpha, beta)) in Tier::ALL.into_iter().zip(self.most_gpus).zip(keys) {
+        for ((tier, max_gpus), (alpha, beta)) in Tier::ALL.into_iter().zip(self.max_gpus).zip(keys) {
             let (sync, place) = (self.params.sync(tier), place(tier));
-            list.push(parameter(&format!("alpha_sync, {place}"), alpha, sync.alpha_s, "ms/step", most >= 2));
+            list.push(parameter(
+                &format!("alpha_sync, {place}"),
+                alpha,
+                sync.alpha_s,
+                "ms/step",
+                max_gpus >= 2,
+            ));
             let unit = "ms/step for each GPU above 2";
-            list.push(parameter(&format!("beta_sync, {place}"), beta, sync.beta_s, unit, most > 2));
+            list.push(parameter(&format!("beta_sync, {place}"), beta, sync.beta_s, unit, max_gpus > 2));
         }
         let overlap = "1 (no overlap) to 10 (full overlap)";
-        let synchronized = self.most_gpus.iter().any(|&most| most >= 2);
+        let synchronized = self.max_gpus.iter().any(|&max_gpus| max_gpus >= 2);
         list.push(parameter("gamma", "gamma", self.params.gamma(), overlap, synchronized));
         list
     }
@@ -238,11 +228,6 @@ impl<'a> Report<'a> {
             "worst": worst.collect::<Vec<_>>(),
         })
     }
-}
-
-/// `1 row`, `2 rows`.
-pub(crate) fn counted(number: usize, noun: &str) -> String {
-    format!("{number} {noun}{}", if number == 1 { "" } else { "s" })
 }
 
 /// A tier in words.

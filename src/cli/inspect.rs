@@ -3,35 +3,26 @@
 use std::{io::Write, path::Path};
 
 use crate::{
+    cli,
     ids::{SlotId, TrialId},
     space::{Objective, Study, Value},
-    store::{self, Reader, Status, TrialRow, TrialState},
+    store::{Reader, Status, TrialRow, TrialState},
     trials::engine::{Fact, JournalEntry},
 };
 use serde_json::json;
 use thiserror::Error;
 
-use super::{
-    fit::{Format, counted},
-    output_error,
-    table::table,
-};
+use super::output::{Format, pluralize, table};
 
 /// What can be wrong with a question about a study.
 #[derive(Debug, Error)]
 pub(crate) enum Error {
-    #[error("there is no trial {trial} in {folder}, {count} so far", count = counted(*.count, "trial"))]
+    #[error("there is no trial {trial} in {folder}, {count} so far", count = pluralize(*.count, "trial"))]
     NoTrial { trial: u32, folder: String, count: usize },
 }
 
-/// Whether the user can mend it: another folder, or room for this one, will do.
-pub(crate) const fn is_of_input(error: &store::Error) -> bool {
-    !error.is_of_environment()
-        || matches!(error, store::Error::NotWritable { .. } | store::Error::Full { .. })
-}
-
 /// How the study stands, in a few lines.
-pub(crate) fn status(folder: &Path, format: Format, out: &mut impl Write) -> anyhow::Result<()> {
+pub(crate) fn status(folder: &Path, format: Format, out: &mut impl Write) -> Result<(), cli::Error> {
     let reader = Reader::open(folder)?;
     let (study, status) = (reader.study()?, reader.status()?);
     let best = reader.best(1)?.pop();
@@ -48,7 +39,7 @@ pub(crate) fn status(folder: &Path, format: Format, out: &mut impl Write) -> any
             text
         }
     };
-    writeln!(out, "{text}").map_err(output_error)
+    writeln!(out, "{text}").map_err(cli::Error::Stdout)
 }
 
 /// What is to be said wherever results of emulated devices are shown.
@@ -83,7 +74,7 @@ fn status_json(study: &Study, status: &Status, best: Option<&TrialRow>) -> serde
 }
 
 fn status_text(folder: &Path, study: &Study, status: &Status, best: Option<&TrialRow>) -> String {
-    let remedy = if state(status) == "stopped" { ": run it again to go on" } else { "" };
+    let remedy = if state(status) == "stopped" { ": run it again to resume" } else { "" };
     let mut lines = vec![format!("{} is {}{remedy}", folder.display(), state(status))];
     let ended = status.trials.iter().filter(|(state, _)| state.is_end());
     let ended: u32 = ended.map(|(_, count)| count).sum();
@@ -103,7 +94,7 @@ fn status_text(folder: &Path, study: &Study, status: &Status, best: Option<&Tria
 }
 
 /// All trials.
-pub(crate) fn trials(folder: &Path, format: Format, out: &mut impl Write) -> anyhow::Result<()> {
+pub(crate) fn trials(folder: &Path, format: Format, out: &mut impl Write) -> Result<(), cli::Error> {
     let reader = Reader::open(folder)?;
     let (study, rows) = (reader.study()?, reader.trials()?);
     let text = match format {
@@ -115,7 +106,7 @@ pub(crate) fn trials(folder: &Path, format: Format, out: &mut impl Write) -> any
             format!("{}{}", note.unwrap_or_default(), trials_table(&study, &rows))
         }
     };
-    writeln!(out, "{text}").map_err(output_error)
+    writeln!(out, "{text}").map_err(cli::Error::Stdout)
 }
 
 fn trial_json(study: &Study, row: &TrialRow) -> serde_json::Value {
@@ -173,7 +164,12 @@ fn result(study: &Study, row: &TrialRow) -> String {
 }
 
 /// All that is known of one trial, and what happened to it.
-pub(crate) fn show(folder: &Path, trial: u32, format: Format, out: &mut impl Write) -> anyhow::Result<()> {
+pub(crate) fn show(
+    folder: &Path,
+    trial: u32,
+    format: Format,
+    out: &mut impl Write,
+) -> Result<(), cli::Error> {
     let reader = Reader::open(folder)?;
     let study = reader.study()?;
     let Some(row) = reader.trial(TrialId(trial))? else {
@@ -198,7 +194,7 @@ pub(crate) fn show(folder: &Path, trial: u32, format: Format, out: &mut impl Wri
             format!("{}{}", show_text(&study, &row, &events), note.unwrap_or_default())
         }
     };
-    writeln!(out, "{text}").map_err(output_error)
+    writeln!(out, "{text}").map_err(cli::Error::Stdout)
 }
 
 fn show_text(study: &Study, row: &TrialRow, events: &[(f64, String)]) -> String {
@@ -240,7 +236,7 @@ pub(crate) fn event(entry: &JournalEntry, trial: TrialId) -> Option<String> {
             format!("{} examples in {} passes on each slot", batch.total(1), batch.accumulation + 1)
         }
         Fact::Checkpointed { checkpoint, .. } => format!("checkpoint at epoch {:.2}", checkpoint.epochs),
-        Fact::TrialPausing { .. } => "told to leave its slots".to_owned(),
+        Fact::TrialPausing { .. } => "asked to leave its slots".to_owned(),
         Fact::TrialPaused { checkpoint, .. } => format!("paused at epoch {:.2}", checkpoint.epochs),
         Fact::TrialInterrupted { reason, .. } => format!("interrupted: {reason}"),
         Fact::TrialDone { .. } => "done".to_owned(),

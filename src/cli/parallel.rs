@@ -13,11 +13,11 @@ use std::{
 pub(crate) fn in_parallel<J: Sync, R: Send>(
     jobs: &[J],
     threads: usize,
-    notes: &mut (impl Write + Send),
+    stderr: &mut (impl Write + Send),
     work: impl Fn(&J) -> R + Sync,
 ) -> Vec<R> {
     let results = jobs.iter().map(|_| None).collect::<Vec<Option<R>>>();
-    let (next, done) = (AtomicUsize::new(0), Mutex::new((results, 0, notes)));
+    let (next, done) = (AtomicUsize::new(0), Mutex::new((results, 0, stderr)));
     thread::scope(|scope| {
         for _ in 0..threads.max(1) {
             scope.spawn(|| {
@@ -28,7 +28,7 @@ pub(crate) fn in_parallel<J: Sync, R: Send>(
                     done.1 += 1;
                     if done.1 % 10 == 0 {
                         let text = format!("{} of {} simulations done", done.1, jobs.len());
-                        // Nobody needs to hear of it.
+                        // The results do not depend on it.
                         let _ = writeln!(done.2, "{text}");
                     }
                 }
@@ -52,10 +52,10 @@ mod tests {
     fn results_are_in_the_order_of_the_jobs() {
         let jobs: Vec<u64> = (0..25).collect();
         for threads in [0, 1, 4] {
-            let mut notes = Vec::new();
-            let squares = in_parallel(&jobs, threads, &mut notes, |job| job * job);
+            let mut stderr = Vec::new();
+            let squares = in_parallel(&jobs, threads, &mut stderr, |job| job * job);
             assert_eq!(squares, jobs.iter().map(|job| job * job).collect::<Vec<_>>());
-            assert_eq!(String::from_utf8(notes).unwrap().lines().last(), Some("20 of 25 simulations done"));
+            assert_eq!(String::from_utf8(stderr).unwrap().lines().last(), Some("20 of 25 simulations done"));
         }
     }
 }

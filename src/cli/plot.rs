@@ -25,7 +25,7 @@ pub(crate) struct Panel {
     pub(crate) x_scale: Scale,
     pub(crate) y_label: String,
     pub(crate) y_scale: Scale,
-    /// At most [`COLORS`] many are told apart.
+    /// As many as [`COLORS`] can be told apart.
     pub(crate) series: Vec<Series>,
 }
 
@@ -37,10 +37,10 @@ pub(crate) struct Series {
     pub(crate) line: Vec<(f64, f64)>,
 }
 
-/// The most places of a distribution that are drawn.
+/// The maximum number of places of a distribution that are drawn.
 const PLACES: usize = 160;
 
-/// What share of some values is at most so large, as a line.
+/// The cumulative distribution of some values, as a line.
 pub(crate) fn distribution(mut values: Vec<f64>) -> Vec<(f64, f64)> {
     values.sort_by(f64::total_cmp);
     let (count, step) = (values.len(), values.len().div_ceil(PLACES).max(1));

@@ -3,11 +3,14 @@
 //! *Architecture invariant:* a row that leaves this module is valid; every complaint names file and line.
 
 use std::{
-    fs, io,
+    fs,
     path::{Path, PathBuf},
 };
 
-use crate::goodput::{self, Shape};
+use crate::{
+    cli::{self, output::quoted},
+    goodput::{self, Shape},
+};
 use csv::{Position, StringRecord};
 use thiserror::Error;
 
@@ -31,9 +34,6 @@ pub(crate) struct Row {
 /// What can be wrong with a file of measured step times.
 #[derive(Debug, Error)]
 pub(crate) enum Error {
-    /// The file is not there, or may not be read.
-    #[error("cannot read {}", .file.display())]
-    Unreadable { file: PathBuf, source: io::Error },
     /// There is not even a header.
     #[error("{} is empty, its first line must name {NEEDED}", .file.display())]
     Empty { file: PathBuf },
@@ -63,9 +63,9 @@ pub(crate) enum Error {
 const NEEDED: &str = "`step_time`, `local_bsz` and `placement`";
 
 /// Reads all rows of one file.
-pub(crate) fn read(file: &Path) -> Result<Vec<Row>, Error> {
-    let bytes = fs::read(file).map_err(|source| Error::Unreadable { file: file.to_owned(), source })?;
-    parse(file, &bytes)
+pub(crate) fn read(file: &Path) -> Result<Vec<Row>, cli::Error> {
+    let bytes = fs::read(file).map_err(cli::Error::reading(file))?;
+    Ok(parse(file, &bytes)?)
 }
 
 fn parse(file: &Path, bytes: &[u8]) -> Result<Vec<Row>, Error> {
@@ -98,7 +98,7 @@ fn not_csv(file: &Path, bytes: &[u8], source: csv::Error) -> Error {
     }
 }
 
-/// The line on which a record really begins: the reader notes its position before it skips blank lines and
+/// The line on which a record really begins: the reader stderr its position before it skips blank lines and
 /// comments.
 fn line_of(bytes: &[u8], position: Option<&Position>) -> u64 {
     let Some(position) = position else { return 1 };
@@ -153,12 +153,12 @@ impl Columns {
             file: file.to_owned(),
             line,
             wanted,
-            present: header.iter().map(|field| format!("`{}`", shown(field))).collect::<Vec<_>>().join(", "),
+            present: header.iter().map(|field| format!("`{}`", quoted(field))).collect::<Vec<_>>().join(", "),
             hint: if header.len() == 1 && header[0].contains([';', '\t']) {
                 "; fields must be separated by commas".to_owned()
             } else {
                 closest(header, names)
-                    .map_or_else(String::new, |field| format!("; did you mean `{}`?", shown(field)))
+                    .map_or_else(String::new, |field| format!("; did you mean `{}`?", quoted(field)))
             },
         };
         let step_time = optional(STEP_TIME)?.ok_or_else(|| missing("`step_time`", &[STEP_TIME]))?;
@@ -229,17 +229,17 @@ impl Fields<'_> {
     }
 
     /// A whole number, also written as `32.0`, which is what tables of floating-point numbers become.
-    fn count(&self, place: usize, column: &'static str, least: u32) -> Result<u32, Error> {
+    fn count(&self, place: usize, column: &'static str, min: u32) -> Result<u32, Error> {
         let value = self.text(place).parse().ok();
         let whole = value.filter(|value: &f64| {
-            value.fract().abs() < f64::EPSILON && (f64::from(least)..=f64::from(u32::MAX)).contains(value)
+            value.fract().abs() < f64::EPSILON && (f64::from(min)..=f64::from(u32::MAX)).contains(value)
         });
-        let bad = || self.bad(place, column, &format!("a whole number from {least} to {}", u32::MAX));
+        let bad = || self.bad(place, column, &format!("a whole number from {min} to {}", u32::MAX));
         whole.map(|value| value as u32).ok_or_else(bad)
     }
 
     fn bad(&self, place: usize, column: &'static str, allowed: &str) -> Error {
-        let value = shown(self.text(place));
+        let value = quoted(self.text(place));
         Error::BadField {
             file: self.file.to_owned(),
             line: self.line,
@@ -250,26 +250,16 @@ impl Fields<'_> {
     }
 }
 
-/// Text from a file as a message may quote it: short, and harmless to a terminal.
-fn shown(text: &str) -> String {
-    const LONGEST: usize = 40;
-    let mut quoted: String = text.chars().take(LONGEST).flat_map(char::escape_debug).collect();
-    if text.chars().nth(LONGEST).is_some() {
-        quoted.push('…');
-    }
-    quoted
-}
-
 /// The field of the header that is most like one of `names`, if any is close.
 fn closest<'a>(header: &'a StringRecord, names: &[&str]) -> Option<&'a str> {
-    const FARTHEST: usize = 2;
+    const MAX_DISTANCE: usize = 2;
     let plain = |text: &str| text.to_lowercase().replace(|c: char| !c.is_alphanumeric(), "");
     header
         .iter()
         .flat_map(|field| {
             names.iter().map(move |name| (strsim::damerau_levenshtein(&plain(field), &plain(name)), field))
         })
-        .filter(|(distance, _)| *distance <= FARTHEST)
+        .filter(|(distance, _)| *distance <= MAX_DISTANCE)
         .min_by_key(|(distance, _)| *distance)
         .map(|(_, field)| field)
 }

@@ -6,6 +6,7 @@ use std::{
 };
 
 use crate::{
+    cli,
     space::{Objective, Value},
     store::{Folder, Reader},
     trials::{Search, Trial, engine::SuggestService},
@@ -15,10 +16,8 @@ use thiserror::Error;
 
 use super::{
     ask_tell::{Reply, Share, read},
-    fit::{Format, counted},
     inspect::of_emulation,
-    output_error,
-    table::table,
+    output::{Format, pluralize, table},
 };
 
 /// The longest bar of a share.
@@ -34,7 +33,7 @@ pub(crate) enum Error {
 }
 
 /// The search behind a journal of `ask-tell`, or behind a study in a folder.
-fn search(journal: &Path) -> anyhow::Result<Search> {
+fn search(journal: &Path) -> Result<Search, cli::Error> {
     if journal.is_dir() {
         let reader = Reader::open(journal)?;
         let mut suggesting = SuggestService::new(&reader.study()?)?;
@@ -54,24 +53,31 @@ fn goals(search: &Search) -> Vec<String> {
 }
 
 /// The best trials, or all that no other beats if there are several objectives.
-pub(crate) fn best(journal: &Path, count: usize, format: Format, out: &mut impl Write) -> anyhow::Result<()> {
+pub(crate) fn best(
+    journal: &Path,
+    count: usize,
+    format: Format,
+    out: &mut impl Write,
+) -> Result<(), cli::Error> {
     let search = search(journal)?;
     let several = search.study().objectives.len() > 1;
     let trials = if several { search.pareto_front() } else { search.best(count) };
     let text = match format {
-        Format::Json => serde_json::to_string(&Reply::best(trials))?,
+        Format::Json => {
+            serde_json::to_string(&Reply::best(trials)).map_err(|error| cli::Error::Stdout(error.into()))?
+        }
         Format::Text => {
             let note =
                 Folder::new(journal).emulated().map(|devices| format!("\n  {}", of_emulation(&devices)));
             format!("{}{}", best_table(&search, &trials, several), note.unwrap_or_default())
         }
     };
-    writeln!(out, "{text}").map_err(output_error)
+    writeln!(out, "{text}").map_err(cli::Error::Stdout)
 }
 
 fn best_table(search: &Search, trials: &[&Trial], several: bool) -> String {
     let done = search.trials().filter(|trial| trial.values().is_some()).count();
-    let of = counted(done, "finished trial");
+    let of = pluralize(done, "finished trial");
     let which = if several {
         format!("{} of {of} that no other one beats in all objectives", trials.len())
     } else {
@@ -101,7 +107,7 @@ pub(crate) fn importance(
     objective: Option<&str>,
     format: Format,
     out: &mut impl Write,
-) -> anyhow::Result<()> {
+) -> Result<(), cli::Error> {
     let search = search(journal)?;
     let objectives = &search.study().objectives;
     let place = match objective {
@@ -123,7 +129,7 @@ pub(crate) fn importance(
         Format::Text => {
             let width = shares.iter().map(|(name, _)| name.chars().count()).max().unwrap_or(0);
             let mut lines =
-                vec![format!("share of the variance of {metric} in {}:", counted(done, "finished trial"))];
+                vec![format!("share of the variance of {metric} in {}:", pluralize(done, "finished trial"))];
             lines.extend(shares.iter().map(|(name, share)| {
                 let bar = "#".repeat((share * BAR).round() as usize);
                 format!("  {name:width$}  {share:.3}  {bar}").trim_end().to_owned()
@@ -131,5 +137,5 @@ pub(crate) fn importance(
             lines.join("\n")
         }
     };
-    writeln!(out, "{text}").map_err(output_error)
+    writeln!(out, "{text}").map_err(cli::Error::Stdout)
 }

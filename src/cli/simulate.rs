@@ -8,12 +8,13 @@ use std::{
 
 use crate::{
     alloc::{self, Cluster, ClusterSpec, Fairness, PolicyKind},
+    cli,
     sim::{self, Aim, JobReport, Moment, Report, Rules, Workload, simulate},
 };
 use serde_json::{Value, json};
 use thiserror::Error;
 
-use super::{fit::Format, output_error, study};
+use super::{output::Format, study};
 
 /// What to simulate.
 #[derive(Debug)]
@@ -34,9 +35,6 @@ pub(crate) struct Settings {
 /// What can be wrong with a question to the simulator.
 #[derive(Debug, Error)]
 pub(crate) enum Error {
-    /// The file is not there, or may not be read.
-    #[error("cannot read {}", .file.display())]
-    Unreadable { file: PathBuf, source: io::Error },
     /// The jobs in a file cannot be understood.
     #[error("{}", located(.file, .mistake))]
     Workload { file: PathBuf, mistake: sim::Error },
@@ -61,29 +59,29 @@ fn located(file: &Path, error: &sim::Error) -> String {
 }
 
 /// Reads a workload.
-pub(crate) fn read(file: &Path) -> Result<Workload, Error> {
-    let unreadable = |source| Error::Unreadable { file: file.to_owned(), source };
-    let text = fs::read_to_string(file).map_err(unreadable)?;
-    Workload::parse(&text).map_err(|mistake| Error::Workload { file: file.to_owned(), mistake })
+fn read(file: &Path) -> Result<Workload, cli::Error> {
+    let text = fs::read_to_string(file).map_err(cli::Error::reading(file))?;
+    Ok(Workload::parse(&text).map_err(|mistake| Error::Workload { file: file.to_owned(), mistake })?)
 }
 
 /// A cluster in words, or that of a study file.
-pub(crate) fn cluster(text: &str, notes: &mut impl Write) -> anyhow::Result<Cluster> {
+pub(crate) fn cluster(text: &str, stderr: &mut impl Write) -> Result<Cluster, cli::Error> {
     if !ClusterSpec::names_file(text) {
         return Ok(Cluster::parse(text).map_err(Error::Setting)?);
     }
-    Ok(study::load_cluster(Path::new(text), notes)?.into())
+    let spec = study::load_cluster(Path::new(text), stderr)?;
+    Ok(Cluster::parse(&spec.to_string()).map_err(Error::Setting)?)
 }
 
 /// Simulates a workload and prints what became of it.
 pub(crate) fn workload(
     settings: &Settings,
     out: &mut impl Write,
-    notes: &mut impl Write,
-) -> anyhow::Result<()> {
+    stderr: &mut impl Write,
+) -> Result<(), cli::Error> {
     let workload = read(&settings.workload)?;
     let policy: PolicyKind = settings.policy.parse().map_err(Error::Setting)?;
-    let cluster = cluster(&settings.cluster, notes)?;
+    let cluster = cluster(&settings.cluster, stderr)?;
     let mut world = sim::Settings::new(cluster, policy, settings.rules);
     if let Some(p) = settings.p {
         world.aim = Aim::Speedup(Fairness::new(p).map_err(Error::Setting)?);
@@ -93,19 +91,19 @@ pub(crate) fn workload(
     world.avoid_interference = settings.avoid_interference;
     world.restart_delay_s = settings.restart_delay_s;
     world.seed = settings.seed;
-    let mut progress = Progress { notes, shown: 0 };
+    let mut progress = Progress { stderr, shown: 0 };
     let report =
         simulate(&workload, &world, &mut |moment| progress.show(moment)).map_err(Error::Simulation)?;
     match settings.format {
         Format::Text => print(settings, &report, out),
         Format::Json => writeln!(out, "{}", json(settings, &report)),
     }
-    .map_err(output_error)
+    .map_err(cli::Error::Stdout)
 }
 
-/// Notes on how far a simulation is, one for each tenth of the jobs.
+/// Prints how far a simulation is, for each tenth of the jobs.
 struct Progress<'a, W: Write> {
-    notes: &'a mut W,
+    stderr: &'a mut W,
     shown: usize,
 }
 
@@ -115,9 +113,9 @@ impl<W: Write> Progress<'_, W> {
         if tenth > self.shown {
             self.shown = tenth;
             let Moment { now_s, completed, active, jobs } = moment;
-            // Nobody needs to hear of it.
+            // The result does not depend on it.
             let _ = writeln!(
-                self.notes,
+                self.stderr,
                 "{:>6.2} h: {completed} of {jobs} jobs done, {active} run or wait",
                 now_s / 3600.0
             );

@@ -7,18 +7,17 @@ use std::{
 
 use crate::{
     alloc::{Cluster, PolicyKind},
+    cli,
     sim::{StudyReport, World, simulate_study},
     space::{Program, Study},
 };
 use serde_json::{Value, json};
 
 use super::{
-    fit::Format,
-    output_error,
+    output::{Format, table},
     parallel::in_parallel,
     simulate::{self, Error},
     study,
-    table::table,
 };
 
 /// What to simulate.
@@ -137,14 +136,14 @@ pub(crate) fn run_all(
     mut variants: Vec<Variant>,
     seeds: u32,
     threads: usize,
-    notes: &mut (impl Write + Send),
+    stderr: &mut (impl Write + Send),
 ) -> Result<Vec<Row>, Error> {
-    if let Some(best) = best_batch(&variants, seeds, threads, notes)? {
+    if let Some(best) = best_batch(&variants, seeds, threads, stderr)? {
         for variant in variants.iter_mut().filter(|variant| variant.best_batch) {
             variant.study.trial.batch_per_gpu = Some(best);
         }
     }
-    let mut reports = each_seed(&variants, seeds, threads, notes)?.into_iter();
+    let mut reports = each_seed(&variants, seeds, threads, stderr)?.into_iter();
     Ok(variants
         .into_iter()
         .map(|variant| Row { variant, reports: reports.by_ref().take(seeds as usize).collect() })
@@ -155,34 +154,34 @@ fn each_seed(
     variants: &[Variant],
     seeds: u32,
     threads: usize,
-    notes: &mut (impl Write + Send),
+    stderr: &mut (impl Write + Send),
 ) -> Result<Vec<StudyReport>, Error> {
     let jobs: Vec<(&Variant, u32)> =
         variants.iter().flat_map(|variant| (0..seeds).map(move |seed| (variant, seed))).collect();
-    let reports = in_parallel(&jobs, threads, notes, |(variant, seed)| variant.run(*seed));
+    let reports = in_parallel(&jobs, threads, stderr, |(variant, seed)| variant.run(*seed));
     reports.into_iter().collect::<Result<_, _>>().map_err(Error::Simulation)
 }
 
 /// The fixed batch for each GPU with which `static` is done first, of all from the initial one on in steps of about 1.4; none
-/// if nobody asks.
+/// if no variant wants it.
 fn best_batch(
     variants: &[Variant],
     seeds: u32,
     threads: usize,
-    notes: &mut (impl Write + Send),
+    stderr: &mut (impl Write + Send),
 ) -> Result<Option<u32>, Error> {
     let Some(asked) = variants.iter().find(|variant| variant.best_batch) else { return Ok(None) };
     let trial = &asked.study.trial;
-    let most = trial.max_batch_per_gpu.unwrap_or(trial.max_batch);
+    let max = trial.max_batch_per_gpu.unwrap_or(trial.max_batch);
     let steps = (0..).map(|step| f64::from(trial.initial_batch) * libm::exp2(f64::from(step) / 2.0));
     let batches: Vec<u32> =
-        steps.map(|batch| batch.round() as u32).take_while(|batch| *batch <= most).take(24).collect();
+        steps.map(|batch| batch.round() as u32).take_while(|batch| *batch <= max).take(24).collect();
     let fixed = |batch: &u32| {
         Variant::new(&asked.study, &asked.world, "static")
             .named("", |variant| variant.study.trial.batch_per_gpu = Some(*batch))
     };
     let tries: Vec<Variant> = batches.iter().map(fixed).collect();
-    let reports = each_seed(&tries, seeds, threads, notes)?;
+    let reports = each_seed(&tries, seeds, threads, stderr)?;
     let sums =
         reports.chunks(seeds as usize).map(|chunk| chunk.iter().map(|one| one.makespan_s).sum::<f64>());
     Ok(batches.into_iter().zip(sums).min_by(|a, b| a.1.total_cmp(&b.1)).map(|(batch, _)| batch))
@@ -242,22 +241,22 @@ pub(crate) fn find<'a>(rows: &'a [Row], name: &str) -> Option<&'a Row> {
 pub(crate) fn run(
     settings: &Settings,
     out: &mut impl Write,
-    notes: &mut (impl Write + Send),
-) -> anyhow::Result<()> {
-    let (_, study) = study::load(&settings.study, notes)?;
+    stderr: &mut (impl Write + Send),
+) -> Result<(), cli::Error> {
+    let (_, study) = study::load(&settings.study, stderr)?;
     let cluster = match (&settings.cluster, &study.cluster) {
-        (Some(text), _) => simulate::cluster(text, notes)?,
+        (Some(text), _) => simulate::cluster(text, stderr)?,
         (None, Some(spec)) => Cluster::parse(&spec.to_string()).map_err(Error::Setting)?,
         (None, None) => return Err(Error::NoCluster { file: settings.study.clone() }.into()),
     };
     let world = World { realloc_s: settings.realloc_s, ..World::new(cluster) };
     let variants = variants(&study, &world, &settings.policies, settings.ablation);
-    let rows = run_all(variants, settings.seeds, settings.threads, notes)?;
+    let rows = run_all(variants, settings.seeds, settings.threads, stderr)?;
     match settings.format {
         Format::Text => print(settings, &study, &rows, out),
         Format::Json => rows.iter().try_for_each(|row| writeln!(out, "{}", row.json())),
     }
-    .map_err(output_error)
+    .map_err(cli::Error::Stdout)
 }
 
 /// Rows of a table with its head: the figures of each variant, and how it compares with fixed batches.
@@ -324,7 +323,7 @@ fn print(settings: &Settings, study: &Study, rows: &[Row], out: &mut impl Write)
     Ok(())
 }
 
-/// Table 3 of the paper as the page of `simulate paper` shows it beside ours: policy and cells.
+/// Table 3 of the paper as the page of `simulate paper` shows it next to ours: policy and cells.
 pub(crate) fn paper_cells() -> impl Iterator<Item = [String; 5]> {
     PAPER.into_iter().map(|(policy, top, jct_s, makespan_s)| {
         let ratio = format!("{:.2}", makespan_s / PAPER[0].3);

@@ -1,35 +1,18 @@
 //! `pollux-tune stop`: an orderly end of a run, as by Ctrl-C, from anywhere on the machine.
 
-use std::{io::Write, path::PathBuf};
+use std::{io::Write, path::Path};
 
-use anyhow::Context;
-use clap::Args;
 use rustix::{
     io::Errno,
     process::{Pid, Signal, kill_process},
 };
 use thiserror::Error;
 
-use super::{fit::Format, inspect, output_error};
-use crate::store::{self, Reader, Runner};
-
-/// Stop a study that runs, to go on with it later
-#[derive(Debug, Args)]
-#[command(long_about = ABOUT, arg_required_else_help = true)]
-pub(super) struct StopArgs {
-    /// The folder of the study
-    #[arg(value_name = "FOLDER")]
-    folder: PathBuf,
-    /// Do not wait until it has stopped
-    #[arg(long)]
-    no_wait: bool,
-}
-
-const ABOUT: &str = "\
-Stop a study that runs, to go on with it later
-
-The process that runs the study is asked to stop as by Ctrl-C: trials write their state first. Then it is shown
-how the study stands.";
+use super::{inspect, output::Format};
+use crate::{
+    cli,
+    store::{self, Reader, Runner},
+};
 
 /// What can be wrong with a study that is to be stopped.
 #[derive(Debug, Error)]
@@ -38,24 +21,28 @@ pub(crate) enum Error {
     Elsewhere { folder: String, process: u32, host: String },
 }
 
-/// Asks the process that runs a study to stop, waits until it has, and says how to go on.
-pub(super) fn run(arguments: &StopArgs, out: &mut impl Write, notes: &mut impl Write) -> anyhow::Result<()> {
-    let StopArgs { folder, no_wait } = arguments;
+/// Asks the process that runs a study to stop, waits until it has, and says how to resume it.
+pub(super) fn run(
+    folder: &Path,
+    no_wait: bool,
+    out: &mut impl Write,
+    stderr: &mut impl Write,
+) -> Result<(), cli::Error> {
     let reader = Reader::open(folder)?;
     match reader.runner()? {
-        None => writeln!(out, "nobody runs the study in {}", folder.display()).map_err(output_error)?,
+        None => writeln!(out, "nobody runs the study in {}", folder.display()).map_err(cli::Error::Stdout)?,
         Some(runner) => {
             if runner.host != Runner::this().host {
                 let (folder, Runner { process, host }) = (folder.display().to_string(), runner);
                 return Err(Error::Elsewhere { folder, process, host }.into());
             }
             interrupt(&reader, runner.process)?;
-            if *no_wait {
+            if no_wait {
                 let asked = format!("process {} was asked to stop", runner.process);
-                return writeln!(out, "{asked}").map_err(output_error);
+                return writeln!(out, "{asked}").map_err(cli::Error::Stdout);
             }
-            // Waiting goes on, whether or not anybody hears of it.
-            let _ = writeln!(notes, "process {} was asked to stop: waiting for its end", runner.process);
+            // It waits, whether or not this is read.
+            let _ = writeln!(stderr, "process {} was asked to stop: waiting for its end", runner.process);
             reader.wait()?;
         }
     }
@@ -68,14 +55,14 @@ pub(super) fn run(arguments: &StopArgs, out: &mut impl Write, notes: &mut impl W
         let emulated = emulated.map_or_else(String::new, |(cluster, time_scale)| {
             format!(" --emulate {cluster} --time-scale {time_scale}")
         });
-        let go_on = format!("go on with: pollux-tune run {} --folder {folder}{emulated}", file.display());
-        writeln!(out, "{go_on}").map_err(output_error)?;
+        let resume = format!("resume with: pollux-tune run {} --folder {folder}{emulated}", file.display());
+        writeln!(out, "{resume}").map_err(cli::Error::Stdout)?;
     }
     Ok(())
 }
 
 /// As Ctrl-C does. One that has ended in the meantime needs it no more.
-fn interrupt(reader: &Reader, process: u32) -> anyhow::Result<()> {
+fn interrupt(reader: &Reader, process: u32) -> Result<(), cli::Error> {
     // 0 and what is negative would mean groups of processes.
     let pid = i32::try_from(process).ok().and_then(Pid::from_raw).ok_or_else(|| store::Error::Damaged {
         path: reader.folder().root().to_owned(),
@@ -83,6 +70,10 @@ fn interrupt(reader: &Reader, process: u32) -> anyhow::Result<()> {
     })?;
     match kill_process(pid, Signal::INT) {
         Err(Errno::SRCH) if !reader.is_run() => Ok(()),
-        sent => sent.with_context(|| format!("cannot ask process {process} to stop")),
+        sent => {
+            Ok(sent.map_err(|errno| {
+                cli::Error::system(format!("ask process {process} to stop"))(errno.into())
+            })?)
+        }
     }
 }

@@ -29,14 +29,14 @@ struct Table {
 
 /// Simulates the study with some seeds: as it is, with the same trials under every policy and what contributes, with the changes of
 /// GPUs of the paper, and with one width.
-pub(crate) fn run(seeds: u32, threads: usize, notes: &mut (impl Write + Send)) -> Result<Experiment, Error> {
+pub(crate) fn run(seeds: u32, threads: usize, stderr: &mut (impl Write + Send)) -> Result<Experiment, Error> {
     let read = |text| Study::from_yaml("table3.yaml", text).expect("it is a study that comes along");
     let (study, one_width) = (read(STUDY), read(ONE_WIDTH));
     let mut same = study.clone();
     same.search.algorithm = Algorithm::Random;
     let world = World::new(Cluster::parse(CLUSTER).map_err(Error::Setting)?);
-    let dear = World { realloc_s: PAPER_REALLOC_S, ..world.clone() };
-    let dearer = format!("The same, where a change of GPUs takes {PAPER_REALLOC_S} s");
+    let expensive = World { realloc_s: PAPER_REALLOC_S, ..world.clone() };
+    let expensive_title = format!("The same, where a change of GPUs takes {PAPER_REALLOC_S} s");
     let wanted = [
         (
             "random",
@@ -45,7 +45,7 @@ pub(crate) fn run(seeds: u32, threads: usize, notes: &mut (impl Write + Send)) -
             &world,
             true,
         ),
-        ("dear", dearer.as_str(), &same, &dear, false),
+        ("expensive", expensive_title.as_str(), &same, &expensive, false),
         ("width", "The same with networks of the measured width only; a second", &one_width, &world, false),
         (
             "tpe",
@@ -57,7 +57,7 @@ pub(crate) fn run(seeds: u32, threads: usize, notes: &mut (impl Write + Send)) -
     ];
     let mut tables = Vec::new();
     for (name, title, study, world, ablation) in wanted {
-        let rows = run_all(variants(study, world, &[], ablation), seeds, threads, notes)?;
+        let rows = run_all(variants(study, world, &[], ablation), seeds, threads, stderr)?;
         tables.push(Table { name, title: title.to_owned(), rows });
     }
     Ok(Experiment { csv: csv(&tables), figure: figure(&tables[0].rows), page: page(&tables, seeds) })
@@ -114,7 +114,7 @@ fn csv(tables: &[Table]) -> String {
 /// The policies of the table, without what was switched off.
 const DRAWN: usize = 4;
 
-/// Trials that are done by the time, and trials that take at most so long, over all seeds.
+/// Trials that are done by the time, and trials by the time they take, over all seeds.
 fn figure(rows: &[Row]) -> Figure {
     let shares = |row: &Row, of: &dyn Fn(&TrialReport) -> f64| {
         let values = row.reports.iter().flat_map(|report| &report.trials).map(of).collect();

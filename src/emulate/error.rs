@@ -70,7 +70,7 @@ pub enum Error {
     #[error(transparent)]
     Wire(#[from] wire::Error),
     /// Files, sockets and processes.
-    #[error("{what}: {source}")]
+    #[error("{what}")]
     Io {
         /// What was tried.
         what: String,

@@ -20,7 +20,7 @@ use super::{
 use crate::{
     ids::{GpuType, SlotId, TrialId},
     trials::group::{FinalState, Form, Member, Pause, Task, WorkerCommand, WorkerEvent},
-    wire::Secret,
+    wire::{Secret, with_causes},
 };
 
 /// Making a model and opening its data, in emulated seconds.
@@ -123,7 +123,7 @@ impl Worker<'_> {
 
     fn fail(&mut self, trial: TrialId, error: &Error) -> Result<(), Gone> {
         self.session = None;
-        self.say(WorkerEvent::Failed { trial, reason: error.to_string() })
+        self.say(WorkerEvent::Failed { trial, reason: with_causes(error) })
     }
 
     fn emulated_s(&self, from: Instant, to: Instant) -> f64 {

@@ -107,7 +107,8 @@ pub fn serve_if_node() {
     let code = match served {
         Ok(()) => 0,
         Err(error) => {
-            tell_the_user(&format!("emulated node {}: {error}", env::var(NODE).unwrap_or_default()));
+            let node = env::var(NODE).unwrap_or_default();
+            tell_the_user(&format!("emulated node {node}: {}", wire::with_causes(&error)));
             1
         }
     };

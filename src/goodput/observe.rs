@@ -1,6 +1,6 @@
 use std::collections::BTreeMap;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 
 use super::{Error, Shape, Tier};
 
@@ -77,10 +77,22 @@ pub struct Observation {
 struct Row {
     gpus: u32,
     nodes: u32,
+    #[serde(serialize_with = "short")]
     per_gpu: f64,
     accumulation: u32,
     seconds: f64,
+    #[serde(serialize_with = "short")]
     steps: f64,
+}
+
+/// Whole numbers without a fraction: most are, and journals have many of them.
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn short<S: Serializer>(number: &f64, to: S) -> Result<S::Ok, S::Error> {
+    if number.fract() == 0.0 && (0.0..1e15).contains(number) {
+        to.serialize_u64(*number as u64)
+    } else {
+        to.serialize_f64(*number)
+    }
 }
 
 impl From<Observation> for Row {

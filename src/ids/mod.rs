@@ -7,6 +7,7 @@
 #![deny(clippy::disallowed_methods, clippy::iter_over_hash_type)]
 
 mod gpu;
+mod gpu_names;
 mod slot;
 
 use std::fmt;

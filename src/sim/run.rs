@@ -265,10 +265,10 @@ impl<'a> Run<'a> {
         }
         let problem = self.problem(&active)?;
         let plan = self.policy.allocate(&problem, &mut self.rng)?;
-        for (&job, assignment) in active.iter().zip(plan.placements) {
+        for (&job, placement) in active.iter().zip(plan.placements) {
             let job = &mut self.jobs[job];
-            if assignment.allocation != job.allocation {
-                job.reallocate(assignment.allocation, &self.settings.cluster, self.settings.rules)?;
+            if placement.allocation != job.allocation {
+                job.reallocate(placement.allocation, &self.settings.cluster, self.settings.rules)?;
             }
         }
         Ok(())

@@ -104,10 +104,10 @@ impl Error {
         }
     }
 
-    /// Whether something outside of the study is to blame, such as a full disk.
+    /// Whether the user can correct it: with another folder, by ending another process, or with room on the disk.
     #[must_use]
-    pub const fn is_of_environment(&self) -> bool {
-        matches!(self, Self::NotWritable { .. } | Self::Full { .. } | Self::Failed { .. })
+    pub const fn is_of_input(&self) -> bool {
+        !matches!(self, Self::Failed { .. })
     }
 }
 
@@ -133,7 +133,8 @@ mod tests {
             assert_eq!(of(kind), "cannot write study: give a folder that can be written");
         }
         assert_eq!(of(io::ErrorKind::TimedOut), "cannot write study");
-        assert!(Error::io("write", path, io::ErrorKind::StorageFull.into()).is_of_environment());
-        assert!(!Error::NoStudy(path.to_owned()).is_of_environment());
+        assert!(Error::io("write", path, io::ErrorKind::StorageFull.into()).is_of_input());
+        assert!(!Error::io("write", path, io::ErrorKind::TimedOut.into()).is_of_input());
+        assert!(Error::NoStudy(path.to_owned()).is_of_input());
     }
 }

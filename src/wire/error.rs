@@ -1,4 +1,4 @@
-use std::{io, path::PathBuf};
+use std::{error::Error as StdError, io, iter, path::PathBuf};
 
 use super::Address;
 
@@ -29,7 +29,7 @@ pub enum Error {
         allowed: usize,
     },
     /// There is nothing to make a secret from.
-    #[error("the system gives no random numbers: {0}")]
+    #[error("the system gives no random numbers")]
     Random(#[from] getrandom::Error),
     /// Somebody else listens at the address.
     #[error("{address} is in use; end the program that listens there, or choose {}", remedy(address))]
@@ -38,7 +38,7 @@ pub enum Error {
         address: Address,
     },
     /// The address cannot be listened at.
-    #[error("listening at {address}: {source}")]
+    #[error("listening at {address}")]
     Listen {
         /// The address.
         address: Address,
@@ -49,8 +49,8 @@ pub enum Error {
     #[error("a gateway can only be opened inside a tokio runtime")]
     NoRuntime,
     /// A thread or its runtime cannot be had.
-    #[error("starting the thread that talks to the head: {0}")]
-    Thread(io::Error),
+    #[error("starting the thread that talks to the head")]
+    Thread(#[source] io::Error),
     /// Nobody answers at the address.
     #[error("cannot reach the head at {address}: {reason}")]
     Unreachable {
@@ -70,6 +70,12 @@ pub enum Error {
         /// What is wrong with it.
         problem: String,
     },
+}
+
+/// An error with all its causes on one line, for another process or a log. A message never includes that of its source.
+pub(crate) fn with_causes(error: &(dyn StdError + 'static)) -> String {
+    let chain = iter::successors(Some(error), |error| StdError::source(*error));
+    chain.map(ToString::to_string).collect::<Vec<_>>().join(": ")
 }
 
 const fn remedy(address: &Address) -> &'static str {

@@ -26,6 +26,7 @@ use std::time::Duration;
 pub use address::Address;
 pub use attach::{CommandReceiver, EventSender, attach, attach_blocking};
 pub use error::Error;
+pub(crate) use error::with_causes;
 pub use gateway::{Gateway, GatewayEvent, WorkerHandle, WorkerId};
 pub use hello::{Hello, VERSION};
 pub use secret::Secret;

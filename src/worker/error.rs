@@ -18,7 +18,7 @@ pub enum Error {
     },
     /// The trainable's own code has failed.
     #[cfg(feature = "torch")]
-    #[error("{what} failed: {source}")]
+    #[error("{what} failed")]
     User {
         /// What it was asked for.
         what: &'static str,
@@ -48,11 +48,11 @@ pub enum Error {
     },
     /// The group has lost a member, or never came together.
     #[cfg(feature = "torch")]
-    #[error("the group is broken: {0}")]
+    #[error("the group is broken")]
     Group(#[from] c10d::Error),
     /// libtorch has refused.
     #[cfg(feature = "torch")]
-    #[error("libtorch: {0}")]
+    #[error("libtorch failed")]
     Torch(#[from] tch::TchError),
     /// A value of the goodput engine is out of its range.
     #[error(transparent)]
@@ -64,7 +64,7 @@ pub enum Error {
     #[error(transparent)]
     Wire(#[from] wire::Error),
     /// Files and processes.
-    #[error("{what}: {source}")]
+    #[error("{what}")]
     Io {
         /// What was tried.
         what: String,

@@ -27,7 +27,7 @@ use crate::{
     goodput::{Observation, Shape},
     ids::{Round, SlotId, TrialId},
     trials::group::{Batch, Evaluation, FinalState, Form, WorkerCommand, WorkerEvent, WorkerReport},
-    wire::{self, CommandReceiver, EventSender, Hello, VERSION},
+    wire::{self, CommandReceiver, EventSender, Hello, VERSION, with_causes},
 };
 
 /// The group that can be aborted from outside: with its round.
@@ -39,8 +39,10 @@ type Abortable = Arc<Mutex<Option<(Round, AbortHandle)>>>;
 pub fn serve_if_worker(registry: &Registry) {
     let served = match Place::of_this_process() {
         Ok(None) => return,
-        Ok(Some(place)) => serve(&place, registry).map_err(|error| format!("worker {}: {error}", place.slot)),
-        Err(error) => Err(error.to_string()),
+        Ok(Some(place)) => {
+            serve(&place, registry).map_err(|error| format!("worker {}: {}", place.slot, with_causes(&error)))
+        }
+        Err(error) => Err(with_causes(&error)),
     };
     let code = match served {
         Ok(()) => 0,
@@ -215,7 +217,7 @@ impl Host<'_> {
 
     fn fail(&mut self, trial: TrialId, error: &Error) {
         self.forget();
-        self.say(&WorkerEvent::Failed { trial, reason: error.to_string() });
+        self.say(&WorkerEvent::Failed { trial, reason: with_causes(error) });
     }
 
     fn forget(&mut self) {
@@ -264,7 +266,7 @@ impl Host<'_> {
             Err(error) if error.is_of_the_group() => {
                 let steps = session.is_current.then(|| session.steps());
                 self.session = Some(session);
-                self.say(&WorkerEvent::Broken { trial, round, steps, reason: error.to_string() });
+                self.say(&WorkerEvent::Broken { trial, round, steps, reason: with_causes(&error) });
             }
             Err(error) => {
                 drop(session);

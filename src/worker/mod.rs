@@ -10,6 +10,8 @@
 #[cfg(feature = "torch")]
 mod batching;
 #[cfg(feature = "torch")]
+pub mod builtin;
+#[cfg(feature = "torch")]
 mod checkpoint;
 mod error;
 #[cfg(feature = "torch")]

@@ -3,7 +3,7 @@ use rand_chacha::ChaCha8Rng;
 use super::{
     Error, Plan, Policy, Problem,
     instance::{Instance, gpus_of},
-    placement::{Board, sort_pools},
+    placement::{Placer, sort_pools},
 };
 
 /// `optimus`: GPUs go one by one to the trial whose time left shrinks most (Peng et al., 2018), with an
@@ -37,12 +37,12 @@ impl Policy for OptimusPolicy {
 
     fn allocate(&mut self, problem: &Problem, _rng: &mut ChaCha8Rng) -> Result<Plan, Error> {
         let instance = Instance::new(problem)?;
-        let mut board = Board::new(&instance);
-        let mut left = board.free_by_pool();
+        let mut placer = Placer::new(&instance);
+        let mut left = placer.free_by_pool();
         let mut grants = first_grants(&instance, &mut left);
         grow(&instance, &mut grants, &mut left);
-        place(&instance, &mut board, grants);
-        Plan::from_rows(problem, &instance, &board.into_rows(), None)
+        place(&instance, &mut placer, grants);
+        Plan::from_rows(problem, &instance, &placer.into_rows(), None)
     }
 }
 
@@ -100,14 +100,14 @@ fn gain_s(instance: &Instance, grant: &Grant) -> f64 {
     if then.is_finite() { now - then } else { 0.0 }
 }
 
-fn place(instance: &Instance, board: &mut Board, mut grants: Vec<Grant>) {
+fn place(instance: &Instance, placer: &mut Placer, mut grants: Vec<Grant>) {
     grants.retain(|grant| {
         let same = gpus_of(&instance.trials[grant.trial].current) == grant.gpus;
-        !(same && instance.home(grant.trial) == Some(grant.pool) && board.keep(grant.trial))
+        !(same && instance.home(grant.trial) == Some(grant.pool) && placer.keep(grant.trial))
     });
     grants.sort_by_key(|grant| grant.gpus);
     for grant in grants {
-        (grant.min..=grant.gpus).rev().any(|gpus| board.spread(grant.trial, grant.pool, gpus));
+        (grant.min..=grant.gpus).rev().any(|gpus| placer.spread(grant.trial, grant.pool, gpus));
     }
 }
 

@@ -5,7 +5,7 @@ use std::cmp::Reverse;
 use super::instance::{Instance, Row};
 
 /// Free GPUs by node while trials are placed one after another. Pinned trials are placed from the start.
-pub(crate) struct Board<'a> {
+pub(crate) struct Placer<'a> {
     instance: &'a Instance,
     free: Vec<u32>,
     /// Nodes that no further distributed trial may use (section 4.2, interference avoidance).
@@ -13,18 +13,18 @@ pub(crate) struct Board<'a> {
     rows: Vec<Row>,
 }
 
-impl<'a> Board<'a> {
+impl<'a> Placer<'a> {
     pub(crate) fn new(instance: &'a Instance) -> Self {
-        let mut board = Self {
+        let mut placer = Self {
             instance,
             free: instance.nodes.iter().map(|slot| slot.gpus).collect(),
             network_taken: vec![false; instance.nodes.len()],
             rows: vec![Row::new(); instance.trials.len()],
         };
         for (trial, data) in instance.trials.iter().enumerate().filter(|(_, data)| data.pinned) {
-            board.give(trial, data.current.clone());
+            placer.give(trial, data.current.clone());
         }
-        board
+        placer
     }
 
     /// Whether a trial has its GPUs already.
@@ -181,11 +181,11 @@ pub(crate) mod tests {
         let pinned = TrialRequest { pinned: true, ..running(0, 1, &[(1, 1)]) };
         let problem = problem("3x4xt4", vec![pinned, trial(1, 1), trial(2, 1), trial(3, 6)]);
         let instance = Instance::new(&problem).unwrap();
-        let mut board = Board::new(&instance);
-        assert!(board.spread(1, 0, 1) && board.pack(2, 0, 1));
-        assert!(!board.pack(3, 0, 6), "only one node is wholly free");
-        assert!(board.spread(3, 0, 6));
-        assert_eq!(board.into_rows(), [vec![(1, 1)], vec![(0, 1)], vec![(0, 1)], vec![(1, 2), (2, 4)]]);
+        let mut placer = Placer::new(&instance);
+        assert!(placer.spread(1, 0, 1) && placer.pack(2, 0, 1));
+        assert!(!placer.pack(3, 0, 6), "only one node is wholly free");
+        assert!(placer.spread(3, 0, 6));
+        assert_eq!(placer.into_rows(), [vec![(1, 1)], vec![(0, 1)], vec![(0, 1)], vec![(1, 2), (2, 4)]]);
     }
 
     #[test]
@@ -195,10 +195,10 @@ pub(crate) mod tests {
             problem.avoid_interference = avoid;
             problem.trials[1].current = at(&[(0, 1), (1, 1)]);
             let instance = Instance::new(&problem).unwrap();
-            let mut board = Board::new(&instance);
-            assert!(board.keep(1));
-            assert_eq!(board.spread(0, 0, 6), answer);
-            assert!(board.spread(2, 0, 2) || !avoid, "a trial on one node never interferes");
+            let mut placer = Placer::new(&instance);
+            assert!(placer.keep(1));
+            assert_eq!(placer.spread(0, 0, 6), answer);
+            assert!(placer.spread(2, 0, 2) || !avoid, "a trial on one node never interferes");
         }
     }
 

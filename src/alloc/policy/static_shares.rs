@@ -3,7 +3,7 @@ use rand_chacha::ChaCha8Rng;
 use super::{
     Error, Plan, Policy, Problem,
     instance::Instance,
-    placement::{Board, request, sort_pools},
+    placement::{Placer, request, sort_pools},
 };
 
 /// `static`: every trial gets the GPUs its user asks for and keeps them until it is done, the baseline of the
@@ -22,20 +22,20 @@ impl Policy for StaticPolicy {
 
     fn allocate(&mut self, problem: &Problem, _rng: &mut ChaCha8Rng) -> Result<Plan, Error> {
         let instance = Instance::new(problem)?;
-        let mut board = Board::new(&instance);
+        let mut placer = Placer::new(&instance);
         let movable = || (0..instance.trials.len()).filter(|&trial| !instance.trials[trial].pinned);
         for trial in movable() {
-            board.keep(trial);
+            placer.keep(trial);
         }
         for trial in movable() {
-            if board.has(trial) {
+            if placer.has(trial) {
                 continue;
             }
             let Some((gpus, mut pools)) = request(&instance, trial) else { continue };
-            sort_pools(&instance, trial, &mut pools, &board.free_by_pool());
-            pools.into_iter().any(|pool| board.pack(trial, pool, gpus));
+            sort_pools(&instance, trial, &mut pools, &placer.free_by_pool());
+            pools.into_iter().any(|pool| placer.pack(trial, pool, gpus));
         }
-        Plan::from_rows(problem, &instance, &board.into_rows(), None)
+        Plan::from_rows(problem, &instance, &placer.into_rows(), None)
     }
 }
 

@@ -5,7 +5,7 @@ use rand_chacha::ChaCha8Rng;
 use super::{
     Error, Plan, Policy, Problem,
     instance::{Instance, gpus_of},
-    placement::{Board, request, sort_pools},
+    placement::{Placer, request, sort_pools},
 };
 use crate::ids::TrialId;
 
@@ -70,25 +70,25 @@ impl Policy for TiresiasPolicy {
 
     fn allocate(&mut self, problem: &Problem, _rng: &mut ChaCha8Rng) -> Result<Plan, Error> {
         let instance = Instance::new(problem)?;
-        let mut board = Board::new(&instance);
+        let mut placer = Placer::new(&instance);
         let queue = self.queue(&instance);
-        let admitted = admit(&instance, &queue, board.free_by_pool());
+        let admitted = admit(&instance, &queue, placer.free_by_pool());
         for &(trial, pool, gpus) in &admitted {
             if instance.home(trial) == Some(pool) && gpus_of(&instance.trials[trial].current) == gpus {
-                board.keep(trial);
+                placer.keep(trial);
             }
         }
         for &(trial, pool, gpus) in &admitted {
-            if !board.has(trial) {
-                board.spread(trial, pool, gpus);
+            if !placer.has(trial) {
+                placer.spread(trial, pool, gpus);
             }
         }
         for &trial in &queue {
-            if !board.has(trial) {
-                fill_gap(&instance, &mut board, trial);
+            if !placer.has(trial) {
+                fill_gap(&instance, &mut placer, trial);
             }
         }
-        Plan::from_rows(problem, &instance, &board.into_rows(), None)
+        Plan::from_rows(problem, &instance, &placer.into_rows(), None)
     }
 }
 
@@ -107,13 +107,13 @@ fn admit(instance: &Instance, queue: &[usize], mut left: Vec<u32>) -> Vec<Admiss
 }
 
 /// Places a trial on what others could not use after all.
-fn fill_gap(instance: &Instance, board: &mut Board, trial: usize) {
+fn fill_gap(instance: &Instance, placer: &mut Placer, trial: usize) {
     let Some((gpus, mut pools)) = request(instance, trial) else { return };
-    if gpus_of(&instance.trials[trial].current) == gpus && board.keep(trial) {
+    if gpus_of(&instance.trials[trial].current) == gpus && placer.keep(trial) {
         return;
     }
-    sort_pools(instance, trial, &mut pools, &board.free_by_pool());
-    pools.into_iter().any(|pool| board.spread(trial, pool, gpus));
+    sort_pools(instance, trial, &mut pools, &placer.free_by_pool());
+    pools.into_iter().any(|pool| placer.spread(trial, pool, gpus));
 }
 
 #[cfg(test)]

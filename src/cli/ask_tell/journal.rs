@@ -7,6 +7,7 @@ use std::{
 };
 
 use crate::{
+    cli,
     ids::TrialId,
     space::{Diagnostics, Params, Point, Study},
     trials::{self, End, Fact, Search},
@@ -165,7 +166,7 @@ pub(crate) struct Contents {
 
 impl Contents {
     /// The search as it stood at the end.
-    pub(crate) fn replay(self, file: &Path, study: &Study) -> anyhow::Result<Search> {
+    pub(crate) fn replay(self, file: &Path, study: &Study) -> Result<Search, cli::Error> {
         let mut search = Search::new(study)?;
         for (line, fact) in self.facts {
             let wrong = |error: trials::Error| Error::Line {
@@ -180,11 +181,11 @@ impl Contents {
 }
 
 /// Reads a journal without changing it.
-pub(crate) fn read(file: &Path) -> anyhow::Result<Contents> {
+pub(crate) fn read(file: &Path) -> Result<Contents, Error> {
     let mut text = Vec::new();
     let open = File::open(file).and_then(|mut open| open.read_to_end(&mut text));
     open.map_err(|source| Error::Io { doing: "read", file: file.to_owned(), source })?;
-    Ok(parse(file, &text)?)
+    parse(file, &text)
 }
 
 fn parse(file: &Path, text: &[u8]) -> Result<Contents, Error> {
@@ -231,7 +232,7 @@ pub(super) struct Journal {
 
 impl Journal {
     /// Opens or begins the journal of a study, and says how the search stands.
-    pub(super) fn open(path: &Path, yaml: &str, study: &Study) -> anyhow::Result<(Self, Search)> {
+    pub(super) fn open(path: &Path, yaml: &str, study: &Study) -> Result<(Self, Search), cli::Error> {
         let io = |doing: &'static str| {
             let file = path.to_owned();
             move |source| Error::Io { doing, file, source }
@@ -272,7 +273,7 @@ impl Journal {
     }
 
     /// Begins a journal without facts, in a file that survives a crash of the machine.
-    fn begin(mut self, yaml: &str, study: &Study) -> anyhow::Result<(Self, Search)> {
+    fn begin(mut self, yaml: &str, study: &Study) -> Result<(Self, Search), cli::Error> {
         self.cut(0)?;
         self.write(&[Line::Study { version: VERSION, yaml: yaml.to_owned() }])?;
         let folder = self.path.parent().filter(|folder| !folder.as_os_str().is_empty());

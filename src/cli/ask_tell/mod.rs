@@ -13,7 +13,6 @@ use crate::{
     space::Study,
     trials::{self, End, Fact, Search, State},
 };
-use anyhow::Context;
 
 use self::{
     journal::Journal,
@@ -23,7 +22,7 @@ pub(crate) use self::{
     journal::{Error as JournalError, read},
     protocol::{Reply, Share},
 };
-use super::{fit::counted, output_error, study};
+use super::{Error, output::pluralize, study};
 
 /// What the user asked for.
 pub(crate) struct Settings {
@@ -37,15 +36,16 @@ pub(crate) fn run(
     settings: &Settings,
     input: &mut impl BufRead,
     out: &mut impl Write,
-    notes: &mut impl Write,
-) -> anyhow::Result<()> {
-    let (yaml, study) = study::load(&settings.study, notes)?;
+    stderr: &mut impl Write,
+) -> Result<(), Error> {
+    let (yaml, study) = study::load(&settings.study, stderr)?;
     // Read before anything is written.
-    let earlier = settings.warm_start.iter().map(|file| earlier(file)).collect::<anyhow::Result<Vec<_>>>()?;
+    let earlier = settings.warm_start.iter().map(|file| earlier(file)).collect::<Result<Vec<_>, Error>>()?;
     for (file, search) in &earlier {
         check_objectives(file, search.study(), &study)?;
     }
-    let search = Search::new(&study).with_context(|| settings.study.display().to_string())?;
+    let search =
+        Search::new(&study).map_err(|source| Error::SearchOf { file: settings.study.clone(), source })?;
     let mut session = match &settings.journal {
         Some(path) => {
             let (journal, search) = Journal::open(path, &yaml, &study)?;
@@ -53,24 +53,24 @@ pub(crate) fn run(
         }
         None => Session { search, journal: None },
     };
-    session.greet(settings.journal.as_deref(), notes);
-    session.warm_start(&earlier, notes)?;
+    session.greet(settings.journal.as_deref(), stderr);
+    session.warm_start(&earlier, stderr)?;
     for (number, line) in (1..).zip(input.split(b'\n')) {
-        let line = line.context("cannot read the input")?;
+        let line = line.map_err(Error::Stdin)?;
         if line.trim_ascii().is_empty() {
             continue;
         }
         for reply in session.answer(&line, number)? {
-            serde_json::to_writer(&mut *out, &reply).map_err(|error| output_error(error.into()))?;
-            out.write_all(b"\n").map_err(output_error)?;
+            serde_json::to_writer(&mut *out, &reply).map_err(|error| Error::Stdout(error.into()))?;
+            out.write_all(b"\n").map_err(Error::Stdout)?;
         }
-        out.flush().map_err(output_error)?;
+        out.flush().map_err(Error::Stdout)?;
     }
     Ok(())
 }
 
 /// The trials of an earlier study that ended.
-fn earlier(file: &Path) -> anyhow::Result<(PathBuf, Search)> {
+fn earlier(file: &Path) -> Result<(PathBuf, Search), Error> {
     let contents = read(file)?;
     let study = contents.study.clone();
     Ok((file.to_owned(), contents.replay(file, &study)?))
@@ -96,7 +96,7 @@ struct Session {
 /// Why a request has no answer: a mistake in it, or the end of everything.
 enum Trouble {
     Request(String),
-    Fatal(anyhow::Error),
+    Fatal(Error),
 }
 
 impl From<trials::Error> for Trouble {
@@ -112,22 +112,22 @@ impl From<JournalError> for Trouble {
 }
 
 impl Session {
-    fn greet(&self, journal: Option<&Path>, notes: &mut impl Write) {
+    fn greet(&self, journal: Option<&Path>, stderr: &mut impl Write) {
         let Some(path) = journal else { return };
         let asked = self.search.trials().len();
         if asked > 0 {
             let running = self.status().running.len();
             let _ = writeln!(
-                notes,
-                "{}: going on after {}, {running} of them running",
+                stderr,
+                "{}: resuming after {}, {running} of them running",
                 path.display(),
-                counted(asked, "trial")
+                pluralize(asked, "trial")
             );
         }
     }
 
     /// A study that has begun learned from earlier ones when it did.
-    fn warm_start(&mut self, earlier: &[(PathBuf, Search)], notes: &mut impl Write) -> anyhow::Result<()> {
+    fn warm_start(&mut self, earlier: &[(PathBuf, Search)], stderr: &mut impl Write) -> Result<(), Error> {
         if self.search.trials().len() > 0 || self.search.learned() > 0 {
             return Ok(());
         }
@@ -145,8 +145,8 @@ impl Session {
             }
             let learned = facts.len() - known;
             let others = if learned < ended { "; the others are not of this space" } else { "" };
-            let of = counted(ended, "trial");
-            let _ = writeln!(notes, "{}: learned from {learned} of {of}{others}", file.display());
+            let of = pluralize(ended, "trial");
+            let _ = writeln!(stderr, "{}: learned from {learned} of {of}{others}", file.display());
         }
         match &mut self.journal {
             Some(journal) if !facts.is_empty() => Ok(journal.append_learned(&facts)?),
@@ -158,7 +158,7 @@ impl Session {
         self.journal.as_mut().map_or(Ok(()), |journal| journal.append(fact))
     }
 
-    fn answer(&mut self, line: &[u8], number: usize) -> anyhow::Result<Vec<Reply>> {
+    fn answer(&mut self, line: &[u8], number: usize) -> Result<Vec<Reply>, Error> {
         let text = str::from_utf8(line).map_err(|error| Trouble::Request(format!("no UTF-8: {error}")));
         let request = text.and_then(|text| {
             // A request is one line, which the reply names itself.

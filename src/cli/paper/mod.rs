@@ -9,19 +9,16 @@ mod autoscale;
 mod cases;
 mod drawings;
 
-use std::{
-    fmt::Write as _,
-    fs,
-    io::Write,
-    path::{Path, PathBuf},
-};
+use std::{fmt::Write as _, fs, io::Write, path::PathBuf};
 
-use crate::sim::{Report, Workload, simulate};
-use anyhow::Context;
+use crate::{
+    cli,
+    sim::{Report, Workload, simulate},
+};
 
 use self::cases::Case;
 use super::{
-    fit::write_whole,
+    output::write_atomically,
     parallel::in_parallel,
     plot::{self, Figure},
     simulate::{Error, figures},
@@ -57,24 +54,25 @@ pub(crate) struct Experiment {
 type Done = Vec<(Case, Vec<Report>)>;
 
 /// Runs everything, and writes a folder of tables and drawings. What was written before by another run stays on the page.
-pub(crate) fn run(settings: &Settings, notes: &mut (impl Write + Send)) -> anyhow::Result<()> {
+pub(crate) fn run(settings: &Settings, stderr: &mut (impl Write + Send)) -> Result<(), cli::Error> {
     let folder = &settings.folder;
-    fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    fs::create_dir_all(folder).map_err(cli::Error::system(format!("make {}", folder.display())))?;
     let mut done = Done::new();
     let asked = |name: &str| settings.only.is_empty() || settings.only.iter().any(|only| only == name);
     for name in EXPERIMENTS.into_iter().filter(|name| asked(name)) {
-        // The files are there, whether or not anybody hears of it.
-        let _ = writeln!(notes, "{name}:");
+        // The files are there, whether or not this is read.
+        let _ = writeln!(stderr, "{name}:");
+        let file = |extension: &str| folder.join(format!("{name}.{extension}"));
         let seeds = settings.workloads.clamp(1, ALL) as u32;
         let experiment = match name {
-            "table3" => table3::run(seeds, settings.threads, notes)?,
+            "table3" => table3::run(seeds, settings.threads, stderr)?,
             "autoscale" => autoscale::run()?,
-            _ => workloads(name, settings, &mut done, notes)?,
+            _ => workloads(name, settings, &mut done, stderr)?,
         };
-        write(folder, &format!("{name}.csv"), &experiment.csv)?;
-        write(folder, &format!("{name}.svg"), &plot::svg(&experiment.figure))?;
+        write_atomically(&file("csv"), &experiment.csv)?;
+        write_atomically(&file("svg"), &plot::svg(&experiment.figure))?;
         let drawing = format!("\n![{}]({name}.svg)\n", experiment.figure.title);
-        write(folder, &format!("{name}.md"), &(experiment.page + &drawing))?;
+        write_atomically(&file("md"), &(experiment.page + &drawing))?;
     }
     let mut page = "# The published experiments again\n".to_owned();
     for name in EXPERIMENTS {
@@ -83,14 +81,9 @@ pub(crate) fn run(settings: &Settings, notes: &mut (impl Write + Send)) -> anyho
             page.push_str(&text);
         }
     }
-    write(folder, "README.md", &page)?;
-    let _ = writeln!(notes, "wrote {}", folder.display());
+    write_atomically(&folder.join("README.md"), &page)?;
+    let _ = writeln!(stderr, "wrote {}", folder.display());
     Ok(())
-}
-
-fn write(folder: &Path, name: &str, text: &str) -> anyhow::Result<()> {
-    let path = folder.join(name);
-    write_whole(&path, text).with_context(|| format!("cannot write {}", path.display()))
 }
 
 /// An experiment with workloads.
@@ -98,7 +91,7 @@ fn workloads(
     name: &str,
     settings: &Settings,
     done: &mut Done,
-    notes: &mut (impl Write + Send),
+    stderr: &mut (impl Write + Send),
 ) -> Result<Experiment, Error> {
     let cases = match name {
         "load" => cases::load()?,
@@ -107,7 +100,7 @@ fn workloads(
         "interference" => cases::interference()?,
         _ => cases::types()?,
     };
-    let reports = run_all(&cases, settings, done, notes)?;
+    let reports = run_all(&cases, settings, done, stderr)?;
     let rows: Done = cases.into_iter().zip(reports).collect();
     let experiment =
         Experiment { csv: csv(&rows), figure: drawings::of(name, &rows), page: markdown(name, &rows) };
@@ -120,7 +113,7 @@ fn run_all(
     cases: &[Case],
     settings: &Settings,
     done: &Done,
-    notes: &mut (impl Write + Send),
+    stderr: &mut (impl Write + Send),
 ) -> Result<Vec<Vec<Report>>, Error> {
     let known = |case: &Case| done.iter().find(|(other, _)| other.is_like(case));
     let mut jobs: Vec<(usize, Workload)> = Vec::new();
@@ -128,7 +121,7 @@ fn run_all(
         let workloads = Workload::builtin(case.folder).into_iter().take(settings.workloads);
         jobs.extend(workloads.map(|workload| (place, workload)));
     }
-    let results = in_parallel(&jobs, settings.threads, notes, |(place, workload)| {
+    let results = in_parallel(&jobs, settings.threads, stderr, |(place, workload)| {
         (*place, simulate(workload, &cases[*place].world, &mut |_| {}))
     });
     let mut reports: Vec<Vec<Report>> =
@@ -186,9 +179,9 @@ fn heading(name: &str) -> (&'static str, &'static str) {
 
 fn markdown(name: &str, rows: &Done) -> String {
     let (title, source) = heading(name);
-    let counted = rows.iter().map(|(_, reports)| reports.len()).max().unwrap_or(0);
+    let count = rows.iter().map(|(_, reports)| reports.len()).max().unwrap_or(0);
     let mut text =
-        format!("## {title}\n\n{source} Ours: means over {counted} workloads, times in seconds.\n\n");
+        format!("## {title}\n\n{source} Ours: means over {count} workloads, times in seconds.\n\n");
     text.push_str("| setting | policy | published | ours | ratio | p99 | makespan | GPU hours | restarts | worst rho | above 1 |\n");
     text.push_str("|---|---|---|---|---|---|---|---|---|---|---|\n");
     for (case, reports) in rows {

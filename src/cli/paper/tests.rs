@@ -47,7 +47,7 @@ fn what_is_the_same_simulation_runs_once() {
 }
 
 #[test]
-fn published_means_stand_beside_ours_only_over_all_workloads() {
+fn published_means_stand_next_to_ours_only_over_all_workloads() {
     let page = |count| {
         let mut cases = cases::load().unwrap();
         markdown("load", &vec![(cases.swap_remove(5), reports(count, 2.0 * 2751.0))])

@@ -30,10 +30,10 @@ pub(super) struct Axis {
     pub(super) ticks: Vec<Tick>,
 }
 
-/// Fewer ticks tell too little.
-const ENOUGH: usize = 3;
+/// Fewer ticks say too little.
+const MIN_TICKS: usize = 3;
 /// More ticks are crowded.
-const MOST: usize = 8;
+const MAX_TICKS: usize = 8;
 /// Values beyond are drawn at the ends of the axis, so that no range overflows.
 const DRAWN: RangeInclusive<f64> = 1e-90..=1e90;
 
@@ -87,16 +87,16 @@ fn tick_values(scale: Scale, low: f64, high: f64) -> Vec<f64> {
         if scale == Scale::Log2 {
             values.retain(|value| value.fract() < 1e-9);
         }
-        if (ENOUGH..=MOST).contains(&values.len()) {
+        if (MIN_TICKS..=MAX_TICKS).contains(&values.len()) {
             return values;
         }
     }
     let values = powers(base, &[1.0], low, high);
-    if values.len() < ENOUGH {
+    if values.len() < MIN_TICKS {
         let step = round_step((high - low) / 6.0);
         return multiples(low, high, if scale == Scale::Log2 { step.max(1.0) } else { step });
     }
-    let stride = values.len().div_ceil(MOST);
+    let stride = values.len().div_ceil(MAX_TICKS);
     values.into_iter().step_by(stride).collect()
 }
 

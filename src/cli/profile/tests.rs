@@ -108,5 +108,5 @@ fn files_without_a_table_are_refused() {
     );
     let latin1 = parse(Path::new("t.csv"), b"placement,local_bsz,step_time,note\n1,32,1,caf\xe9\n");
     assert_eq!(latin1.expect_err("not UTF-8").to_string(), "t.csv:2: not CSV in UTF-8");
-    assert!(matches!(read(Path::new("no/such.csv")), Err(Error::Unreadable { .. })));
+    assert!(matches!(read(Path::new("no/such.csv")), Err(cli::Error::Read { .. })));
 }

@@ -9,7 +9,7 @@ use std::{
 
 use indicatif::{HumanDuration, MultiProgress, ProgressBar, ProgressStyle};
 
-use super::scene::{Best, Scene};
+use super::progress::{Best, Progress};
 use crate::{
     cli::inspect::event,
     space::{Direction, Study, Value},
@@ -21,32 +21,32 @@ const FRAME: Duration = Duration::from_millis(100);
 
 /// Shows a study on a thread of its own: a terminal that does not take anything must not hold the study up.
 pub(super) struct Display {
-    speaker: Speaker,
+    handle: DisplayHandle,
     thread: Option<JoinHandle<()>>,
     is_terminal: bool,
     objectives: Vec<(String, Direction)>,
 }
 
-/// Says something to the user, from any thread.
+/// Prints lines for the user, from any thread.
 #[derive(Clone)]
-pub(super) struct Speaker(Sender<Say>);
+pub(super) struct DisplayHandle(Sender<Update>);
 
-enum Say {
+enum Update {
     Line(String),
-    Scene(Scene),
+    Progress(Progress),
     Flush(SyncSender<()>),
     End,
 }
 
-impl Speaker {
-    pub(super) fn say(&self, line: &str) {
-        let _ = self.0.send(Say::Line(line.to_owned()));
+impl DisplayHandle {
+    pub(super) fn print(&self, line: &str) {
+        let _ = self.0.send(Update::Line(line.to_owned()));
     }
 
     /// Waits until all of it is shown.
     pub(super) fn flush(&self) {
         let (done, wait) = mpsc::sync_channel(0);
-        let _ = self.0.send(Say::Flush(done));
+        let _ = self.0.send(Update::Flush(done));
         let _ = wait.recv();
     }
 }
@@ -54,47 +54,48 @@ impl Speaker {
 impl Display {
     pub(super) fn start(study: &Study, quiet: bool, emulated: bool) -> Self {
         let is_terminal = io::stderr().is_terminal() && !quiet;
-        let (sender, told) = mpsc::channel();
+        let (sender, updates) = mpsc::channel();
         let title = if emulated { "emulated " } else { "" };
-        let show = move || if is_terminal { move_lines(&told, title) } else { print_lines(&told, quiet) };
+        let show =
+            move || if is_terminal { move_lines(&updates, title) } else { print_lines(&updates, quiet) };
         let thread = thread::Builder::new().name("display".to_owned()).spawn(show).ok();
         let objectives = study.objectives.iter().map(|goal| (goal.metric.clone(), goal.direction)).collect();
-        Self { speaker: Speaker(sender), thread, is_terminal, objectives }
+        Self { handle: DisplayHandle(sender), thread, is_terminal, objectives }
     }
 
-    pub(super) fn speaker(&self) -> Speaker {
-        self.speaker.clone()
+    pub(super) fn handle(&self) -> DisplayHandle {
+        self.handle.clone()
     }
 
-    pub(super) fn say(&self, line: &str) {
-        self.speaker.say(line);
+    pub(super) fn print(&self, line: &str) {
+        self.handle.print(line);
     }
 
-    /// What is to see every step.
+    /// A callback for every step of the study.
     pub(super) fn watch(&self) -> impl FnMut(&Engine, &[JournalEntry]) + Send + 'static {
-        let Speaker(tell) = self.speaker();
+        let DisplayHandle(updates) = self.handle();
         let (is_terminal, objectives) = (self.is_terminal, self.objectives.clone());
         let mut last: Option<Instant> = None;
         let mut best = Best::default();
         move |engine, entries| {
-            best.see(&objectives, engine, entries);
+            best.update(&objectives, engine, entries);
             for entry in entries {
                 if let Some(line) = line(entry, engine, is_terminal) {
                     let at_s = entry.at_s - engine.state().started_s;
-                    let _ = tell.send(Say::Line(format!("{at_s:7.1} s  {line}")));
+                    let _ = updates.send(Update::Line(format!("{at_s:7.1} s  {line}")));
                 }
             }
             if is_terminal && last.is_none_or(|last| last.elapsed() >= FRAME) {
                 last = Some(Instant::now());
-                let _ = tell.send(Say::Scene(Scene::of(engine, &objectives, &best)));
+                let _ = updates.send(Update::Progress(Progress::of(engine, &objectives, &best)));
             }
         }
     }
 
     pub(super) fn end(mut self) {
-        let _ = self.speaker.0.send(Say::End);
+        let _ = self.handle.0.send(Update::End);
         if let Some(thread) = self.thread.take() {
-            // It has nothing left to say if it died.
+            // If it died, there is nothing left to print.
             let _ = thread.join();
         }
     }
@@ -113,8 +114,9 @@ fn line(entry: &JournalEntry, engine: &Engine, is_terminal: bool) -> Option<Stri
         Fact::SuggestionsEnded { reason, .. } => format!("no more trials: {reason}"),
         Fact::TrialDone { trial, values } => {
             let goals = engine.study().objectives.iter().zip(values);
-            let shown = goals.map(|(goal, value)| format!("{} {}", goal.metric, Value::from(*value).short()));
-            format!("trial {trial} is done: {}", shown.collect::<Vec<_>>().join(", "))
+            let values =
+                goals.map(|(goal, value)| format!("{} {}", goal.metric, Value::from(*value).short()));
+            format!("trial {trial} is done: {}", values.collect::<Vec<_>>().join(", "))
         }
         Fact::TrialStopped { trial, .. }
         | Fact::TrialFailed { trial, .. }
@@ -135,27 +137,27 @@ fn line(entry: &JournalEntry, engine: &Engine, is_terminal: bool) -> Option<Stri
     })
 }
 
-fn print_lines(told: &Receiver<Say>, quiet: bool) {
+fn print_lines(updates: &Receiver<Update>, quiet: bool) {
     let mut out = io::stderr();
-    while let Ok(say) = told.recv() {
-        match say {
-            // Nobody is left to hear that stderr is gone.
-            Say::Line(line) if !quiet => drop(writeln!(out, "{line}")),
-            Say::Line(_) | Say::Scene(_) => {}
-            Say::Flush(done) => drop(done.send(())),
-            Say::End => return,
+    while let Ok(update) = updates.recv() {
+        match update {
+            // Without stderr there is nowhere to report to.
+            Update::Line(line) if !quiet => drop(writeln!(out, "{line}")),
+            Update::Line(_) | Update::Progress(_) => {}
+            Update::Flush(done) => drop(done.send(())),
+            Update::End => return,
         }
     }
 }
 
-/// How fast a study goes on, since it is watched.
+/// How fast a study proceeds, since it is watched.
 #[derive(Default)]
 struct Pace {
     began: Option<(Duration, f64)>,
 }
 
 impl Pace {
-    /// What a study still takes if it goes on like this, once that can be told, from the part of it that is done.
+    /// What a study still takes at this pace, once that can be estimated, from the part of it that is done.
     fn left(&mut self, now: Duration, part: f64) -> Option<String> {
         let (then, before) = *self.began.get_or_insert((now, part));
         let (passed_s, done) = (now.saturating_sub(then).as_secs_f64(), part - before);
@@ -166,7 +168,7 @@ impl Pace {
     }
 }
 
-fn move_lines(told: &Receiver<Say>, title: &str) {
+fn move_lines(updates: &Receiver<Update>, title: &str) {
     let all = MultiProgress::new();
     let bar = all.add(ProgressBar::new(0));
     let style =
@@ -176,10 +178,10 @@ fn move_lines(told: &Receiver<Say>, title: &str) {
     let plain = style("{wide_msg}");
     let mut pace = Pace::default();
     let mut lines: Vec<ProgressBar> = Vec::new();
-    while let Ok(say) = told.recv() {
-        match say {
-            Say::Line(line) => drop(all.println(line)),
-            Say::Scene(Scene { ended, wanted, part, summary, running }) => {
+    while let Ok(update) = updates.recv() {
+        match update {
+            Update::Line(line) => drop(all.println(line)),
+            Update::Progress(Progress { ended, wanted, part, summary, running }) => {
                 bar.set_length(wanted);
                 bar.set_position(ended);
                 let left = pace.left(bar.elapsed(), part);
@@ -199,8 +201,8 @@ fn move_lines(told: &Receiver<Say>, title: &str) {
                     line.set_message(text);
                 }
             }
-            Say::Flush(done) => drop(done.send(())),
-            Say::End => break,
+            Update::Flush(done) => drop(done.send(())),
+            Update::End => break,
         }
     }
     for line in lines.iter().chain([&bar]) {
@@ -213,7 +215,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_time_left_is_told_from_what_was_seen() {
+    fn the_time_left_is_estimated_from_what_was_seen() {
         let mut pace = Pace::default();
         // Half of it was done when the study was continued.
         assert_eq!(pace.left(Duration::from_secs(10), 0.5), None);

@@ -58,43 +58,19 @@ pub(super) fn slots(
     let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get() as u32);
     let threads = threads.unwrap_or_else(|| (cores / count).max(1));
     let slot = |number| Slot { threads, cuda: (number < gpus).then_some(number) };
-    let name = if gpus > 0 { gpu_name() } else { "cpu".to_owned() };
-    let gpu_type = GpuType::new(&name).map_err(|_| (name.clone(), there_is_none()))?;
-    // A group of one speed: a share of the processor beside GPUs would only hold them up.
+    let gpu_type = if gpus > 0 { gpu_type() } else { GpuType::cpu() };
+    // A group of one speed: a share of the processor next to GPUs would only slow them down.
     let slots = (0..count).map(slot).filter(|slot| gpus == 0 || slot.cuda.is_some()).collect();
     Ok(Slots { slots, gpu_type })
 }
 
+/// The type of the first GPU.
 #[cfg(feature = "torch")]
-fn there_is_none() -> String {
-    "a GPU without a name".to_owned()
-}
-
-/// The type of the first GPU, in one word: `a100` for "NVIDIA A100-SXM4-40GB".
-#[cfg(feature = "torch")]
-fn gpu_name() -> String {
+fn gpu_type() -> GpuType {
     let model = || {
         let first = fs::read_dir("/proc/driver/nvidia/gpus").ok()?.flatten().next()?;
         let text = fs::read_to_string(first.path().join("information")).ok()?;
         text.lines().find_map(|line| line.strip_prefix("Model:").map(|model| model.trim().to_owned()))
     };
-    short(&model().unwrap_or_default())
-}
-
-/// The first word with a digit in it, without what follows a dash.
-#[cfg(feature = "torch")]
-fn short(model: &str) -> String {
-    let word = model.split([' ', '-']).find(|word| word.chars().any(|letter| letter.is_ascii_digit()));
-    word.map_or_else(|| "gpu".to_owned(), str::to_lowercase)
-}
-
-#[cfg(all(test, feature = "torch"))]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn models_have_short_names() {
-        let names = ["NVIDIA A100-SXM4-40GB", "Tesla T4", "NVIDIA GeForce RTX 2080 Ti", "Quadro", ""];
-        assert_eq!(names.map(short), ["a100", "t4", "2080", "gpu", "gpu"]);
-    }
+    GpuType::of_model(&model().unwrap_or_default())
 }

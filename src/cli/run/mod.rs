@@ -2,85 +2,61 @@
 
 mod display;
 mod machine;
-mod scene;
+mod progress;
 mod signals;
 
 use std::{
     env,
-    fs::{self, OpenOptions},
+    fs::OpenOptions,
     io::Write,
     path::{Path, PathBuf},
-    process::ExitCode,
     sync::Mutex,
 };
 
-use anyhow::Context as _;
-use clap::Args;
 use thiserror::Error;
 use tracing_subscriber::filter::LevelFilter;
 
 use self::{display::Display, signals::Signals};
-use super::{Trainables, fit::Format, output_error, results, study, timeline};
+use super::{
+    ExitStatus, Trainables,
+    output::{Format, write_atomically},
+    results, study, timeline,
+};
 use crate::{
     actors::{self, Finished, Runner},
     alloc::{self, ClusterSpec, PolicyKind},
+    cli,
     space::{Program, Study},
     store::{Folder, Reader},
     trials::engine::Outcome,
 };
 
-const EXAMPLES: &str = "\
-Examples:
-  Run a study, or go on with it; its folder is studies/cifar10:
-    pollux-tune run search-spaces/cifar10.yaml
-  On two shares of the processor:
-    pollux-tune run search-spaces/cifar10.yaml --slots 2 --cpu
-  The same on two machines that are not there, a hundred times as fast:
-    pollux-tune run search-spaces/cifar10.yaml --emulate 2x8xa100 --time-scale 0.01 --folder /tmp/emulated
-While it runs, and after: pollux-tune status, trials, show, best, timeline and stop, each with the folder.
-Ctrl-C lets trials write their state and ends; the same command goes on. Ctrl-C twice ends at once.";
-
-/// Run a study, or go on with it
-#[derive(Debug, Args)]
-#[command(after_long_help = EXAMPLES, arg_required_else_help = true)]
-pub(super) struct RunArgs {
-    /// The study file, see docs/search-spaces.md
-    #[arg(value_name = "STUDY.yaml")]
-    file: PathBuf,
-    /// Where the study is kept [default: studies/ and the name of the file]
-    #[arg(long, value_name = "FOLDER")]
-    folder: Option<PathBuf>,
-    /// Slots of this machine [default: those of the study file, else one for each GPU, else 2; `search.parallel` for programs]
-    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=1024), help_heading = "Slots")]
-    slots: Option<u32>,
-    /// Threads of each slot [default: cores divided by slots]
-    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..), help_heading = "Slots")]
-    threads: Option<u32>,
-    /// Use CPU cores even if there are GPUs
-    #[arg(long, help_heading = "Slots")]
-    cpu: bool,
-    /// Emulate these machines, such as 2x8xa100,4x4xt4 or a YAML file [without a value: those of the study file]
-    #[arg(long, value_name = "CLUSTER", num_args = 0..=1, default_missing_value = "", help_heading = "Emulation")]
-    emulate: Option<String>,
-    /// Real seconds that an emulated second takes
-    #[arg(long, value_name = "SECONDS", default_value_t = 1.0, value_parser = time_scale, requires = "emulate", help_heading = "Emulation")]
-    time_scale: f64,
-    /// Who shares the slots out, instead of the study file's: goodput, pollux, static, optimus or tiresias
-    #[arg(long, value_name = "POLICY", help_heading = "Search")]
-    policy: Option<PolicyKind>,
-    /// How many trials, instead of the study file's
-    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..), help_heading = "Search")]
-    trials: Option<u32>,
-    /// Say nothing while it runs
-    #[arg(short, long, help_heading = "Output")]
-    quiet: bool,
+/// What to run, and on what.
+#[derive(Debug)]
+pub(super) struct Settings {
+    pub(super) file: PathBuf,
+    pub(super) folder: PathBuf,
+    pub(super) slots: Option<u32>,
+    /// Of each slot.
+    #[cfg_attr(not(feature = "torch"), expect(dead_code, reason = "only trainables have threads"))]
+    pub(super) threads: Option<u32>,
+    /// Whether to use CPU cores even if there are GPUs.
+    pub(super) cpu: bool,
+    pub(super) emulate: Option<Emulation>,
+    /// Instead of that of the study file.
+    pub(super) policy: Option<PolicyKind>,
+    /// Instead of that of the study file.
+    pub(super) trials: Option<u32>,
+    pub(super) quiet: bool,
 }
 
-fn time_scale(text: &str) -> Result<f64, String> {
-    match text.parse::<f64>() {
-        Ok(scale) if (1e-4..=1.0).contains(&scale) => Ok(scale),
-        _ => Err("allowed is a number from 0.0001 to 1".to_owned()),
-    }
+/// Which machines to emulate.
+#[derive(Debug)]
+pub(super) struct Emulation {
+    /// None for those of the study file.
+    pub(super) cluster: Option<String>,
+    /// Real seconds that an emulated second takes.
+    pub(super) time_scale: f64,
 }
 
 /// What can be wrong with what the user asks for.
@@ -98,8 +74,8 @@ pub(super) enum Error {
     #[error("there is no trainable `{name}`, allowed is one of: {known}")]
     UnknownTrainable { name: String, known: String },
     #[cfg(feature = "torch")]
-    #[error("`{name}` cannot be trained with what the study file says: {problem}")]
-    NotReady { name: String, problem: String },
+    #[error("`{name}` cannot be trained with what the study file says")]
+    NotReady { name: String, source: crate::worker::Error },
     #[cfg(not(feature = "torch"))]
     #[error(
         "this program was built without training: build it with `--features torch` (see docs/training.md), or emulate with `--emulate`"
@@ -113,56 +89,38 @@ pub(super) enum Error {
     OtherMachine { file: PathBuf, wanted: String, there: String },
 }
 
-/// How the program is to end.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Exit {
-    Done,
-    /// The user has stopped it.
-    Stopped,
-    Failed,
-}
-
-impl Exit {
-    pub(super) fn code(self) -> ExitCode {
-        ExitCode::from(match self {
-            Self::Done => 0,
-            Self::Failed => 1,
-            // As shells have it for a program that was interrupted.
-            Self::Stopped => 130,
-        })
-    }
-}
-
 /// Runs the study, and says how it went.
 pub(super) fn run(
-    arguments: &RunArgs,
+    settings: &Settings,
     trainables: Trainables,
     out: &mut impl Write,
-    notes: &mut impl Write,
-) -> anyhow::Result<Exit> {
-    let (_, mut study) = study::load(&arguments.file, notes)?;
-    study.search.trials = arguments.trials.unwrap_or(study.search.trials);
-    study.scheduler.policy = arguments.policy.unwrap_or(study.scheduler.policy);
-    let folder = arguments.folder.clone().unwrap_or_else(|| default_folder(&arguments.file));
-    let work = work(arguments, &study, trainables, notes)?;
-    let emulated = work.emulated();
-    check_kind(&folder, emulated.as_deref())?;
-    actors::check(&study, &folder)?;
-    if let Some(devices) = emulated.as_ref().filter(|_| !is_done(&folder)) {
-        Folder::new(&folder).mark_emulated(devices)?;
+    stderr: &mut impl Write,
+) -> Result<ExitStatus, cli::Error> {
+    let (_, mut study) = study::load(&settings.file, stderr)?;
+    study.search.trials = settings.trials.unwrap_or(study.search.trials);
+    study.scheduler.policy = settings.policy.unwrap_or(study.scheduler.policy);
+    let folder = settings.folder.as_path();
+    let backend = backend(settings, &study, trainables, stderr)?;
+    let emulated = backend.emulated();
+    check_kind(folder, emulated.as_deref())?;
+    actors::check(&study, folder)?;
+    if let Some(devices) = emulated.as_ref().filter(|_| !is_done(folder)) {
+        Folder::new(folder).mark_emulated(devices)?;
     }
-    log_to(&folder)?;
-    let display = Display::start(&study, arguments.quiet, emulated.is_some());
-    display.say(&format!("the study is in {}; {}", folder.display(), work.describe()));
-    let runner = Runner::new(study).folder(&folder).watch(display.watch());
-    let signals = Signals::listen(runner.stop_handle(), &folder, display.speaker())?;
-    let finished = work.start(runner);
+    log_to(folder)?;
+    let display = Display::start(&study, settings.quiet, emulated.is_some());
+    display.print(&format!("the study is in {}; {}", folder.display(), backend.describe()));
+    let runner = Runner::new(study).folder(folder).watch(display.watch());
+    let signals = Signals::listen(runner.stop_handle(), folder, display.handle())?;
+    let finished = backend.start(runner);
     drop(signals);
     display.end();
-    let finished =
-        finished.with_context(|| format!("the study in {} has not come to its end", folder.display()))?;
-    let emulated = Folder::new(&folder).emulated();
-    conclude(&finished, &folder, emulated.as_deref(), out)
+    let finished = finished.map_err(|source| {
+        let source = Box::new(source);
+        cli::Error::Unfinished { folder: folder.to_owned(), source }
+    })?;
+    let emulated = Folder::new(folder).emulated();
+    conclude(&finished, folder, emulated.as_deref(), out)
 }
 
 /// What has come to its end ran on what it ran on.
@@ -171,12 +129,12 @@ fn is_done(folder: &Path) -> bool {
 }
 
 /// `studies/cifar10` for `search-spaces/cifar10.yaml`.
-fn default_folder(file: &Path) -> PathBuf {
+pub(super) fn default_folder(file: &Path) -> PathBuf {
     Path::new("studies").join(file.file_stem().unwrap_or(file.as_os_str()))
 }
 
 /// What the trials of a study run on.
-enum Work {
+enum Backend {
     Programs {
         slots: Option<u32>,
         gpus: u32,
@@ -189,15 +147,15 @@ enum Work {
     Trainables(machine::Slots),
 }
 
-/// Finds out what is to be done, and whether it can be.
-fn work(
-    arguments: &RunArgs,
+/// Finds out what the trials run on, and whether they can.
+fn backend(
+    settings: &Settings,
     study: &Study,
     trainables: Trainables,
-    notes: &mut impl Write,
-) -> anyhow::Result<Work> {
-    let file = || arguments.file.clone();
-    if let Some(text) = &arguments.emulate {
+    stderr: &mut impl Write,
+) -> Result<Backend, cli::Error> {
+    let file = || settings.file.clone();
+    if let Some(emulation) = &settings.emulate {
         let trainable = match &study.trial.program {
             Some(Program::Trainable(trainable)) => trainable,
             Some(Program::Command(_)) => {
@@ -205,41 +163,45 @@ fn work(
             }
             None => return Err(Error::NotTrainable { file: file(), what: "neither" }.into()),
         };
-        let cluster = if text.is_empty() {
-            study.cluster.clone().ok_or_else(|| Error::NothingToEmulate(file()))?
-        } else {
-            emulated_cluster(text, notes)?
+        let cluster = match &emulation.cluster {
+            Some(text) => emulated_cluster(text, stderr)?,
+            None => study.cluster.clone().ok_or_else(|| Error::NothingToEmulate(file()))?,
         };
         crate::emulate::check(trainable, &cluster).map_err(actors::Error::from)?;
-        return Ok(Work::Emulated { cluster, time_scale: arguments.time_scale });
+        return Ok(Backend::Emulated { cluster, time_scale: emulation.time_scale });
     }
     match &study.trial.program {
         None => Err(actors::Error::NoProgram.into()),
         Some(Program::Command(_)) => {
-            let gpus = if arguments.cpu { 0 } else { machine::gpu_count() };
-            let slots = arguments.slots.or_else(|| (gpus > 0).then_some(gpus));
-            Ok(Work::Programs { slots, gpus })
+            let gpus = if settings.cpu { 0 } else { machine::gpu_count() };
+            let slots = settings.slots.or_else(|| (gpus > 0).then_some(gpus));
+            Ok(Backend::Programs { slots, gpus })
         }
-        Some(Program::Trainable(name)) => trainable(arguments, study, name, trainables),
+        Some(Program::Trainable(name)) => trainable(settings, study, name, trainables),
     }
 }
 
 /// A cluster in words, or that of a file.
-fn emulated_cluster(text: &str, notes: &mut impl Write) -> anyhow::Result<ClusterSpec> {
+fn emulated_cluster(text: &str, stderr: &mut impl Write) -> Result<ClusterSpec, cli::Error> {
     if ClusterSpec::names_file(text) {
-        return Ok(study::load_cluster(Path::new(text), notes)?);
+        return study::load_cluster(Path::new(text), stderr);
     }
     let wrong = |problem| Error::Cluster { text: text.to_owned(), problem };
     Ok(ClusterSpec::parse(text).map_err(wrong)?)
 }
 
 #[cfg(not(feature = "torch"))]
-fn trainable(_: &RunArgs, _: &Study, _: &str, _: Trainables) -> anyhow::Result<Work> {
+fn trainable(_: &Settings, _: &Study, _: &str, _: Trainables) -> Result<Backend, cli::Error> {
     Err(Error::NoTorch.into())
 }
 
 #[cfg(feature = "torch")]
-fn trainable(arguments: &RunArgs, study: &Study, name: &str, trainables: Trainables) -> anyhow::Result<Work> {
+fn trainable(
+    settings: &Settings,
+    study: &Study,
+    name: &str,
+    trainables: Trainables,
+) -> Result<Backend, cli::Error> {
     if !trainables.contains(name) {
         let known: Vec<&str> = trainables.names().collect();
         let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
@@ -248,19 +210,19 @@ fn trainable(arguments: &RunArgs, study: &Study, name: &str, trainables: Trainab
     // What the first trial would meet is better met before there is a study.
     let first = crate::trials::engine::SuggestService::new(study)?.ask(crate::ids::TrialId(0));
     if let Ok(first) = first
-        && let Err(error) = trainables.check(name, &first.params)
+        && let Err(source) = trainables.check(name, &first.params)
     {
-        return Err(Error::NotReady { name: name.to_owned(), problem: error.to_string() }.into());
+        return Err(Error::NotReady { name: name.to_owned(), source }.into());
     }
-    let slots = machine::slots(arguments.slots, arguments.threads, arguments.cpu, study.cluster.as_ref());
+    let slots = machine::slots(settings.slots, settings.threads, settings.cpu, study.cluster.as_ref());
     let slots = slots.map_err(|(wanted, there)| {
-        let file = arguments.file.clone();
+        let file = settings.file.clone();
         Error::OtherMachine { file, wanted, there }
     })?;
-    Ok(Work::Trainables(slots))
+    Ok(Backend::Trainables(slots))
 }
 
-impl Work {
+impl Backend {
     fn emulated(&self) -> Option<String> {
         match self {
             Self::Emulated { cluster, time_scale } => Some(format!("{cluster}, time scale {time_scale}")),
@@ -316,12 +278,12 @@ fn check_kind(folder: &Path, emulated: Option<&str>) -> Result<(), Error> {
 }
 
 /// Keeps a log of what happens in the folder of the study. `POLLUX_TUNE_LOG` says how much: `info`, or `debug`, or less.
-fn log_to(folder: &Path) -> anyhow::Result<()> {
+fn log_to(folder: &Path) -> Result<(), cli::Error> {
     let place = Folder::new(folder);
     place.create()?;
     let path = place.logs().join("head.log");
     let file = OpenOptions::new().create(true).append(true).open(&path);
-    let file = file.with_context(|| format!("cannot write {}", path.display()))?;
+    let file = file.map_err(cli::Error::writing(&path))?;
     let level = env::var("POLLUX_TUNE_LOG").ok().and_then(|text| text.parse().ok());
     let level = level.unwrap_or(LevelFilter::INFO);
     let subscriber =
@@ -337,24 +299,25 @@ fn conclude(
     folder: &Path,
     emulated: Option<&str>,
     out: &mut impl Write,
-) -> anyhow::Result<Exit> {
+) -> Result<ExitStatus, cli::Error> {
     let place = Folder::new(folder);
     if finished.search().trials().len() > 0 {
         results::best(folder, BEST, Format::Text, out)?;
         let drawing = folder.join("timeline.svg");
-        fs::write(&drawing, timeline::draw(&Reader::open(folder)?, emulated)?)
-            .with_context(|| format!("cannot write {}", drawing.display()))?;
-        writeln!(out, "timeline  {}", drawing.display()).map_err(output_error)?;
+        write_atomically(&drawing, &timeline::draw(&Reader::open(folder)?, emulated)?)?;
+        writeln!(out, "timeline  {}", drawing.display()).map_err(cli::Error::Stdout)?;
     }
-    writeln!(out, "journal   {}", place.journal().display()).map_err(output_error)?;
-    writeln!(out, "logs      {}", place.logs().display()).map_err(output_error)?;
-    let (line, exit) = match &finished.outcome {
-        Outcome::Done => (format!("the study in {} is done", folder.display()), Exit::Done),
-        Outcome::Stopped => (format!("stopped; to go on: {}", command_line(std::env::args())), Exit::Stopped),
-        Outcome::Failed(reason) => (format!("the study has failed: {reason}"), Exit::Failed),
+    writeln!(out, "journal   {}", place.journal().display()).map_err(cli::Error::Stdout)?;
+    writeln!(out, "logs      {}", place.logs().display()).map_err(cli::Error::Stdout)?;
+    let (line, status) = match &finished.outcome {
+        Outcome::Done => (format!("the study in {} is done", folder.display()), ExitStatus::Success),
+        Outcome::Stopped => {
+            (format!("stopped; to resume: {}", command_line(std::env::args())), ExitStatus::Interrupted)
+        }
+        Outcome::Failed(reason) => (format!("the study has failed: {reason}"), ExitStatus::Failure),
     };
-    writeln!(out, "{line}").map_err(output_error)?;
-    Ok(exit)
+    writeln!(out, "{line}").map_err(cli::Error::Stdout)?;
+    Ok(status)
 }
 
 /// A command as a shell takes it.

@@ -5,49 +5,49 @@ use std::{
     process, thread,
 };
 
-use anyhow::Context as _;
 use tokio::{
     runtime::Builder,
     signal::unix::{Signal, SignalKind, signal},
     sync::oneshot,
 };
 
-use super::display::Speaker;
+use super::display::DisplayHandle;
 use crate::{
     actors::{StopHandle, end_programs},
+    cli::{Error, ExitStatus},
     store::Folder,
 };
 
-/// As shells have it: 128 and the number of the signal.
-const INTERRUPTED: i32 = 130;
-
 /// Listens until it is dropped.
-pub(super) struct Signals(#[expect(dead_code, reason = "its end is what is heard")] oneshot::Sender<()>);
+pub(super) struct Signals(
+    #[expect(dead_code, reason = "the thread notices when it is dropped")] oneshot::Sender<()>,
+);
 
 impl Signals {
-    pub(super) fn listen(stop: StopHandle, folder: &Path, speaker: Speaker) -> anyhow::Result<Self> {
+    pub(super) fn listen(stop: StopHandle, folder: &Path, display: DisplayHandle) -> Result<Self, Error> {
         let runtime = Builder::new_current_thread().enable_io().build();
-        let runtime = runtime.context("cannot listen to signals")?;
+        let runtime = runtime.map_err(Error::system("listen to signals"))?;
         let (signals, over) = oneshot::channel();
-        let folder = std::path::absolute(folder).context("cannot find the folder")?;
+        let folder = std::path::absolute(folder).map_err(Error::system("find the folder"))?;
         let (interrupt, terminate) = {
             let _inside = runtime.enter();
-            let open = |kind| signal(kind).context("cannot listen to signals");
+            let open = |kind| signal(kind).map_err(Error::system("listen to signals"));
             (open(SignalKind::interrupt())?, open(SignalKind::terminate())?)
         };
-        let listen = move || runtime.block_on(heed(interrupt, terminate, over, &stop, folder, &speaker));
-        thread::Builder::new().name("signals".to_owned()).spawn(listen).context("cannot start a thread")?;
+        let listen = move || runtime.block_on(watch(interrupt, terminate, over, &stop, folder, &display));
+        let thread = thread::Builder::new().name("signals".to_owned()).spawn(listen);
+        thread.map_err(Error::system("start a thread"))?;
         Ok(Self(signals))
     }
 }
 
-async fn heed(
+async fn watch(
     mut interrupt: Signal,
     mut terminate: Signal,
     mut over: oneshot::Receiver<()>,
     stop: &StopHandle,
     folder: PathBuf,
-    speaker: &Speaker,
+    display: &DisplayHandle,
 ) {
     let mut asked = false;
     loop {
@@ -57,13 +57,13 @@ async fn heed(
             _ = &mut over => return,
         }
         if asked {
-            speaker.say("stopped at once");
-            speaker.flush();
+            display.print("stopped at once");
+            display.flush();
             end_programs(&Folder::new(&folder));
-            process::exit(INTERRUPTED);
+            process::exit(ExitStatus::Interrupted.code().into());
         }
         asked = true;
-        speaker.say("stopping: running trials write their state; once more to stop at once");
+        display.print("stopping: running trials write their state; once more to stop at once");
         stop.stop();
     }
 }

@@ -1,4 +1,4 @@
-//! What the journal tells of slots and trials, on a clock that stands still while nobody runs the study.
+//! What the journal says of slots and trials, on a clock that stands still while nobody runs the study.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,13 +16,13 @@ const CURVES: usize = 6;
 #[derive(Debug, Default)]
 pub(super) struct Node {
     pub(super) gpu_type: String,
-    /// The most slots that it had.
+    /// The maximum number of slots that it had.
     pub(super) slots: u32,
 }
 
 /// A while on a slot, in seconds.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Stretch {
+pub(super) struct SlotInterval {
     pub(super) slot: SlotId,
     pub(super) from_s: f64,
     pub(super) to_s: f64,
@@ -30,8 +30,8 @@ pub(super) struct Stretch {
 
 /// A generation of a trial on a slot.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Stay {
-    pub(super) at: Stretch,
+pub(super) struct Occupancy {
+    pub(super) at: SlotInterval,
     pub(super) trial: TrialId,
     /// When its group was together; its end if it never was.
     pub(super) formed_s: f64,
@@ -46,9 +46,9 @@ pub(super) struct History {
     pub(super) best: Vec<TrialId>,
     pub(super) nodes: BTreeMap<NodeId, Node>,
     /// When slots had workers.
-    pub(super) up: Vec<Stretch>,
+    pub(super) up: Vec<SlotInterval>,
     /// Who had which slot, in the order of time.
-    pub(super) stays: Vec<Stay>,
+    pub(super) occupancies: Vec<Occupancy>,
     /// What the best trials measured of the first objective.
     pub(super) curves: BTreeMap<TrialId, Vec<(f64, f64)>>,
     /// When trials were done, with their values of the first objective.
@@ -74,7 +74,7 @@ impl History {
         let metric = study.objectives.first().map(|objective| objective.metric.as_str()).unwrap_or_default();
         for JournalEntry { at_s, fact } in &entries {
             let at_s = clock.time_s(*at_s);
-            slots.hear(if matches!(fact, Fact::HeadStarted {}) { last_s } else { at_s }, fact);
+            slots.apply(if matches!(fact, Fact::HeadStarted {}) { last_s } else { at_s }, fact);
             last_s = at_s;
             match fact {
                 Fact::TrialStarted { holders, .. } => reshapes += usize::from(!holders.is_empty()),
@@ -92,20 +92,20 @@ impl History {
             }
         }
         slots.end(last_s);
-        let stays = reader.timeline()?.into_iter().map(|span| {
+        let occupancies = reader.timeline()?.into_iter().map(|span| {
             // The study may have gone on since its facts were read.
             let time_s = |at_s| clock.time_s(at_s).min(last_s);
             let (from_s, to_s) = (time_s(span.from_s), span.to_s.map_or(last_s, time_s));
             let formed_s =
                 formed.get(&(span.trial, Generation(span.generation))).map_or(to_s, |at_s| at_s.min(to_s));
-            Stay { at: Stretch { slot: span.slot, from_s, to_s }, trial: span.trial, formed_s }
+            Occupancy { at: SlotInterval { slot: span.slot, from_s, to_s }, trial: span.trial, formed_s }
         });
         Ok(Self {
-            stays: stays.collect(),
+            occupancies: occupancies.collect(),
             best,
             trials: rows.into_iter().map(|row| (row.trial, row)).collect(),
             nodes: slots.nodes,
-            up: slots.stretches,
+            up: slots.intervals,
             curves,
             results,
             resumed: clock.resumed,
@@ -121,7 +121,7 @@ impl History {
     }
 
     /// A trial in one line.
-    pub(super) fn told(&self, trial: TrialId) -> String {
+    pub(super) fn describe(&self, trial: TrialId) -> String {
         let Some(row) = self.trials.get(&trial) else { return format!("trial {trial}") };
         let value =
             self.objective().and_then(|objective| Some((&objective.metric, value_of(row, objective)?)));
@@ -161,7 +161,7 @@ fn best(reader: &Reader, study: &Study, rows: &[TrialRow]) -> Result<Vec<TrialId
     Ok(best)
 }
 
-/// The time of a study: it stands still from the last word of a head to the first one of the next.
+/// The time of a study: it stands still from the last fact of a head to the first one of the next.
 struct Clock {
     begin_s: f64,
     /// Times of the journal at which a head began, and what was left out until then.
@@ -202,11 +202,11 @@ impl Clock {
 struct Slots {
     nodes: BTreeMap<NodeId, Node>,
     since: BTreeMap<SlotId, f64>,
-    stretches: Vec<Stretch>,
+    intervals: Vec<SlotInterval>,
 }
 
 impl Slots {
-    fn hear(&mut self, at_s: f64, fact: &Fact) {
+    fn apply(&mut self, at_s: f64, fact: &Fact) {
         match fact {
             Fact::HeadStarted {} => self.end(at_s),
             Fact::NodeJoined { node, gpu_type, slots, .. } => {
@@ -226,7 +226,7 @@ impl Slots {
         let gone: BTreeSet<SlotId> = self.since.keys().copied().filter(|slot| which(*slot)).collect();
         for slot in gone {
             let from_s = self.since.remove(&slot).expect("it is one of the keys");
-            self.stretches.push(Stretch { slot, from_s, to_s: at_s });
+            self.intervals.push(SlotInterval { slot, from_s, to_s: at_s });
         }
     }
 

@@ -3,13 +3,13 @@
 use std::{collections::BTreeMap, fmt::Write};
 
 use super::{
-    history::{History, Stay, value_of},
-    scene::{COLORS, DARK, LEFT, Scene, TOP, WIDTH},
-    strip::Strip,
+    chart::Chart,
+    history::{History, Occupancy, value_of},
+    layout::{COLORS, DARK, LEFT, Layout, TOP, WIDTH},
 };
 use crate::{
     cli::{
-        fit::counted,
+        output::pluralize,
         plot::{FAINT, INK, Page, Text, escaped, fitting},
     },
     ids::{SlotId, TrialId},
@@ -30,9 +30,9 @@ const FEW: usize = 300;
 const SEEN: f64 = 1.0;
 
 /// The whole document.
-pub(super) fn svg(scene: &Scene, history: &History, emulated: Option<&str>) -> String {
+pub(super) fn svg(layout: &Layout, history: &History, emulated: Option<&str>) -> String {
     let mut page = Page(String::new());
-    let height = scene.height;
+    let height = layout.height;
     let size = format!(r#"width="{WIDTH}" height="{height:.0}" viewBox="0 0 {WIDTH} {height:.0}""#);
     let font = r#"font-family="Helvetica, Arial, 'Liberation Sans', sans-serif""#;
     page.line(&format!(r#"<svg xmlns="http://www.w3.org/2000/svg" {size} {font} fill="{INK}">"#));
@@ -48,14 +48,14 @@ pub(super) fn svg(scene: &Scene, history: &History, emulated: Option<&str>) -> S
     );
     let caption = caption(history);
     page.text(WIDTH / 2.0, 54.0, Text { size: fitting(&caption, 13.0, room), ..Text::MIDDLE }, &caption);
-    nodes(&mut page, scene, history);
-    grid(&mut page, scene, history);
-    slots(&mut page, scene, history);
-    if let Some(strip) = &scene.strip {
-        objective(&mut page, scene, history, strip);
+    nodes(&mut page, layout, history);
+    grid(&mut page, layout, history);
+    slots(&mut page, layout, history);
+    if let Some(chart) = &layout.chart {
+        objective(&mut page, layout, history, chart);
     }
-    resumed(&mut page, scene, history);
-    legend(&mut page, scene, history);
+    resumed(&mut page, layout, history);
+    legend(&mut page, layout, history);
     page.line("</svg>");
     page.0
 }
@@ -64,7 +64,7 @@ fn title(history: &History, emulated: Option<&str>) -> String {
     let goals = history.study.objectives.iter().map(|goal| format!("{} {}", goal.direction, goal.metric));
     let goals = goals.collect::<Vec<_>>().join(" and ");
     let (begun, wanted) = (history.trials.len(), history.study.search.trials as usize);
-    let trials = counted(begun.max(wanted), "trial");
+    let trials = pluralize(begun.max(wanted), "trial");
     let trials = if begun < wanted { format!("{begun} of {trials}") } else { trials };
     let emulated = emulated.map_or_else(String::new, |what| format!(" (emulated: {what})"));
     format!("{trials} to {goals}{emulated}")
@@ -85,13 +85,14 @@ fn caption(history: &History) -> String {
             format!("best: trial {trial}, {} {}", objective.metric, Value::from(value).short())
         }));
     }
-    let up_s: f64 = history.up.iter().map(|stretch| stretch.to_s - stretch.from_s).sum();
-    let busy_s: f64 = history.stays.iter().map(|stay| stay.at.to_s - stay.at.from_s).sum();
+    let up_s: f64 = history.up.iter().map(|interval| interval.to_s - interval.from_s).sum();
+    let busy_s: f64 =
+        history.occupancies.iter().map(|occupancy| occupancy.at.to_s - occupancy.at.from_s).sum();
     if up_s > 0.0 {
         parts.push(format!("slots in use {:.0} % of the time", 100.0 * (busy_s / up_s).min(1.0)));
     }
     if history.reshapes > 0 {
-        parts.push(format!("{} of groups that trained", counted(history.reshapes, "change")));
+        parts.push(format!("{} of groups that trained", pluralize(history.reshapes, "change")));
     }
     parts.join("  ·  ")
 }
@@ -103,11 +104,11 @@ fn winner(history: &History) -> Option<TrialId> {
 }
 
 /// Names of nodes, numbers of slots.
-fn nodes(page: &mut Page, scene: &Scene, history: &History) {
-    let pitch = scene.row_height;
+fn nodes(page: &mut Page, layout: &Layout, history: &History) {
+    let pitch = layout.row_height;
     let mut above = f64::NEG_INFINITY;
     for (&node, known) in &history.nodes {
-        let Some(&top) = scene.rows.get(&SlotId { node, index: 0 }) else { continue };
+        let Some(&top) = layout.rows.get(&SlotId { node, index: 0 }) else { continue };
         let height = pitch * f64::from(known.slots);
         let middle = top + height / 2.0;
         let name = format!("node {node}");
@@ -135,40 +136,40 @@ fn nodes(page: &mut Page, scene: &Scene, history: &History) {
 }
 
 /// Times.
-fn grid(page: &mut Page, scene: &Scene, history: &History) {
+fn grid(page: &mut Page, layout: &Layout, history: &History) {
     let mut lines = String::new();
-    for tick in &scene.ticks {
-        push(&mut lines, format_args!("M{:.1} {TOP:.1}V{:.1}", tick.x, scene.end + 4.0));
-        page.text(tick.x, scene.end + 18.0, Text { size: 12.0, ..Text::MIDDLE }, &tick.label);
+    for tick in &layout.ticks {
+        push(&mut lines, format_args!("M{:.1} {TOP:.1}V{:.1}", tick.x, layout.end + 4.0));
+        page.text(tick.x, layout.end + 18.0, Text { size: 12.0, ..Text::MIDDLE }, &tick.label);
     }
     page.line(&format!(r#"<path d="{lines}" stroke="{FAINT}" stroke-width="1"/>"#));
     let since = if history.resumed.is_empty() { "since the study began" } else { "in which the study ran" };
-    let middle = scene.x(history.length_s / 2.0);
-    let label = format!("{} {since}", scene.unit);
-    page.text(middle, scene.end + 38.0, Text::MIDDLE, &label);
+    let middle = layout.x(history.length_s / 2.0);
+    let label = format!("{} {since}", layout.unit);
+    page.text(middle, layout.end + 38.0, Text::MIDDLE, &label);
 }
 
 /// Who had them when.
-fn slots(page: &mut Page, scene: &Scene, history: &History) {
-    let height = scene.bar_height;
+fn slots(page: &mut Page, layout: &Layout, history: &History) {
+    let height = layout.bar_height;
     let wide = |class: &str, style: &str, d: &str| {
         format!(r#"<path class="{class}" {style} stroke-width="{height:.2}" d="{d}"/>"#)
     };
     let mut free = String::new();
-    for stretch in &history.up {
-        let Some(top) = scene.rows.get(&stretch.slot) else { continue };
-        let (left, right) = (scene.x(stretch.from_s), scene.x(stretch.to_s));
+    for interval in &history.up {
+        let Some(top) = layout.rows.get(&interval.slot) else { continue };
+        let (left, right) = (layout.x(interval.from_s), layout.x(interval.to_s));
         push(&mut free, format_args!("M{left:.1} {:.1}h{:.1}", top + height / 2.0, right - left));
     }
     page.line(&wide("free", &format!(r#"stroke="{FREE}""#), &free));
-    let pointed_at = scene.colors.len() <= POINTED_AT;
+    let pointed_at = layout.colors.len() <= POINTED_AT;
     let mut paths: BTreeMap<(usize, Option<TrialId>), String> = BTreeMap::new();
     let (mut changes, mut best) = (String::new(), String::new());
     let winner = winner(history);
-    for (slot, bars) in &scene.bars {
-        let Some(top) = scene.rows.get(slot) else { continue };
+    for (slot, bars) in &layout.bars {
+        let Some(top) = layout.rows.get(slot) else { continue };
         for bar in bars {
-            let color = scene.colors.get(&bar.trial).copied().unwrap_or_default();
+            let color = layout.colors.get(&bar.trial).copied().unwrap_or_default();
             let path = paths.entry((color, pointed_at.then_some(bar.trial))).or_default();
             let (middle, width) = (top + height / 2.0, bar.right - bar.left);
             push(path, format_args!("M{:.1} {middle:.1}h{width:.1}", bar.left));
@@ -186,23 +187,23 @@ fn slots(page: &mut Page, scene: &Scene, history: &History) {
     for ((color, trial), path) in &paths {
         let style = format!(r#"stroke="{}""#, COLORS[*color].0);
         let path = wide("trial", &style, path);
-        let told = trial.map(|trial| escaped(&history.told(trial)));
-        page.line(&told.map_or_else(|| path.clone(), |told| format!("<g><title>{told}</title>{path}</g>")));
+        let text = trial.map(|trial| escaped(&history.describe(trial)));
+        page.line(&text.map_or_else(|| path.clone(), |text| format!("<g><title>{text}</title>{path}</g>")));
     }
-    page.line(&wide("forming", PALE, &forming(scene, history)));
+    page.line(&wide("forming", PALE, &forming(layout, history)));
     page.line(&format!(r##"<path class="changes" stroke="#ffffff" stroke-width="1.4" d="{changes}"/>"##));
     page.line(&format!(r#"<path class="best" stroke="{INK}" stroke-width="1.6" fill="none" d="{best}"/>"#));
-    numbers(page, scene, history, winner);
+    numbers(page, layout, history, winner);
 }
 
 /// Groups whose workers are not together yet.
-fn forming(scene: &Scene, history: &History) -> String {
+fn forming(layout: &Layout, history: &History) -> String {
     let mut path = String::new();
-    for (stay, left, right) in unformed(scene, history) {
-        if let Some(top) = scene.rows.get(&stay.at.slot) {
+    for (occupancy, left, right) in unformed(layout, history) {
+        if let Some(top) = layout.rows.get(&occupancy.at.slot) {
             push(
                 &mut path,
-                format_args!("M{left:.1} {:.1}h{:.1}", top + scene.bar_height / 2.0, right - left),
+                format_args!("M{left:.1} {:.1}h{:.1}", top + layout.bar_height / 2.0, right - left),
             );
         }
     }
@@ -210,22 +211,25 @@ fn forming(scene: &Scene, history: &History) -> String {
 }
 
 /// What can be seen of them, and where.
-fn unformed<'a>(scene: &'a Scene, history: &'a History) -> impl Iterator<Item = (&'a Stay, f64, f64)> {
-    let places = history.stays.iter().map(|stay| (stay, scene.x(stay.at.from_s), scene.x(stay.formed_s)));
+fn unformed<'a>(layout: &'a Layout, history: &'a History) -> impl Iterator<Item = (&'a Occupancy, f64, f64)> {
+    let places = history
+        .occupancies
+        .iter()
+        .map(|occupancy| (occupancy, layout.x(occupancy.at.from_s), layout.x(occupancy.formed_s)));
     places.filter(|(_, left, right)| right - left >= SEEN)
 }
 
 /// Numbers of trials on their bars.
-fn numbers(page: &mut Page, scene: &Scene, history: &History, winner: Option<TrialId>) {
+fn numbers(page: &mut Page, layout: &Layout, history: &History, winner: Option<TrialId>) {
     let mut pale: BTreeMap<TrialId, Vec<(f64, f64)>> = BTreeMap::new();
-    for (stay, left, right) in unformed(scene, history) {
-        pale.entry(stay.trial).or_default().push((left, right));
+    for (occupancy, left, right) in unformed(layout, history) {
+        pale.entry(occupancy.trial).or_default().push((left, right));
     }
     page.line(&format!(r#"<g class="numbers" fill="{DARK}" text-anchor="middle" pointer-events="none">"#));
-    for label in &scene.labels {
+    for label in &layout.labels {
         let mut pale = pale.get(&label.trial).into_iter().flatten();
         let on_pale = pale.any(|(left, right)| (*left..*right).contains(&label.x));
-        let white = COLORS[scene.colors.get(&label.trial).copied().unwrap_or_default()].1 && !on_pale;
+        let white = COLORS[layout.colors.get(&label.trial).copied().unwrap_or_default()].1 && !on_pale;
         let fill = if white { r##" fill="#ffffff""## } else { "" };
         let bold = if winner == Some(label.trial) { r#" font-weight="bold""# } else { "" };
         let place = format!(r#"x="{:.1}" y="{:.1}" font-size="{:.0}""#, label.x, label.y, label.size);
@@ -235,43 +239,43 @@ fn numbers(page: &mut Page, scene: &Scene, history: &History, winner: Option<Tri
 }
 
 /// The objective over time, with the best trials to the right.
-fn objective(page: &mut Page, scene: &Scene, history: &History, strip: &Strip) {
-    let right = scene.x(history.length_s);
-    let color = |trial: &TrialId| COLORS[scene.colors.get(trial).copied().unwrap_or_default()].0;
+fn objective(page: &mut Page, layout: &Layout, history: &History, chart: &Chart) {
+    let right = layout.x(history.length_s);
+    let color = |trial: &TrialId| COLORS[layout.colors.get(trial).copied().unwrap_or_default()].0;
     let mut lines = String::new();
-    for (y, label) in &strip.ticks {
+    for (y, label) in &chart.ticks {
         push(&mut lines, format_args!("M{LEFT:.1} {y:.1}H{right:.1}"));
         page.text(LEFT - 8.0, y + 4.0, Text { size: 11.0, ..Text::END }, label);
     }
     page.line(&format!(r#"<path d="{lines}" stroke="{FAINT}" stroke-width="1"/>"#));
-    let middle = strip.top + strip.height / 2.0;
-    let size = fitting(&strip.metric, 13.0, strip.height);
-    page.text(52.0, middle, Text { size, upright: true, ..Text::MIDDLE }, &strip.metric);
+    let middle = chart.top + chart.height / 2.0;
+    let size = fitting(&chart.metric, 13.0, chart.height);
+    page.text(52.0, middle, Text { size, upright: true, ..Text::MIDDLE }, &chart.metric);
     page.line(r#"<g fill="none" stroke-linejoin="round" stroke-linecap="round">"#);
-    let record = line(&strip.record);
+    let record = line(&chart.record);
     page.line(&format!(
         r#"<path class="record" d="{record}" stroke="{GREY}" stroke-width="1.5" stroke-dasharray="1 4"/>"#
     ));
-    dots(page, strip, color);
+    dots(page, chart, color);
     // The best one is on top; an edge keeps pale colors visible on white.
-    for (trial, places) in strip.curves.iter().rev() {
+    for (trial, places) in chart.curves.iter().rev() {
         let d = line(places);
         page.line(&format!(r#"<path d="{d}" stroke="{GREY}" stroke-width="3"/>"#));
         page.line(&format!(r#"<path class="curve" d="{d}" stroke="{}" stroke-width="2"/>"#, color(trial)));
     }
     page.line("</g>");
-    ranking(page, scene, history, strip);
+    ranking(page, layout, history, chart);
 }
 
 /// Results, smaller ones if there are many.
-fn dots(page: &mut Page, strip: &Strip, color: impl Fn(&TrialId) -> &'static str) {
+fn dots(page: &mut Page, chart: &Chart, color: impl Fn(&TrialId) -> &'static str) {
     let mut dots: BTreeMap<&str, String> = BTreeMap::new();
     let mut edges = String::new();
-    for (trial, x, y) in &strip.results {
+    for (trial, x, y) in &chart.results {
         push(dots.entry(color(trial)).or_default(), format_args!("M{x:.1} {y:.1}h0"));
         push(&mut edges, format_args!("M{x:.1} {y:.1}h0"));
     }
-    let few = strip.results.len() <= FEW;
+    let few = chart.results.len() <= FEW;
     if few {
         page.line(&format!(r#"<path d="{edges}" stroke="{GREY}" stroke-width="7"/>"#));
     }
@@ -282,14 +286,14 @@ fn dots(page: &mut Page, strip: &Strip, color: impl Fn(&TrialId) -> &'static str
 }
 
 /// The best trials by name.
-fn ranking(page: &mut Page, scene: &Scene, history: &History, strip: &Strip) {
+fn ranking(page: &mut Page, layout: &Layout, history: &History, chart: &Chart) {
     let Some(objective) = history.objective() else { return };
-    let left = scene.x(history.length_s) + 18.0;
-    page.text(left, strip.top + 8.0, Text { size: 12.0, bold: true, ..Text::START }, "best trials");
+    let left = layout.x(history.length_s) + 18.0;
+    page.text(left, chart.top + 8.0, Text { size: 12.0, bold: true, ..Text::START }, "best trials");
     for (place, trial) in history.best.iter().enumerate() {
         let Some(row) = history.trials.get(trial) else { continue };
-        let y = strip.top + 27.0 + 18.0 * place as f64;
-        let color = COLORS[scene.colors.get(trial).copied().unwrap_or_default()].0;
+        let y = chart.top + 27.0 + 18.0 * place as f64;
+        let color = COLORS[layout.colors.get(trial).copied().unwrap_or_default()].0;
         page.line(&format!(
             r#"<rect x="{left:.1}" y="{:.1}" width="12" height="11" fill="{color}"/>"#,
             y - 9.5
@@ -303,10 +307,10 @@ fn ranking(page: &mut Page, scene: &Scene, history: &History, strip: &Strip) {
 }
 
 /// Where another head took over.
-fn resumed(page: &mut Page, scene: &Scene, history: &History) {
+fn resumed(page: &mut Page, layout: &Layout, history: &History) {
     let mut lines = String::new();
     for &at_s in &history.resumed {
-        push(&mut lines, format_args!("M{:.1} {:.1}V{:.1}", scene.x(at_s), TOP - 5.0, scene.end));
+        push(&mut lines, format_args!("M{:.1} {:.1}V{:.1}", layout.x(at_s), TOP - 5.0, layout.end));
     }
     if !lines.is_empty() {
         page.line(&format!(
@@ -316,13 +320,13 @@ fn resumed(page: &mut Page, scene: &Scene, history: &History) {
 }
 
 /// What the signs mean, those that are there.
-fn legend(page: &mut Page, scene: &Scene, history: &History) {
+fn legend(page: &mut Page, layout: &Layout, history: &History) {
     let box_at =
         |style: &str, x: f64| format!(r#"<rect x="{x:.1}" y="74.5" width="22" height="12" {style}/>"#);
     let fill = |color: &str, x: f64| box_at(&format!(r#"fill="{color}""#), x);
     let trial = COLORS[0].0;
-    let any_bar = |test: fn(&super::scene::Bar) -> bool| scene.bars.values().flatten().any(test);
-    let forms = unformed(scene, history).next().is_some();
+    let any_bar = |test: fn(&super::layout::Bar) -> bool| layout.bars.values().flatten().any(test);
+    let forms = unformed(layout, history).next().is_some();
     let mut x = LEFT;
     let mut item = |shown: bool, text: &str, sign: &dyn Fn(f64) -> String| {
         if shown {
@@ -331,7 +335,7 @@ fn legend(page: &mut Page, scene: &Scene, history: &History) {
             x += 29.0 + 6.1 * text.chars().count() as f64 + 20.0;
         }
     };
-    item(!scene.bars.is_empty(), "a trial has the slot", &|x| fill(trial, x));
+    item(!layout.bars.is_empty(), "a trial has the slot", &|x| fill(trial, x));
     item(any_bar(|bar| !bar.changes.is_empty()), "its group changes", &|x| {
         let line = format!(r##"<path d="M{:.1} 74.5v12" stroke="#ffffff" stroke-width="1.4"/>"##, x + 11.0);
         fill(trial, x) + &line
@@ -343,7 +347,7 @@ fn legend(page: &mut Page, scene: &Scene, history: &History) {
         box_at(&format!(r#"fill="{trial}" stroke="{INK}" stroke-width="1.6""#), x)
     });
     item(!history.up.is_empty(), "free", &|x| fill(FREE, x));
-    let record = scene.strip.as_ref().is_some_and(|strip| !strip.record.is_empty());
+    let record = layout.chart.as_ref().is_some_and(|chart| !chart.record.is_empty());
     let across = |style: &str, x: f64| {
         format!(r#"<path d="M{x:.1} 80.5h22" {style} stroke-width="1.5" stroke-linecap="round"/>"#)
     };

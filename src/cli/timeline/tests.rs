@@ -84,10 +84,18 @@ fn with_reader<T>(name: &str, look: impl FnOnce(&Reader) -> T) -> T {
 fn time_stands_still_while_nobody_runs_the_study() {
     let history = with_reader("clock", |reader| History::read(reader).unwrap());
     assert_eq!((history.length_s, history.resumed.as_slice()), (25.0, &[20.0][..]));
-    let stays: Vec<_> = history
-        .stays
+    let occupancies: Vec<_> = history
+        .occupancies
         .iter()
-        .map(|stay| (stay.at.slot.index, stay.trial.0, stay.at.from_s, stay.formed_s, stay.at.to_s))
+        .map(|occupancy| {
+            (
+                occupancy.at.slot.index,
+                occupancy.trial.0,
+                occupancy.at.from_s,
+                occupancy.formed_s,
+                occupancy.at.to_s,
+            )
+        })
         .collect();
     let expected = [
         (0, 0, 0.0, 2.0, 10.0),
@@ -96,9 +104,9 @@ fn time_stands_still_while_nobody_runs_the_study() {
         (1, 1, 10.0, 20.0, 20.0),
         (1, 1, 21.0, 25.0, 25.0),
     ];
-    assert_eq!(stays, expected);
+    assert_eq!(occupancies, expected);
     let up: Vec<_> =
-        history.up.iter().map(|stretch| (stretch.slot.index, stretch.from_s, stretch.to_s)).collect();
+        history.up.iter().map(|interval| (interval.slot.index, interval.from_s, interval.to_s)).collect();
     assert_eq!(up, [(0, 0.0, 20.0), (1, 0.0, 20.0), (0, 21.0, 23.0), (1, 21.0, 25.0)]);
     assert_eq!((history.reshapes, history.best.as_slice()), (1, &[TrialId(0)][..]));
     assert_eq!(history.curves[&TrialId(0)], [(5.0, 3.0), (15.0, 2.0)]);

@@ -3,109 +3,59 @@
 #[cfg(feature = "torch")]
 mod run;
 
-use std::{path::PathBuf, time::Duration};
-
-use clap::Args;
-use serde_json::json;
+use std::time::Duration;
 
 #[cfg(feature = "torch")]
 pub(super) use self::run::{Error, run};
-use crate::{goodput::LrRule, space};
 
-const EXAMPLES: &str = "\
-Examples:
-  Three epochs on two workers:
-    pollux-tune train cifar10 -p width=8 -p lr=0.05 --epochs 3
-  Start on one worker, grow to two after 30 seconds, move to slot 1 after 60:
-    pollux-tune train cifar10 -p width=8 --slots 2 --start 1 --rescale \"30s:2,60s:[1]\"
-  Grow after 200 optimizer steps, and let the batch adapt up to 1024:
-    pollux-tune train cifar10 -p width=8 --rescale \"200 steps:2\" --max-batch 1024";
-
-/// Train one trainable, elastically
-#[derive(Debug, Args)]
-#[command(after_long_help = EXAMPLES, arg_required_else_help = true)]
-pub(super) struct TrainArgs {
-    /// What to train, by the name it is registered with
-    #[arg(value_name = "TRAINABLE")]
-    name: String,
-    /// A hyper-parameter; may be given several times
-    #[arg(short, long = "param", value_name = "NAME=VALUE", value_parser = parameter)]
-    params: Vec<(String, serde_json::Value)>,
-    /// Statistical epochs
-    #[arg(long, value_name = "EPOCHS", default_value_t = 3.0, value_parser = positive, help_heading = "Training")]
-    epochs: f64,
-    /// The batch that the learning rate is meant for, over all workers
-    #[arg(long, value_name = "EXAMPLES", default_value_t = 128, value_parser = clap::value_parser!(u32).range(1..), help_heading = "Training")]
-    batch: u32,
-    /// Let the batch grow up to this [default: always --batch]
-    #[arg(long, value_name = "EXAMPLES", help_heading = "Training")]
-    max_batch: Option<u32>,
-    /// The most examples that a worker takes at once
-    #[arg(long, value_name = "EXAMPLES", default_value_t = 512, value_parser = clap::value_parser!(u32).range(1..), help_heading = "Training")]
-    max_batch_per_worker: u32,
-    /// How the learning rate follows the batch: adascale, linear, sqrt, legw or none
-    #[arg(long, value_name = "RULE", default_value = "adascale", value_parser = lr_rule, help_heading = "Training")]
-    lr_rule: LrRule,
-    /// Decides initial weights, the order of the examples and their augmentation
-    #[arg(long, value_name = "NUMBER", default_value_t = 0, help_heading = "Training")]
-    seed: u64,
-    /// Epochs from evaluation to evaluation
-    #[arg(long, value_name = "EPOCHS", default_value_t = 1.0, value_parser = positive, help_heading = "Training")]
-    evaluate_every: f64,
-    /// Half precision where a GPU gains by it
-    #[arg(long, help_heading = "Training")]
-    mixed_precision: bool,
-    /// Workers that there are [default: one for each GPU, else 2]
-    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=1024), help_heading = "Workers")]
-    slots: Option<u32>,
-    /// Workers to start with [default: all]
-    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..), help_heading = "Workers")]
-    start: Option<u32>,
-    /// When to go on with how many workers, or on which slots: `30s:2,60s:1`, `200 steps:[1]`
-    #[arg(long, value_name = "TIME:SLOTS", value_delimiter = ',', value_parser = rescale, help_heading = "Workers")]
-    rescale: Vec<Rescale>,
-    /// Threads of each worker [default: cores divided by workers]
-    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..), help_heading = "Workers")]
-    threads: Option<u32>,
-    /// Use CPU cores even if there are GPUs
-    #[arg(long, help_heading = "Workers")]
-    cpu: bool,
-    /// Go on from this file if it exists, and save to it [default: a file that is removed at the end]
-    #[arg(long, value_name = "FILE", help_heading = "Output")]
-    checkpoint: Option<PathBuf>,
-    /// Time between checkpoints
-    #[arg(long, value_name = "TIME", default_value = "1m", value_parser = duration, help_heading = "Output")]
-    checkpoint_every: Duration,
-    /// Time between reports
-    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = duration, help_heading = "Output")]
-    report_every: Duration,
-    /// Print everything that happens as lines of JSON
-    #[arg(long, help_heading = "Output")]
-    json: bool,
+/// What to train, and how.
+#[cfg(feature = "torch")]
+#[derive(Debug)]
+pub(super) struct Settings {
+    pub(super) name: String,
+    pub(super) params: Vec<(String, serde_json::Value)>,
+    pub(super) epochs: f64,
+    pub(super) batch: u32,
+    pub(super) max_batch: Option<u32>,
+    pub(super) max_batch_per_worker: u32,
+    pub(super) lr_rule: crate::goodput::LrRule,
+    pub(super) seed: u64,
+    pub(super) evaluate_every: f64,
+    pub(super) mixed_precision: bool,
+    pub(super) slots: Option<u32>,
+    pub(super) start: Option<u32>,
+    pub(super) rescale: Vec<Rescale>,
+    pub(super) threads: Option<u32>,
+    pub(super) cpu: bool,
+    pub(super) checkpoint: Option<std::path::PathBuf>,
+    pub(super) checkpoint_every: Duration,
+    pub(super) report_every: Duration,
+    pub(super) json: bool,
 }
 
 /// A change of slots.
 #[derive(Debug, Clone, PartialEq)]
-struct Rescale {
-    when: When,
-    on: Slots,
-    entry: String,
+pub(super) struct Rescale {
+    pub(super) when: When,
+    pub(super) on: Slots,
+    /// As the user wrote it.
+    pub(super) entry: String,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
-enum When {
+pub(super) enum When {
     After(Duration),
     Steps(u64),
 }
 
 #[derive(Debug, Clone, PartialEq)]
-enum Slots {
+pub(super) enum Slots {
     Count(u32),
     List(Vec<u32>),
 }
 
 impl Slots {
-    fn list(&self) -> Vec<u32> {
+    pub(super) fn list(&self) -> Vec<u32> {
         match self {
             Self::Count(count) => (0..*count).collect(),
             Self::List(slots) => slots.clone(),
@@ -113,64 +63,12 @@ impl Slots {
     }
 }
 
-fn rescale(text: &str) -> Result<Rescale, String> {
-    const ALLOWED: &str =
-        "write `30s:2` or `200 steps:[0 1]`: a time or a number of steps, and how many slots or which";
-    let (when, on) = text.split_once(':').ok_or(ALLOWED)?;
-    let when = match when.trim().strip_suffix("steps") {
-        Some(steps) => When::Steps(steps.trim().parse().map_err(|_| ALLOWED)?),
-        None => When::After(space::duration(when.trim()).ok_or(ALLOWED)?),
-    };
-    let on = on.trim();
-    let on = match on.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
-        Some(list) => {
-            let slots: Result<Vec<u32>, _> = list.split_whitespace().map(str::parse).collect();
-            Slots::List(slots.map_err(|_| ALLOWED)?)
-        }
-        None => Slots::Count(on.parse().map_err(|_| ALLOWED)?),
-    };
-    if on.list().is_empty() {
-        return Err(format!("a training needs at least one slot; {ALLOWED}"));
-    }
-    Ok(Rescale { when, on, entry: text.trim().to_owned() })
-}
-
-fn duration(text: &str) -> Result<Duration, String> {
-    let time = space::duration(text).ok_or("write a time with its unit, such as 30s, 5m or 1h30m")?;
-    if time.is_zero() { Err("a time of nothing is too short".to_owned()) } else { Ok(time) }
-}
-
-fn positive(text: &str) -> Result<f64, String> {
-    let number = text.parse::<f64>().ok().filter(|number| *number > 0.0 && number.is_finite());
-    number.ok_or_else(|| "allowed is a number above 0".to_owned())
-}
-
-fn lr_rule(text: &str) -> Result<LrRule, String> {
-    text.parse().map_err(|error: crate::goodput::Error| error.to_string())
-}
-
-/// As in a study file: what looks like a number is one.
-fn parameter(text: &str) -> Result<(String, serde_json::Value), String> {
-    let (name, value) = text.split_once('=').ok_or("write NAME=VALUE, such as lr=0.1")?;
-    let value = match value {
-        "true" => json!(true),
-        "false" => json!(false),
-        _ => match (value.parse::<i64>(), value.parse::<f64>()) {
-            (Ok(whole), _) => json!(whole),
-            (_, Ok(number)) if number.is_finite() => json!(number),
-            _ => json!(value),
-        },
-    };
-    Ok((name.trim().to_owned(), value))
-}
-
 /// Says what is missing.
 #[cfg(not(feature = "torch"))]
-pub(super) fn run(arguments: &TrainArgs) -> anyhow::Result<()> {
-    Err(Error::NotBuilt(arguments.name.clone()).into())
+pub(super) fn run(name: &str) -> Result<(), super::Error> {
+    Err(Error::NotBuilt(name.to_owned()).into())
 }
 
-/// What the user can put right.
 #[cfg(not(feature = "torch"))]
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Error {
@@ -181,28 +79,10 @@ pub(super) enum Error {
     NotBuilt(String),
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn rescales_are_times_or_steps_and_counts_or_lists() {
-        let parsed = |text| rescale(text).map(|rescale| (rescale.when, rescale.on));
-        let after = |seconds| When::After(Duration::from_secs(seconds));
-        assert_eq!(parsed("30s:2"), Ok((after(30), Slots::Count(2))));
-        assert_eq!(parsed("1m30s:1"), Ok((after(90), Slots::Count(1))));
-        assert_eq!(parsed("200 steps:[1 0]"), Ok((When::Steps(200), Slots::List(vec![1, 0]))));
-        for wrong in ["30:2", "30s", "30s:", "30s:-1", "30s:0", "30s:[]", "steps:1", "30s:[a]"] {
-            assert!(rescale(wrong).is_err(), "{wrong}");
-        }
-    }
-
-    #[test]
-    fn parameters_are_typed_as_they_look() {
-        let values = ["a=1", "b=0.5", "c=1e-4", "d=true", "e=relu", "f="]
-            .map(|text| parameter(text).map(|(_, value)| value));
-        let expected = [json!(1), json!(0.5), json!(1e-4), json!(true), json!("relu"), json!("")];
-        assert_eq!(values, expected.map(Ok));
-        assert!(parameter("lr").is_err());
+#[cfg(not(feature = "torch"))]
+impl Error {
+    /// Whether the user can correct it.
+    pub(super) const fn is_of_input(&self) -> bool {
+        matches!(self, Self::NotBuilt(_))
     }
 }

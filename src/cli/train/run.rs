@@ -9,18 +9,17 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::Context;
 use serde_json::json;
 
-use super::{Rescale, TrainArgs, When};
+use super::{Rescale, Settings, When};
 use crate::{
-    cli::output_error,
+    cli,
     ids::TrialId,
     trials::group::{Task, WorkerReport},
-    worker::{Batching, Happening, Pool, Registry, Slot, Training},
+    worker::{self, Batching, Happening, Pool, Registry, Slot, Training},
 };
 
-/// What the user can put right.
+/// Why a training cannot start, or has failed.
 #[derive(Debug, thiserror::Error)]
 pub(in crate::cli) enum Error {
     #[error("there is no trainable `{name}` in this program; it knows {known}")]
@@ -29,17 +28,26 @@ pub(in crate::cli) enum Error {
     NoSuchSlot { slot: u32, entry: String, slots: u32, last: u32 },
     #[error("--max-batch is {max}, less than the --batch of {batch}")]
     MaxBatch { max: u32, batch: u32 },
+    #[error("cannot start the workers")]
+    Start(#[source] worker::Error),
     #[error("{0}")]
     Failed(String),
 }
 
+impl Error {
+    /// Whether the user can correct it.
+    pub(in crate::cli) const fn is_of_input(&self) -> bool {
+        !matches!(self, Self::Start(_) | Self::Failed(_))
+    }
+}
+
 /// Trains, and says how it goes.
 pub(in crate::cli) fn run(
-    arguments: &TrainArgs,
+    arguments: &Settings,
     trainables: &Registry,
     out: &mut impl Write,
-    notes: &mut impl Write,
-) -> anyhow::Result<()> {
+    stderr: &mut impl Write,
+) -> Result<(), cli::Error> {
     let slots = slots(arguments);
     check(arguments, trainables, slots.len() as u32)?;
     let folder = Scratch::new()?;
@@ -51,15 +59,16 @@ pub(in crate::cli) fn run(
     }?;
     let first: Vec<u32> = (0..arguments.start.unwrap_or(slots.len() as u32)).collect();
     let kind = if slots[0].cuda.is_some() { "GPU" } else { "CPU" };
-    writeln!(
-        notes,
+    // The training does not need anybody to read this.
+    let _ = writeln!(
+        stderr,
         "training {} on {} of {} {kind} slots, {} threads each",
         arguments.name,
         first.len(),
         slots.len(),
         slots[0].threads
-    )?;
-    let pool = Pool::new(slots, folder.path(), &[]).context("cannot start the workers")?;
+    );
+    let pool = Pool::new(slots, folder.path(), &[]).map_err(Error::Start)?;
     let began = Instant::now();
     let mut training = Training::start(pool, task, batching, &first)?;
     let mut plan: VecDeque<Rescale> = arguments.rescale.clone().into();
@@ -78,7 +87,7 @@ pub(in crate::cli) fn run(
             match happening {
                 Happening::Finished { .. } => {
                     for missed in plan {
-                        writeln!(notes, "the training had ended before {}", missed.entry)?;
+                        let _ = writeln!(stderr, "the training had ended before {}", missed.entry);
                     }
                     return Ok(());
                 }
@@ -99,7 +108,7 @@ pub(in crate::cli) fn run(
     }
 }
 
-fn slots(arguments: &TrainArgs) -> Vec<Slot> {
+fn slots(arguments: &Settings) -> Vec<Slot> {
     let gpus = if arguments.cpu { 0 } else { Pool::gpus() };
     let cores = thread::available_parallelism().map_or(1, |cores| cores.get() as u32);
     let count = arguments.slots.unwrap_or(if gpus > 0 { gpus } else { 2 });
@@ -108,7 +117,7 @@ fn slots(arguments: &TrainArgs) -> Vec<Slot> {
     (0..count).map(slot).collect()
 }
 
-fn check(arguments: &TrainArgs, trainables: &Registry, slots: u32) -> Result<(), Error> {
+fn check(arguments: &Settings, trainables: &Registry, slots: u32) -> Result<(), Error> {
     if !trainables.contains(&arguments.name) {
         let known: Vec<&str> = trainables.names().collect();
         let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
@@ -129,7 +138,7 @@ fn check(arguments: &TrainArgs, trainables: &Registry, slots: u32) -> Result<(),
     Ok(())
 }
 
-fn task(arguments: &TrainArgs, scratch: &Path) -> Task {
+fn task(arguments: &Settings, scratch: &Path) -> Task {
     Task {
         trial: TrialId(0),
         trainable: arguments.name.clone(),
@@ -151,9 +160,10 @@ fn task(arguments: &TrainArgs, scratch: &Path) -> Task {
 struct Scratch(PathBuf);
 
 impl Scratch {
-    fn new() -> anyhow::Result<Self> {
+    fn new() -> Result<Self, cli::Error> {
         let path = env::temp_dir().join(format!("pollux-tune-{}", process::id()));
-        fs::create_dir_all(&path).with_context(|| format!("cannot make the folder {}", path.display()))?;
+        let made = fs::create_dir_all(&path);
+        made.map_err(cli::Error::system(format!("make the folder {}", path.display())))?;
         Ok(Self(path))
     }
 
@@ -177,7 +187,7 @@ struct Shown {
 }
 
 impl Shown {
-    fn say(&self, text: &str, object: &serde_json::Value, out: &mut impl Write) -> anyhow::Result<()> {
+    fn say(&self, text: &str, object: &serde_json::Value, out: &mut impl Write) -> Result<(), cli::Error> {
         let seconds = self.began.elapsed().as_secs_f64();
         let written = if self.json {
             let mut object = object.clone();
@@ -187,10 +197,10 @@ impl Shown {
             writeln!(out, "{seconds:7.1} s  {text}")
         };
         // Others may be waiting for the line.
-        written.and_then(|()| out.flush()).map_err(output_error)
+        written.and_then(|()| out.flush()).map_err(cli::Error::Stdout)
     }
 
-    fn show(&mut self, happening: &Happening, out: &mut impl Write) -> anyhow::Result<()> {
+    fn show(&mut self, happening: &Happening, out: &mut impl Write) -> Result<(), cli::Error> {
         let (text, object) = match happening {
             Happening::Formed { round: generation, slots, steps, pause } => {
                 let ms = |seconds: f64| format!("{:.0} ms", seconds * 1000.0);

@@ -14,7 +14,7 @@ const SHOWN: f64 = 0.95;
 const DRAWN: f64 = 1e90;
 
 /// A diagram of the first objective.
-pub(super) struct Strip {
+pub(super) struct Chart {
     pub(super) top: f64,
     pub(super) height: f64,
     pub(super) metric: String,
@@ -28,7 +28,7 @@ pub(super) struct Strip {
     pub(super) record: Vec<(f64, f64)>,
 }
 
-impl Strip {
+impl Chart {
     /// None if nothing was measured yet.
     pub(super) fn new(history: &History, top: f64, height: f64, x: impl Fn(f64) -> f64) -> Option<Self> {
         let objective = history.objective()?;
@@ -41,7 +41,7 @@ impl Strip {
         let (low, high) = (best.min(worst) - margin, best.max(worst) + margin);
         let y = |value: f64| top + height * ((high - value) / (high - low)).clamp(0.0, 1.0);
         let ticks = multiples(low, high, round_step((high - low) / 5.0));
-        let mut strip = Self {
+        let mut chart = Self {
             top,
             height,
             metric: objective.metric.clone(),
@@ -53,25 +53,25 @@ impl Strip {
         for &trial in &history.best {
             let curve = history.curves.get(&trial).into_iter().flatten();
             let places = thinned(curve.map(|&(at_s, value)| (x(at_s), y(value))));
-            strip.curves.extend((places.len() > 1).then_some((trial, places)));
+            chart.curves.extend((places.len() > 1).then_some((trial, places)));
         }
         let mut taken = BTreeSet::new();
         let mut lowest = f64::INFINITY;
         for &(at_s, trial, value) in &history.results {
             let place = (x(at_s), y(value));
             if taken.insert(((2.0 * place.0) as i64, (2.0 * place.1) as i64)) {
-                strip.results.push((trial, place.0, place.1));
+                chart.results.push((trial, place.0, place.1));
             }
             if loss(objective, value) < lowest {
                 lowest = loss(objective, value);
-                let before = strip.record.last().map(|(_, y)| (place.0, *y));
-                strip.record.extend(before);
-                strip.record.push(place);
+                let before = chart.record.last().map(|(_, y)| (place.0, *y));
+                chart.record.extend(before);
+                chart.record.push(place);
             }
         }
-        let last = strip.record.last().map(|(_, y)| (x(history.length_s), *y));
-        strip.record.extend(last);
-        Some(strip)
+        let last = chart.record.last().map(|(_, y)| (x(history.length_s), *y));
+        chart.record.extend(last);
+        Some(chart)
     }
 }
 

@@ -1,4 +1,4 @@
-//! What there is to see of a study at one moment.
+//! How far a study is at one moment.
 
 use crate::{
     ids::SlotId,
@@ -10,7 +10,7 @@ use crate::{
 };
 
 /// The moving lines.
-pub(super) struct Scene {
+pub(super) struct Progress {
     pub(super) ended: u64,
     pub(super) wanted: u64,
     /// The part of the study that is done, with what running trials have done.
@@ -20,7 +20,7 @@ pub(super) struct Scene {
     pub(super) running: Vec<String>,
 }
 
-impl Scene {
+impl Progress {
     pub(super) fn of(engine: &Engine, objectives: &[(String, Direction)], best: &Best) -> Self {
         let state = engine.state();
         let busy = state.active.values().map(|active| active.slots().len()).sum::<usize>();
@@ -35,9 +35,13 @@ impl Scene {
                 let value = active.metrics.get(name)?.value();
                 Some(format!("{name} {}", brief(value)))
             });
-            let parts = [metric, Some(place(active)), batch(active)];
+            let parts = [metric, Some(location(active)), batch(active)];
             let parts = parts.into_iter().flatten().collect::<Vec<_>>().join(", ");
-            format!("trial {trial:<4} {:3.0} %  {parts}  {}", 100.0 * part(active), shown(&active.params))
+            format!(
+                "trial {trial:<4} {:3.0} %  {parts}  {}",
+                100.0 * part(active),
+                brief_params(&active.params)
+            )
         });
         let wanted = u64::from(engine.study().search.trials);
         let done = state.ended.len() as f64 + state.active.values().map(part).sum::<f64>();
@@ -56,14 +60,14 @@ impl Scene {
 pub(super) struct Best(Option<(f64, String)>);
 
 impl Best {
-    pub(super) fn see(
+    pub(super) fn update(
         &mut self,
         objectives: &[(String, Direction)],
         engine: &Engine,
         entries: &[JournalEntry],
     ) {
         let [(metric, direction)] = objectives else { return };
-        // A study that goes on has results from before.
+        // A study that is resumed has results from before.
         let before = engine.state().ended.iter().filter(|_| self.0.is_none());
         let before = before.filter_map(|(trial, ended)| match &ended.end {
             End::Done(values) => Some((*trial, values.first().copied()?)),
@@ -86,9 +90,9 @@ impl Best {
     }
 }
 
-fn place(active: &ActiveTrial) -> String {
+fn location(active: &ActiveTrial) -> String {
     let slots = ranges(active.slots());
-    match &active.phase {
+    match active.phase {
         Phase::Waiting => "waits".to_owned(),
         Phase::Forming { .. } | Phase::Broken { .. } => format!("forms on {slots}"),
         Phase::Pausing(_) => format!("leaves {slots}"),
@@ -114,7 +118,7 @@ fn batch(active: &ActiveTrial) -> Option<String> {
     Some(format!("batch {total}"))
 }
 
-fn shown(params: &Params) -> String {
+fn brief_params(params: &Params) -> String {
     let each = params.iter().map(|(name, value)| {
         let value = if let Value::Float(number) = value { brief(*number) } else { value.to_string() };
         format!("{name}={value}")

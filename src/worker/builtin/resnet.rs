@@ -1,5 +1,3 @@
-//! `ResNet18` for small images (He et al. 2016), with a width multiplier.
-
 use tch::{
     Tensor,
     nn::{self, ModuleT},
@@ -58,8 +56,9 @@ impl ModuleT for Block {
     }
 }
 
-/// The network; `width` is the number of channels of its first layer, 64 in the paper.
-pub(crate) fn resnet18(root: &nn::Path, width: i64, classes: i64) -> nn::SequentialT {
+/// `ResNet18` for small images (He et al. 2016); `width` is the number of channels of its first layer, 64 in the paper.
+#[must_use]
+pub fn resnet18(root: &nn::Path, width: i64, classes: i64) -> nn::SequentialT {
     let mut layers = nn::seq_t()
         .add(convolution(root / "stem", 3, width, 3, 1))
         .add(norm(root / "stem_norm", width))

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
-    history::{History, Stay},
-    strip::Strip,
+    chart::Chart,
+    history::{History, Occupancy},
 };
 use crate::{
     cli::plot::axis::{multiples, plain, round_step},
@@ -17,15 +17,15 @@ const RIGHT: f64 = 150.0;
 pub(super) const TOP: f64 = 104.0;
 /// All rows together, as far as they are neither too high nor too low then.
 const ROWS: f64 = 560.0;
-const STRIP: f64 = 132.0;
+const CHART: f64 = 132.0;
 const BELOW: f64 = 50.0;
-/// The least width of a bar, for as many slots or fewer: what is narrower is drawn as a part of what comes next.
-const LEAST: (f64, f64) = (1.0, 64.0);
+/// The minimum width of a bar, with this number of slots or fewer: what is narrower is drawn as a part of what comes next.
+const MIN_WIDTH: (f64, f64) = (1.0, 64.0);
 /// Changes of a group that are closer to each other cannot be told apart.
 const APART: f64 = 4.0;
 /// The smallest number that can be read.
-const SMALLEST: f64 = 7.0;
-const LARGEST: f64 = 13.0;
+const MIN_FONT: f64 = 7.0;
+const MAX_FONT: f64 = 13.0;
 /// Of the height of a bar, for its number.
 const SHARE: f64 = 0.8;
 /// Paul Tol's muted scheme, which colour-blind readers can tell apart, and whether white is read better on it.
@@ -70,7 +70,7 @@ pub(super) struct Tick {
 }
 
 /// Everything that has a place.
-pub(super) struct Scene {
+pub(super) struct Layout {
     /// The upper edge of each slot.
     pub(super) rows: BTreeMap<SlotId, f64>,
     /// From one row to the next.
@@ -80,7 +80,7 @@ pub(super) struct Scene {
     pub(super) bars: BTreeMap<SlotId, Vec<Bar>>,
     pub(super) labels: Vec<Label>,
     pub(super) colors: BTreeMap<TrialId, usize>,
-    pub(super) strip: Option<Strip>,
+    pub(super) chart: Option<Chart>,
     pub(super) ticks: Vec<Tick>,
     /// Of time.
     pub(super) unit: &'static str,
@@ -90,24 +90,26 @@ pub(super) struct Scene {
     scale: f64,
 }
 
-impl Scene {
+impl Layout {
     pub(super) fn new(history: &History) -> Self {
         let length_s = if history.length_s > 0.0 { history.length_s } else { 1.0 };
         let scale = (WIDTH - LEFT - RIGHT) / length_s;
         let (rows, row_height, bottom) = rows(history);
         let gap = if row_height < 6.0 { 0.5 } else { 1.0 };
-        let least = LEAST.0 * (rows.len() as f64 / LEAST.1).max(1.0);
-        let mut stays: BTreeMap<SlotId, Vec<&Stay>> = BTreeMap::new();
-        for stay in &history.stays {
-            stays.entry(stay.at.slot).or_default().push(stay);
+        let min_width = MIN_WIDTH.0 * (rows.len() as f64 / MIN_WIDTH.1).max(1.0);
+        let mut occupancies: BTreeMap<SlotId, Vec<&Occupancy>> = BTreeMap::new();
+        for occupancy in &history.occupancies {
+            occupancies.entry(occupancy.at.slot).or_default().push(occupancy);
         }
-        let bars: BTreeMap<_, _> =
-            stays.into_iter().map(|(slot, stays)| (slot, bars(&stays, scale, least))).collect();
-        let strip = Strip::new(history, bottom + 26.0, STRIP, |at_s| LEFT + scale * at_s);
-        let end = strip.as_ref().map_or(bottom, |strip| strip.top + strip.height);
+        let bars: BTreeMap<_, _> = occupancies
+            .into_iter()
+            .map(|(slot, occupancies)| (slot, bars(&occupancies, scale, min_width)))
+            .collect();
+        let chart = Chart::new(history, bottom + 26.0, CHART, |at_s| LEFT + scale * at_s);
+        let end = chart.as_ref().map_or(bottom, |chart| chart.top + chart.height);
         let (unit, unit_s) = unit(length_s);
-        let most = length_s / unit_s;
-        let ticks = multiples(0.0, most, round_step(most / 10.0));
+        let length = length_s / unit_s;
+        let ticks = multiples(0.0, length, round_step(length / 10.0));
         let ticks =
             ticks.into_iter().map(|value| Tick { x: LEFT + scale * unit_s * value, label: plain(value) });
         Self {
@@ -119,7 +121,7 @@ impl Scene {
             rows,
             row_height,
             bars,
-            strip,
+            chart,
             unit,
             end,
             scale,
@@ -155,11 +157,11 @@ fn rows(history: &History) -> (BTreeMap<SlotId, f64>, f64, f64) {
 }
 
 /// The bars of a slot: generations of a trial that follow each other are one, and so is what is too narrow to be seen.
-fn bars(stays: &[&Stay], scale: f64, least: f64) -> Vec<Bar> {
+fn bars(occupancies: &[&Occupancy], scale: f64, min_width: f64) -> Vec<Bar> {
     let mut bars: Vec<Bar> = Vec::new();
-    for stay in stays {
-        let (left, right) = (LEFT + scale * stay.at.from_s, LEFT + scale * stay.at.to_s);
-        let bar = Bar { trial: stay.trial, left, right, changes: Vec::new() };
+    for occupancy in occupancies {
+        let (left, right) = (LEFT + scale * occupancy.at.from_s, LEFT + scale * occupancy.at.to_s);
+        let bar = Bar { trial: occupancy.trial, left, right, changes: Vec::new() };
         match bars.last_mut() {
             Some(last) if last.trial == bar.trial && left - last.right < 0.05 => {
                 last.right = right;
@@ -167,14 +169,14 @@ fn bars(stays: &[&Stay], scale: f64, least: f64) -> Vec<Bar> {
                     last.changes.push(left);
                 }
             }
-            Some(last) if last.right - last.left < least && left - last.right < least => {
+            Some(last) if last.right - last.left < min_width && left - last.right < min_width => {
                 *last = Bar { left: last.left, ..bar };
             }
             _ => bars.push(bar),
         }
     }
     for bar in &mut bars {
-        bar.right = bar.right.max(bar.left + least);
+        bar.right = bar.right.max(bar.left + min_width);
         // Behind the last one nothing can be seen.
         bar.changes.retain(|change| bar.right - change > 1.0);
     }
@@ -220,29 +222,29 @@ fn label(block: &Block, bar_height: f64) -> Option<Label> {
     let letters = 0.6 * bar.trial.to_string().len() as f64;
     let edges: Vec<f64> = [&[bar.left][..], &bar.changes, &[bar.right]].concat();
     let widest = edges.windows(2).max_by(|a, b| (a[1] - a[0]).total_cmp(&(b[1] - b[0])))?;
-    // Beside the marks, if there is room.
-    let beside = widest[1] - widest[0] >= LARGEST * letters + 4.0;
-    let (left, right) = if beside { (widest[0], widest[1]) } else { (bar.left, bar.right) };
+    // Between the marks, if there is room.
+    let between = widest[1] - widest[0] >= MAX_FONT * letters + 4.0;
+    let (left, right) = if between { (widest[0], widest[1]) } else { (bar.left, bar.right) };
     // On one row, if that is high enough.
-    let on_row = SHARE * bar_height >= SMALLEST + 1.0;
+    let on_row = SHARE * bar_height >= MIN_FONT + 1.0;
     let height = if on_row { bar_height } else { last - first + bar_height };
     let middle = if on_row { tops[(tops.len() - 1) / 2] } else { first.midpoint(last) } + bar_height / 2.0;
-    let size = LARGEST.min(SHARE * height).min((right - left - 4.0) / letters);
+    let size = MAX_FONT.min(SHARE * height).min((right - left - 4.0) / letters);
     let (trial, x) = (bar.trial, left.midpoint(right));
-    (size >= SMALLEST).then_some(Label { trial, x, y: middle + 0.36 * size, size })
+    (size >= MIN_FONT).then_some(Label { trial, x, y: middle + 0.36 * size, size })
 }
 
-/// The next color for each trial that no trial beside it has, as long as there are enough.
+/// The next color for each trial that no trial next to it has, as long as there are enough.
 fn colors(history: &History) -> BTreeMap<TrialId, usize> {
     let mut ended_s: BTreeMap<TrialId, f64> = BTreeMap::new();
-    for stay in &history.stays {
-        let last_s = ended_s.entry(stay.trial).or_default();
-        *last_s = last_s.max(stay.at.to_s);
+    for occupancy in &history.occupancies {
+        let last_s = ended_s.entry(occupancy.trial).or_default();
+        *last_s = last_s.max(occupancy.at.to_s);
     }
     let (mut colors, mut next): (BTreeMap<TrialId, usize>, usize) = (BTreeMap::new(), 0);
     let mut living: BTreeMap<TrialId, f64> = BTreeMap::new();
     let waiting = history.trials.keys().map(|trial| (history.length_s, *trial));
-    let begun = history.stays.iter().map(|stay| (stay.at.from_s, stay.trial));
+    let begun = history.occupancies.iter().map(|occupancy| (occupancy.at.from_s, occupancy.trial));
     for (from_s, trial) in begun.chain(waiting) {
         if colors.contains_key(&trial) {
             continue;
@@ -261,16 +263,16 @@ fn colors(history: &History) -> BTreeMap<TrialId, usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::timeline::history::Stretch;
+    use crate::cli::timeline::history::SlotInterval;
 
-    fn stay(trial: u32, from_s: f64, to_s: f64) -> Stay {
+    fn occupancy(trial: u32, from_s: f64, to_s: f64) -> Occupancy {
         let slot = SlotId { node: NodeId(0), index: 0 };
-        Stay { at: Stretch { slot, from_s, to_s }, trial: TrialId(trial), formed_s: from_s }
+        Occupancy { at: SlotInterval { slot, from_s, to_s }, trial: TrialId(trial), formed_s: from_s }
     }
 
-    fn drawn(stays: &[Stay], least: f64) -> Vec<(u32, f64, f64, Vec<f64>)> {
+    fn drawn(occupancies: &[Occupancy], min_width: f64) -> Vec<(u32, f64, f64, Vec<f64>)> {
         let from_left = |x: f64| x - LEFT;
-        bars(&stays.iter().collect::<Vec<_>>(), 1.0, least)
+        bars(&occupancies.iter().collect::<Vec<_>>(), 1.0, min_width)
             .into_iter()
             .map(|Bar { trial, left, right, changes }| {
                 (trial.0, from_left(left), from_left(right), changes.into_iter().map(from_left).collect())
@@ -280,21 +282,26 @@ mod tests {
 
     #[test]
     fn generations_of_a_trial_are_one_bar_with_marks() {
-        let stays = [stay(0, 0.0, 10.0), stay(0, 10.0, 11.0), stay(0, 11.0, 20.0), stay(1, 20.0, 30.0)];
-        assert_eq!(drawn(&stays, 1.0), [(0, 0.0, 20.0, vec![10.0]), (1, 20.0, 30.0, vec![])]);
-        let back = [stay(0, 0.0, 10.0), stay(0, 12.0, 20.0)];
+        let occupancies = [
+            occupancy(0, 0.0, 10.0),
+            occupancy(0, 10.0, 11.0),
+            occupancy(0, 11.0, 20.0),
+            occupancy(1, 20.0, 30.0),
+        ];
+        assert_eq!(drawn(&occupancies, 1.0), [(0, 0.0, 20.0, vec![10.0]), (1, 20.0, 30.0, vec![])]);
+        let back = [occupancy(0, 0.0, 10.0), occupancy(0, 12.0, 20.0)];
         assert_eq!(drawn(&back, 1.0), [(0, 0.0, 10.0, vec![]), (0, 12.0, 20.0, vec![])]);
     }
 
     #[test]
     fn what_is_too_narrow_is_a_part_of_what_follows() {
-        let crowd: Vec<Stay> =
-            (0..100).map(|k| stay(k, f64::from(k) / 8.0, f64::from(k + 1) / 8.0)).collect();
+        let crowd: Vec<Occupancy> =
+            (0..100).map(|k| occupancy(k, f64::from(k) / 8.0, f64::from(k + 1) / 8.0)).collect();
         let bars = drawn(&crowd, 1.0);
         assert_eq!(bars.len(), 13, "{bars:?}");
         assert_eq!((bars[0].0, bars[0].1, bars[0].2), (7, 0.0, 1.0));
         // One that is alone is drawn wide enough to be seen.
-        assert_eq!(drawn(&[stay(0, 5.0, 5.0), stay(1, 9.0, 12.0)], 1.0)[0], (0, 5.0, 6.0, vec![]));
+        assert_eq!(drawn(&[occupancy(0, 5.0, 5.0), occupancy(1, 9.0, 12.0)], 1.0)[0], (0, 5.0, 6.0, vec![]));
     }
 
     #[test]

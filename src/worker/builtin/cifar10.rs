@@ -1,42 +1,39 @@
-//! `ResNet18` on CIFAR-10 with the five hyper-parameters of the Pollux paper: learning rate, annealing, momentum, weight decay
-//! and width.
-
-#[path = "resnet.rs"]
-mod resnet;
-
 use std::{env, fs, path::PathBuf};
 
-use pollux_tune::{
+use rand::RngExt;
+use tch::{Tensor, nn, nn::ModuleT};
+
+use super::resnet18;
+use crate::{
     space::Params,
     worker::{BoxError, Dataset, Example, Optimizer, Schedule, Trainable},
 };
-use rand::RngExt;
-use tch::{Tensor, nn, nn::ModuleT};
 
 const CLASSES: i64 = 10;
 const SIDE: usize = 32;
 const PIXELS: usize = SIDE * SIDE;
 const IMAGE: usize = 3 * PIXELS;
-/// Images are moved by up to so many pixels.
+/// Images are moved by at most this number of pixels.
 const SHIFT: usize = 4;
 /// Mean and spread of the three colours over the training images.
 const COLOURS: [(f32, f32); 3] = [(0.4914, 0.2470), (0.4822, 0.2435), (0.4465, 0.2616)];
 
-/// The model with its hyper-parameters.
-pub(crate) struct Cifar10 {
+/// `ResNet18` on CIFAR-10 with the five hyper-parameters of the Pollux paper: learning rate, annealing, momentum, weight decay
+/// and width.
+pub(super) struct Cifar10 {
     network: nn::SequentialT,
     lr: f64,
     /// The part of the learning rate that is left at the end.
     annealing: f64,
     momentum: f64,
     weight_decay: f64,
-    /// How many of the training images to use.
+    /// The number of training images to use.
     examples: usize,
 }
 
 impl Cifar10 {
     /// Makes the model. What is not given has its usual value.
-    pub(crate) fn new(root: &nn::Path, params: &Params) -> Result<Self, BoxError> {
+    pub(super) fn new(root: &nn::Path, params: &Params) -> Result<Self, BoxError> {
         let float = |name, usual| params.get(name).map_or(Ok(usual), |_| params.float(name));
         let int = |name, usual| params.get(name).map_or(Ok(usual), |_| params.int(name));
         let width = int("width", 64)?;
@@ -44,7 +41,7 @@ impl Cifar10 {
             return Err(format!("the width is {width}; allowed is 1 to 1024").into());
         }
         Ok(Self {
-            network: resnet::resnet18(root, width, CLASSES),
+            network: resnet18(root, width, CLASSES),
             lr: float("lr", 0.1)?,
             annealing: float("annealing", 0.0)?,
             momentum: float("momentum", 0.9)?,
@@ -64,11 +61,11 @@ impl Trainable for Cifar10 {
     }
 
     fn training_data(&self) -> Result<Box<dyn Dataset>, BoxError> {
-        Ok(Box::new(Images::read((1..=5).map(|batch| format!("data_batch_{batch}.bin")), self.examples)?))
+        Ok(Box::new(Cifar10Images::training(self.examples)?))
     }
 
     fn test_data(&self) -> Result<Option<Box<dyn Dataset>>, BoxError> {
-        Ok(Some(Box::new(Images::read(["test_batch.bin".to_owned()], self.examples)?)))
+        Ok(Some(Box::new(Cifar10Images::test(self.examples)?)))
     }
 
     fn loss(&self, batch: &[Tensor]) -> Result<Tensor, BoxError> {
@@ -82,13 +79,25 @@ impl Trainable for Cifar10 {
     }
 }
 
-/// Images in the official binary form: a byte for the label, then red, green and blue of each pixel.
-struct Images {
+/// The images of CIFAR-10, as `make cifar10` fetches them. Training images are moved a little and mirrored every other time.
+#[derive(Debug)]
+pub struct Cifar10Images {
+    /// The official binary form: a byte for the label, then red, green and blue of each pixel.
     bytes: Vec<u8>,
 }
 
-impl Images {
-    fn read(names: impl IntoIterator<Item = String>, most: usize) -> Result<Self, BoxError> {
+impl Cifar10Images {
+    /// The first training images, 50 000 at most.
+    pub fn training(max: usize) -> Result<Self, BoxError> {
+        Self::read((1..=5).map(|batch| format!("data_batch_{batch}.bin")), max)
+    }
+
+    /// The first test images, 10 000 at most.
+    pub fn test(max: usize) -> Result<Self, BoxError> {
+        Self::read(["test_batch.bin".to_owned()], max)
+    }
+
+    fn read(names: impl IntoIterator<Item = String>, max: usize) -> Result<Self, BoxError> {
         let folder = folder();
         let mut bytes = Vec::new();
         for name in names {
@@ -101,7 +110,7 @@ impl Images {
         if bytes.is_empty() || bytes.len() % (IMAGE + 1) != 0 {
             return Err(format!("{} does not hold CIFAR-10 in its binary form", folder.display()).into());
         }
-        bytes.truncate(most.max(1) * (IMAGE + 1));
+        bytes.truncate(max.max(1) * (IMAGE + 1));
         Ok(Self { bytes })
     }
 }
@@ -116,7 +125,7 @@ fn folder() -> PathBuf {
     })
 }
 
-impl Dataset for Images {
+impl Dataset for Cifar10Images {
     fn len(&self) -> u32 {
         (self.bytes.len() / (IMAGE + 1)) as u32
     }

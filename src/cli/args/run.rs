@@ -1,0 +1,73 @@
+//! `run`.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+use crate::{alloc::PolicyKind, cli::run};
+
+const EXAMPLES: &str = "\
+Examples:
+  Run a study, or resume it; its folder is studies/cifar10:
+    pollux-tune run search-spaces/cifar10.yaml
+  On two shares of the processor:
+    pollux-tune run search-spaces/cifar10.yaml --slots 2 --cpu
+  The same on two machines that are not there, a hundred times as fast:
+    pollux-tune run search-spaces/cifar10.yaml --emulate 2x8xa100 --time-scale 0.01 --folder /tmp/emulated
+While it runs, and after: pollux-tune status, trials, show, best, timeline and stop, each with the folder.
+Ctrl-C lets trials write their state and ends; the same command resumes. Ctrl-C twice ends at once.";
+
+/// Run a study, or resume it
+#[derive(Debug, Args)]
+#[command(after_long_help = EXAMPLES, arg_required_else_help = true)]
+pub(crate) struct RunArgs {
+    /// The study file, see docs/search-spaces.md
+    #[arg(value_name = "STUDY.yaml")]
+    file: PathBuf,
+    /// Where the study is kept [default: studies/ and the name of the file]
+    #[arg(long, value_name = "FOLDER")]
+    folder: Option<PathBuf>,
+    /// Slots of this machine [default: those of the study file, else one for each GPU, else 2; `search.parallel` for programs]
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=1024), help_heading = "Slots")]
+    slots: Option<u32>,
+    /// Threads of each slot [default: cores divided by slots]
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..), help_heading = "Slots")]
+    threads: Option<u32>,
+    /// Use CPU cores even if there are GPUs
+    #[arg(long, help_heading = "Slots")]
+    cpu: bool,
+    /// Emulate these machines, such as 2x8xa100,4x4xt4 or a YAML file [without a value: those of the study file]
+    #[arg(long, value_name = "CLUSTER", num_args = 0..=1, default_missing_value = "", help_heading = "Emulation")]
+    emulate: Option<String>,
+    /// Real seconds that an emulated second takes
+    #[arg(long, value_name = "SECONDS", default_value_t = 1.0, value_parser = time_scale, requires = "emulate", help_heading = "Emulation")]
+    time_scale: f64,
+    /// Who shares the slots out, instead of the study file's: goodput, pollux, static, optimus or tiresias
+    #[arg(long, value_name = "POLICY", help_heading = "Search")]
+    policy: Option<PolicyKind>,
+    /// How many trials, instead of the study file's
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..), help_heading = "Search")]
+    trials: Option<u32>,
+    /// Say nothing while it runs
+    #[arg(short, long, help_heading = "Output")]
+    quiet: bool,
+}
+
+impl From<RunArgs> for run::Settings {
+    fn from(args: RunArgs) -> Self {
+        let RunArgs { file, folder, slots, threads, cpu, emulate, time_scale, policy, trials, quiet } = args;
+        let emulate = emulate.map(|cluster| {
+            let cluster = Some(cluster).filter(|text| !text.is_empty());
+            run::Emulation { cluster, time_scale }
+        });
+        let folder = folder.unwrap_or_else(|| run::default_folder(&file));
+        Self { file, folder, slots, threads, cpu, emulate, policy, trials, quiet }
+    }
+}
+
+fn time_scale(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(scale) if (1e-4..=1.0).contains(&scale) => Ok(scale),
+        _ => Err("allowed is a number from 0.0001 to 1".to_owned()),
+    }
+}

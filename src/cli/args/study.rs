@@ -1,0 +1,148 @@
+//! Commands about studies: `check`, `ask-tell`, `status`, `trials`, `show`, `timeline`, `stop`, `best` and `importance`.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+use super::svg_path;
+use crate::cli::ask_tell;
+
+/// Check study files, and show all mistakes at once
+#[derive(Debug, Args)]
+#[command(arg_required_else_help = true)]
+pub(crate) struct CheckArgs {
+    /// Study files, see docs/search-spaces.md
+    #[arg(required = true, value_name = "STUDY.yaml")]
+    pub(crate) files: Vec<PathBuf>,
+}
+
+/// Suggest parameters to any program, as lines of JSON
+#[derive(Debug, Args)]
+#[command(long_about = ABOUT_ASK_TELL, after_long_help = REQUESTS, arg_required_else_help = true)]
+pub(crate) struct AskTellArgs {
+    /// The study file
+    #[arg(value_name = "STUDY.yaml")]
+    study: PathBuf,
+    /// Keep everything that happens in this file, and resume from it if it exists
+    #[arg(long, value_name = "FILE.jsonl")]
+    journal: Option<PathBuf>,
+    /// Learn from the journal of an earlier study before the first trial; may be given several times
+    #[arg(long, value_name = "FILE.jsonl")]
+    warm_start: Vec<PathBuf>,
+}
+
+impl From<AskTellArgs> for ask_tell::Settings {
+    fn from(AskTellArgs { study, journal, warm_start }: AskTellArgs) -> Self {
+        Self { study, journal, warm_start }
+    }
+}
+
+const ABOUT_ASK_TELL: &str = "\
+Suggest parameters to any program, as lines of JSON
+
+Reads one request on each line of the standard input and answers on the standard output. Mistakes are answered
+with {\"error\": ..., \"line\": ...} and change nothing. Ends when the input ends.";
+
+const REQUESTS: &str = "\
+Requests:
+  {\"ask\": 1}                                         -> {\"id\": 0, \"params\": {\"lr\": 0.01}}
+  {\"report\": {\"id\": 0, \"epochs\": 1, \"value\": 0.5}}   -> {\"id\": 0, \"stop\": false}
+  {\"tell\": {\"id\": 0, \"value\": 0.9}}                  -> {\"id\": 0, \"state\": \"done\"}
+  {\"tell\": {\"id\": 0, \"values\": [0.9, 12.5]}}         with several objectives
+  {\"tell\": {\"id\": 0, \"state\": \"failed\"}}             or \"stopped\", or \"cancelled\"
+  {\"enqueue\": {\"lr\": 0.1}}                           -> {\"enqueued\": 1}
+  {\"best\": 5}  {\"front\": {}}  {\"importance\": {}}  {\"status\": {}}
+All of it is described in docs/ask-tell.md.";
+
+// Without a doc comment: each command that takes it has its own.
+#[derive(Debug, Args)]
+#[command(arg_required_else_help = true)]
+pub(crate) struct FolderArgs {
+    /// The folder of the study
+    #[arg(value_name = "FOLDER")]
+    pub(crate) folder: PathBuf,
+    /// Print JSON instead of text: one object for the study, or one for each trial
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Show a trial of a study, and what happened to it
+#[derive(Debug, Args)]
+#[command(arg_required_else_help = true)]
+pub(crate) struct ShowArgs {
+    /// The folder of the study
+    #[arg(value_name = "FOLDER")]
+    pub(crate) folder: PathBuf,
+    /// The number of the trial
+    #[arg(value_name = "TRIAL")]
+    pub(crate) trial: u32,
+    /// Print one JSON object instead of text; times are in seconds since the study began
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Draw how slots moved among the trials of a study
+#[derive(Debug, Args)]
+#[command(arg_required_else_help = true)]
+pub(crate) struct TimelineArgs {
+    /// The folder of the study
+    #[arg(value_name = "FOLDER")]
+    pub(crate) folder: PathBuf,
+    /// Where to draw [default: timeline.svg in the folder]
+    #[arg(long, value_name = "OUT.svg", value_parser = svg_path)]
+    pub(crate) svg: Option<PathBuf>,
+}
+
+/// Stop a study that runs, to resume it later
+#[derive(Debug, Args)]
+#[command(long_about = ABOUT_STOP, arg_required_else_help = true)]
+pub(crate) struct StopArgs {
+    /// The folder of the study
+    #[arg(value_name = "FOLDER")]
+    pub(crate) folder: PathBuf,
+    /// Do not wait until it has stopped
+    #[arg(long)]
+    pub(crate) no_wait: bool,
+}
+
+const ABOUT_STOP: &str = "\
+Stop a study that runs, to resume it later
+
+The process that runs the study is asked to stop as by Ctrl-C: trials write their state first. Then it is shown
+how the study stands.";
+
+/// Show the best trials of a study, or its Pareto front
+#[derive(Debug, Args)]
+#[command(arg_required_else_help = true)]
+pub(crate) struct BestArgs {
+    /// The folder of a study, or what `ask-tell --journal` wrote
+    #[arg(value_name = "FOLDER|FILE.jsonl")]
+    pub(crate) journal: PathBuf,
+    /// How many to show; with several objectives, the whole front is shown
+    #[arg(short = 'n', long, value_name = "COUNT", default_value_t = 10)]
+    pub(crate) count: usize,
+    /// Print one JSON object instead of text
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Show how much each parameter matters
+#[derive(Debug, Args)]
+#[command(long_about = ABOUT_IMPORTANCE, arg_required_else_help = true)]
+pub(crate) struct ImportanceArgs {
+    /// The folder of a study, or what `ask-tell --journal` wrote
+    #[arg(value_name = "FOLDER|FILE.jsonl")]
+    pub(crate) journal: PathBuf,
+    /// The objective to explain [default: the first one]
+    #[arg(long, value_name = "METRIC")]
+    pub(crate) objective: Option<String>,
+    /// Print one JSON object instead of text
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+const ABOUT_IMPORTANCE: &str = "\
+Show how much each parameter matters
+
+The share of the objective's variance that each parameter explains by itself, from a random forest over the
+finished trials (functional ANOVA, Hutter et al. 2014).";

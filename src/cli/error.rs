@@ -1,0 +1,196 @@
+//! How commands fail, and with which code the program exits.
+
+use std::{
+    io,
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
+
+use thiserror::Error;
+
+use super::{ask_tell, inspect, profile, results, run, simulate, stop, study, train};
+use crate::{actors, store, trials};
+
+/// The exit codes of the program.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub(super) enum ExitStatus {
+    /// The command has done what it was asked to.
+    Success = 0,
+    /// Something failed that the user did not type: a disk, a training, a process.
+    Failure = 1,
+    /// The command line, an input file or a folder is wrong, and the user can correct it.
+    Usage = 2,
+    /// A panic, also where panics abort.
+    Bug = 101,
+    /// The user has stopped the program; as shells have it, 128 and the number of the signal.
+    Interrupted = 130,
+}
+
+impl ExitStatus {
+    pub(super) const fn code(self) -> u8 {
+        self as u8
+    }
+}
+
+impl From<ExitStatus> for ExitCode {
+    fn from(status: ExitStatus) -> Self {
+        Self::from(status.code())
+    }
+}
+
+/// Why a command has failed. A message never includes that of its source: the program prints the whole chain.
+#[derive(Debug, Error)]
+pub(super) enum Error {
+    #[error("cannot write the output")]
+    Stdout(#[source] io::Error),
+    #[error("cannot read the input")]
+    Stdin(#[source] io::Error),
+    #[error("cannot read {}", .path.display())]
+    Read { path: PathBuf, source: io::Error },
+    #[error("cannot {action} {}", .path.display())]
+    File { action: &'static str, path: PathBuf, source: io::Error },
+    #[error("cannot {action}")]
+    System { action: String, source: io::Error },
+    #[error(transparent)]
+    Profile(#[from] profile::Error),
+    #[error(transparent)]
+    Study(#[from] study::Error),
+    #[error(transparent)]
+    Journal(#[from] ask_tell::JournalError),
+    #[error(transparent)]
+    Results(#[from] results::Error),
+    #[error(transparent)]
+    Inspect(#[from] inspect::Error),
+    #[error(transparent)]
+    Stop(#[from] stop::Error),
+    #[error(transparent)]
+    Run(#[from] run::Error),
+    #[error(transparent)]
+    Train(#[from] train::Error),
+    #[error(transparent)]
+    Simulate(#[from] simulate::Error),
+    #[error(transparent)]
+    Store(#[from] store::Error),
+    #[error(transparent)]
+    Search(#[from] trials::Error),
+    #[error("{}", .file.display())]
+    SearchOf { file: PathBuf, source: trials::Error },
+    #[error(transparent)]
+    Engine(#[from] trials::engine::Error),
+    #[error(transparent)]
+    Actors(#[from] actors::Error),
+    #[error("the study in {} has not come to its end", .folder.display())]
+    Unfinished { folder: PathBuf, source: Box<actors::Error> },
+    #[cfg(feature = "torch")]
+    #[error(transparent)]
+    Worker(#[from] crate::worker::Error),
+}
+
+impl Error {
+    /// For `map_err`: a file could not be read.
+    pub(super) fn reading(path: &Path) -> impl FnOnce(io::Error) -> Self {
+        let path = path.to_owned();
+        move |source| Self::Read { path, source }
+    }
+
+    /// For `map_err`: a file could not be written.
+    pub(super) fn writing(path: &Path) -> impl FnOnce(io::Error) -> Self {
+        let path = path.to_owned();
+        move |source| Self::File { action: "write", path, source }
+    }
+
+    /// For `map_err`: the system refuses something.
+    pub(super) fn system(action: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
+        let action = action.into();
+        move |source| Self::System { action, source }
+    }
+
+    pub(super) fn exit_status(&self) -> ExitStatus {
+        let is_of_input = match self {
+            Self::Stdout(_) | Self::Stdin(_) | Self::File { .. } | Self::System { .. } => false,
+            Self::Read { .. }
+            | Self::Profile(_)
+            | Self::Study(_)
+            | Self::Results(_)
+            | Self::Inspect(_)
+            | Self::Stop(_)
+            | Self::Run(_)
+            | Self::Simulate(_)
+            | Self::Search(_)
+            | Self::SearchOf { .. }
+            | Self::Engine(_) => true,
+            Self::Train(error) => error.is_of_input(),
+            Self::Journal(error) => !error.is_failure(),
+            Self::Store(error) => error.is_of_input(),
+            Self::Actors(error) => error.is_of_input(),
+            Self::Unfinished { source, .. } => source.is_of_input(),
+            #[cfg(feature = "torch")]
+            Self::Worker(_) => false,
+        };
+        if is_of_input { ExitStatus::Usage } else { ExitStatus::Failure }
+    }
+
+    /// Whether the reader of stdout has seen enough, as in `| head`: the end, but not a failure.
+    pub(super) fn is_broken_pipe(&self) -> bool {
+        matches!(self, Self::Stdout(error) if error.kind() == io::ErrorKind::BrokenPipe)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::with_causes;
+
+    #[test]
+    fn only_a_closed_pipe_of_stdout_is_a_silent_end() {
+        assert!(Error::Stdout(io::ErrorKind::BrokenPipe.into()).is_broken_pipe());
+        assert!(!Error::Stdout(io::ErrorKind::StorageFull.into()).is_broken_pipe());
+        assert!(!Error::writing(Path::new("a.svg"))(io::ErrorKind::BrokenPipe.into()).is_broken_pipe());
+    }
+
+    fn store_errors() -> [(store::Error, ExitStatus); 8] {
+        let path = || PathBuf::from("study");
+        let cause = |kind: io::ErrorKind| store::Cause::Io(kind.into());
+        let (denied, full) = (cause(io::ErrorKind::PermissionDenied), cause(io::ErrorKind::StorageFull));
+        [
+            (store::Error::NoStudy(path()), ExitStatus::Usage),
+            (store::Error::NotAJournal(path()), ExitStatus::Usage),
+            (store::Error::Newer { path: path(), found: 9, known: 1 }, ExitStatus::Usage),
+            (store::Error::InUse(path()), ExitStatus::Usage),
+            (store::Error::Damaged { path: path(), problem: "torn".to_owned() }, ExitStatus::Usage),
+            (store::Error::NotWritable { path: path(), source: denied }, ExitStatus::Usage),
+            (store::Error::Full { path: path(), source: full }, ExitStatus::Usage),
+            (failed(), ExitStatus::Failure),
+        ]
+    }
+
+    fn failed() -> store::Error {
+        let source = store::Cause::Io(io::ErrorKind::TimedOut.into());
+        store::Error::Failed { doing: "write", path: "study".into(), source }
+    }
+
+    #[test]
+    fn a_store_error_has_one_exit_status_whoever_reports_it() {
+        let reports: [fn(store::Error) -> Error; 3] = [
+            Error::from,
+            |error| actors::Error::from(error).into(),
+            |error| Error::Unfinished { folder: "study".into(), source: Box::new(error.into()) },
+        ];
+        for report in reports {
+            for (error, status) in store_errors() {
+                let error = report(error);
+                assert_eq!(error.exit_status(), status, "{error}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_chain_names_every_cause_once() {
+        let error = Error::Unfinished { folder: "study".into(), source: Box::new(failed().into()) };
+        assert_eq!(
+            with_causes(&error),
+            "the study in study has not come to its end: cannot write study: timed out"
+        );
+    }
+}
