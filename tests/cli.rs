@@ -91,32 +91,32 @@ const STUDY: &str = "space: {lr: {log: [1e-4, 1]}}\nobjective: {minimize: loss}\
 fn workplace(name: &str) -> (PathBuf, Store) {
     let root = folder(name);
     let begin = |folder: &str| {
-        let mut store = Store::open(&root.join(folder)).unwrap();
+        let mut store = Store::open(&root.join(folder)).expect("it can be made");
         let fact = Fact::StudyCreated { yaml: STUDY.to_owned() };
-        store.append(&[JournalEntry { at_s: 0.0, fact }]).unwrap();
+        store.append(&[JournalEntry { at_s: 0.0, fact }]).expect("it can be written");
         store
     };
     drop(begin("study"));
     let running = begin("running");
-    fs::create_dir(root.join("garbage")).unwrap();
-    fs::write(
-        root.join("garbage/journal.sqlite"),
-        "not a database, and longer than its header is. ".repeat(9),
-    )
-    .unwrap();
-    fs::create_dir(root.join("taken.svg")).unwrap();
-    fs::write(root.join("wrong.yaml"), "space: {}\n").unwrap();
-    fs::write(root.join("plain.yaml"), STUDY).unwrap();
-    fs::write(root.join("missing.yaml"), format!("{STUDY}trial: {{command: [./no-such-program]}}\n"))
-        .unwrap();
-    fs::write(root.join("program.yaml"), format!("{STUDY}trial: {{command: [sh]}}\n")).unwrap();
-    fs::write(root.join("trainable.yaml"), format!("{STUDY}trial: {{trainable: cifar10}}\n")).unwrap();
-    fs::write(root.join("journal.jsonl"), "{}\n").unwrap();
+    for folder in ["garbage", "taken.svg"] {
+        fs::create_dir(root.join(folder)).expect("it can be made");
+    }
+    for (file, text) in [
+        ("garbage/journal.sqlite", "not a database, and longer than its header is. ".repeat(9)),
+        ("journal.jsonl", "{}\n".to_owned()),
+        ("wrong.yaml", "space: {}\n".to_owned()),
+        ("plain.yaml", STUDY.to_owned()),
+        ("missing.yaml", format!("{STUDY}trial: {{command: [./no-such-program]}}\n")),
+        ("program.yaml", format!("{STUDY}trial: {{command: [sh]}}\n")),
+        ("trainable.yaml", format!("{STUDY}trial: {{trainable: cifar10}}\n")),
+    ] {
+        fs::write(root.join(file), text).expect("it can be written");
+    }
     (root, running)
 }
 
 /// Every kind of error: what was typed, the exit code, and stderr, of which `...` is any text.
-const ERRORS: [(&str, i32, &str); 36] = [
+const ERRORS: [(&str, i32, &str); 30] = [
     // The command line.
     ("run", 2, "Run a study, or resume it..."),
     ("status study --no-such-flag", 2, "error: unexpected argument '--no-such-flag' found..."),
@@ -127,15 +127,11 @@ const ERRORS: [(&str, i32, &str); 36] = [
     ),
     // Files that cannot be read.
     ("check none.yaml", 2, "error: cannot read none.yaml: No such file or directory (os error 2)"),
-    ("run none.yaml", 2, "error: cannot read none.yaml: No such file or directory (os error 2)"),
-    ("ask-tell none.yaml", 2, "error: cannot read none.yaml: No such file or directory (os error 2)"),
     ("fit none.csv", 2, "error: cannot read none.csv: No such file or directory (os error 2)"),
-    ("simulate study none.yaml", 2, "error: cannot read none.yaml: No such file or directory (os error 2)"),
     ("simulate workload none.csv", 2, "error: cannot read none.csv: No such file or directory (os error 2)"),
     ("best none.jsonl", 2, "error: cannot read none.jsonl: No such file or directory (os error 2)"),
     // Files that say something wrong.
     ("check wrong.yaml", 2, "wrong.yaml:...error: 1 mistake in 1 file"),
-    ("run wrong.yaml", 2, "wrong.yaml:...error: 1 mistake in 1 file"),
     ("fit plain.yaml", 2, "error: plain.yaml:1: no column `step_time` among ..."),
     (
         "best journal.jsonl",
@@ -172,9 +168,7 @@ const ERRORS: [(&str, i32, &str); 36] = [
     ),
     // Studies on disk.
     ("status none", 2, "error: none holds no study"),
-    ("stop none", 2, "error: none holds no study"),
     ("timeline none", 2, "error: none holds no study"),
-    ("trials garbage", 2, "error: garbage/journal.sqlite is not the journal of a study: give another folder"),
     ("best garbage", 2, "error: garbage/journal.sqlite is not the journal of a study: give another folder"),
     (
         "run program.yaml --folder garbage",

@@ -9,11 +9,12 @@
 use std::{
     env, fs,
     path::{Path, PathBuf},
-    process::{WorkerCommand, exit},
+    process::{Command, exit},
     time::Duration,
 };
 
 use pollux_tune::{
+    ids::TrialId,
     space::Params,
     trials::group::{Pause, Task},
     worker::{
@@ -90,7 +91,7 @@ impl Bench {
         self.trials += 1;
         let serde_json::Value::Object(params) = json!({"width": width}) else { unreachable!() };
         let task = Task {
-            trial: self.trials,
+            trial: TrialId(self.trials),
             trainable: "net".to_owned(),
             params,
             seed: 1,
@@ -120,7 +121,7 @@ impl Bench {
         loop {
             match training.next(SOON).unwrap().unwrap() {
                 Happening::Reported(report) => {
-                    times.extend(report.step_times.iter().map(|times| times.seconds));
+                    times.extend(report.step_times.iter().map(|times| times.iter_time_s));
                     let now = (report.steps, cpu_s(pid));
                     began = began.or(Some(now));
                     ended = ended.filter(|(steps, _)| *steps == report.steps).or(Some(now));
@@ -148,7 +149,7 @@ impl Bench {
             }
             await_reports(&mut training, 3);
             let pid = training.pool().pid(0).unwrap();
-            assert!(WorkerCommand::new("kill").args(["-9", &pid.to_string()]).status().unwrap().success());
+            assert!(Command::new("kill").args(["-9", &pid.to_string()]).status().unwrap().success());
             // The survivor alone; then the replacement joins, which is a growth.
             kinds[3].push(await_formed(&mut training, 1));
             kinds[0].push(await_formed(&mut training, 2));
@@ -223,7 +224,7 @@ fn cpu_s(pid: u32) -> f64 {
 fn peer(python: &Path, width: i64, per_worker: u32, workers: usize) -> Step {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/elastic/peer.py");
     let numbers = [width.to_string(), per_worker.to_string(), workers.to_string(), STEPS.to_string()];
-    let run = || WorkerCommand::new(python).arg(&script).args(&numbers).output().unwrap();
+    let run = || Command::new(python).arg(&script).args(&numbers).output().unwrap();
     // Now and then a rank of its aborts at its end: once more will do.
     let output = Some(run()).filter(|output| output.status.success()).unwrap_or_else(run);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));

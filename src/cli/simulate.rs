@@ -69,8 +69,7 @@ pub(crate) fn cluster(text: &str, stderr: &mut impl Write) -> Result<Cluster, cl
     if !ClusterSpec::names_file(text) {
         return Ok(Cluster::parse(text).map_err(Error::Setting)?);
     }
-    let spec = study::load_cluster(Path::new(text), stderr)?;
-    Ok(Cluster::parse(&spec.to_string()).map_err(Error::Setting)?)
+    Ok(study::load_cluster(Path::new(text), stderr)?.into())
 }
 
 /// Simulates a workload and prints what became of it.

@@ -9,6 +9,7 @@ use std::{
 };
 
 use pollux_tune::{
+    ids::TrialId,
     space::Params,
     trials::group::Task,
     worker::{
@@ -181,7 +182,7 @@ pub(crate) fn task(folder: &Folder, name: &str, params: serde_json::Value) -> Ta
     static COUNT: AtomicU32 = AtomicU32::new(0);
     let serde_json::Value::Object(params) = params else { panic!("parameters have names") };
     Task {
-        trial: COUNT.fetch_add(1, Ordering::Relaxed),
+        trial: TrialId(COUNT.fetch_add(1, Ordering::Relaxed)),
         trainable: "net".to_owned(),
         params,
         seed: 11,
@@ -266,6 +267,6 @@ pub(crate) fn assert_same(ours: &[(String, Tensor)], theirs: &[(String, Tensor)]
 /// Kills a process as an out-of-memory killer would.
 pub(crate) fn kill(pid: u32) {
     let status =
-        process::WorkerCommand::new("kill").args(["-9", &pid.to_string()]).status().expect("kill is there");
+        process::Command::new("kill").args(["-9", &pid.to_string()]).status().expect("kill is there");
     assert!(status.success());
 }

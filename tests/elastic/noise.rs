@@ -1,8 +1,8 @@
 //! The measured noise scale is that of the gradients of single examples.
 
 use pollux_tune::{
+    goodput::GradientStats,
     space::{Params, Value},
-    trials::group::Noise,
     worker::{Example, Happening, Pool, Trainable},
 };
 use serde_json::json;
@@ -50,7 +50,7 @@ fn padded(gradient: &Tensor) -> Tensor {
 
 /// What estimators should find: epochs are drawn without replacement, so that two batches are a little less alike than
 /// independent ones.
-fn expected(weighting: Option<&Tensor>) -> Noise {
+fn expected(weighting: Option<&Tensor>) -> GradientStats {
     let rows = gradients();
     let rows = match weighting {
         Some(weighting) => rows * weighting.to_kind(Kind::Double),
@@ -59,7 +59,7 @@ fn expected(weighting: Option<&Tensor>) -> Noise {
     let mean = rows.mean_dim(Some([0_i64].as_slice()), false, Kind::Double);
     let number = |tensor: Tensor| tensor.sum(Kind::Double).double_value(&[]);
     let var = number((&rows - &mean).square()) / f64::from(EXAMPLES - 1);
-    Noise { sqr: number(mean.square()) - var / f64::from(EXAMPLES), var }
+    GradientStats { sqr: number(mean.square()) - var / f64::from(EXAMPLES), var }
 }
 
 /// What was measured in some trainings with examples in other orders.
@@ -69,7 +69,7 @@ fn measured(
     (adam, whole): (bool, bool),
     slots: &[u32],
     per_worker: u32,
-) -> (Pool, Vec<Noise>) {
+) -> (Pool, Vec<GradientStats>) {
     let mut found = Vec::new();
     for seed in 0..10 {
         let name = format!("noise-{seed}-{}-{per_worker}-{adam}-{whole}", slots.len());

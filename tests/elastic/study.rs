@@ -5,7 +5,7 @@ use std::{
     env,
     io::{BufRead, BufReader, Lines, Write},
     path::Path,
-    process::{Child, ChildStdout, Stdio, WorkerCommand},
+    process::{Child, ChildStdout, Command, Stdio},
 };
 
 use pollux_tune::{
@@ -66,7 +66,7 @@ struct Head {
 
 impl Head {
     fn start(folder: &Path) -> Self {
-        let mut process = WorkerCommand::new(env::current_exe().expect("this program"))
+        let mut process = Command::new(env::current_exe().expect("this program"))
             .args(["study::head", "--exact", "--nocapture"])
             .env(FOLDER, folder)
             .stdout(Stdio::piped())

@@ -64,8 +64,8 @@ pub(super) struct Emulation {
 pub(super) enum Error {
     #[error("{} names no `cluster` to emulate: give one, as in `--emulate 2x8xa100`", .0.display())]
     NothingToEmulate(PathBuf),
-    #[error("`--emulate {text}`: {problem}")]
-    Cluster { text: String, problem: alloc::Error },
+    #[error("`--emulate {text}`")]
+    Cluster { text: String, source: alloc::Error },
     #[error("only trainables can be emulated, and {} runs {what}", .file.display())]
     NotTrainable { file: PathBuf, what: &'static str },
     #[error("the study in {} {found}, and this run {wanted}: give another folder", .folder.display())]
@@ -186,7 +186,7 @@ fn emulated_cluster(text: &str, stderr: &mut impl Write) -> Result<ClusterSpec, 
     if ClusterSpec::names_file(text) {
         return study::load_cluster(Path::new(text), stderr);
     }
-    let wrong = |problem| Error::Cluster { text: text.to_owned(), problem };
+    let wrong = |source| Error::Cluster { text: text.to_owned(), source };
     Ok(ClusterSpec::parse(text).map_err(wrong)?)
 }
 
