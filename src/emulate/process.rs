@@ -11,10 +11,10 @@ use std::{
 use tokio::{runtime, task::JoinSet};
 
 use super::{
-    door,
+    backend::{Place, work},
     error::Error,
-    hall::Hall,
-    light::{Place, work},
+    rendezvous::Rendezvous,
+    rendezvous_tcp::{listen, serve_remote},
 };
 use crate::{
     ids::{GpuType, NodeId, SlotId},
@@ -143,9 +143,9 @@ fn from_environment() -> Result<NodeLaunch, Error> {
 /// Hosts the workers of a node for as long as the head wants any of them.
 async fn serve(launch: NodeLaunch) -> Result<(), Error> {
     let NodeLaunch { address, secret, node, slots, gpu_type, time_scale, .. } = launch;
-    let hall = Arc::new(Hall::new(time_scale));
-    let (listener, store) = door::open().await?;
-    tokio::spawn(door::serve(listener, hall.clone(), secret.clone()));
+    let rendezvous = Arc::new(Rendezvous::new(time_scale));
+    let (listener, rendezvous_addr) = listen().await?;
+    tokio::spawn(serve_remote(listener, rendezvous.clone(), secret.clone()));
     let mut workers = JoinSet::new();
     for index in slots {
         let slot = SlotId { node: NodeId(node), index };
@@ -155,15 +155,15 @@ async fn serve(launch: NodeLaunch) -> Result<(), Error> {
             slot,
             gpu_type: gpu_type.clone(),
             time_scale,
-            hall: hall.clone(),
-            store: store.clone(),
+            rendezvous: rendezvous.clone(),
+            rendezvous_addr: rendezvous_addr.clone(),
             secret: secret.clone(),
         };
-        workers.spawn(async move { work(&place, commands, events).await });
+        workers.spawn(work(place, commands, events));
     }
     while let Some(ended) = workers.join_next().await {
         // A bug must not be taken for the end of a worker.
-        ended.map_err(|error| Error::io("a light worker")(error.into()))?;
+        ended.map_err(|error| Error::io("an emulated worker")(error.into()))?;
     }
     Ok(())
 }

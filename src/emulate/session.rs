@@ -1,4 +1,4 @@
-//! One trial on one light worker: what is trained, and how far it has come. Nothing here knows the time.
+//! One trial on one emulated worker: what is trained, and how far it has come. Nothing here knows the time.
 
 use std::collections::BTreeMap;
 
@@ -8,12 +8,12 @@ use tokio::time::Instant;
 use super::error::Error;
 use crate::{
     goodput::{GradientStats, LrContext, LrRule, NoiseScale, scale_lr},
-    ids::{GpuType, Round},
+    ids::GpuType,
     sim::Modelled,
     trials::group::{Batch, Evaluation, Task},
 };
 
-/// The noise scale is constant in each of so many parts of a training.
+/// The noise scale is constant in each of this many parts of a training.
 const PARTS: f64 = 512.0;
 
 /// With more, single steps would be lost in rounding.
@@ -41,12 +41,12 @@ pub(super) struct Session {
     rule: LrRule,
     /// Examples of an epoch.
     per_epoch: f64,
-    /// Nothing, until it has met others or was told to train alone.
+    /// None until it has joined a group.
     pub(super) state: Option<State>,
     /// When the last step ended.
     pub(super) stepped: Option<Instant>,
-    /// The latest group that it was told to join.
-    pub(super) round: Round,
+    /// Steps of a checkpoint that was not reported yet.
+    pub(super) saved: Option<u64>,
 }
 
 impl Session {
@@ -63,7 +63,7 @@ impl Session {
         let rule: LrRule = task.lr_rule.parse()?;
         let per_epoch = model.examples_per_epoch() as f64;
         Error::check_positive("the number of examples of an epoch", per_epoch)?;
-        Ok(Self { task, model, rule, per_epoch, state: None, stepped: None, round: Round(0) })
+        Ok(Self { task, model, rule, per_epoch, state: None, stepped: None, saved: None })
     }
 
     /// Its state, or that at the beginning.
@@ -113,7 +113,7 @@ impl Session {
         })
     }
 
-    /// The state after so many more steps, or as soon as it has so many useful examples.
+    /// The state after at most this many more steps, or as soon as it has as many useful examples as the goal.
     ///
     /// A step is worth what its batch is at the noise scale of the moment, as in a real training, but steps are not taken one by
     /// one: all steps of a part of the training are worth the same.
@@ -146,7 +146,7 @@ impl Session {
         self.model.noise_at(useful / self.per_epoch, batch.total)
     }
 
-    /// Takes so many steps. Says what was evaluated on the way.
+    /// Takes steps. Gives what was evaluated on the way.
     pub(super) fn advance(&mut self, batch: Batch, steps: u64) -> Vec<Evaluation> {
         let mut evaluated = Vec::new();
         let end = self.current().steps.saturating_add(steps);
@@ -163,6 +163,12 @@ impl Session {
         }
     }
 
+    /// All steps are taken, whatever the rounding of their sum.
+    pub(super) fn complete(&mut self) {
+        let state = self.current();
+        self.state = Some(State { useful: state.useful.max(self.goal()), ..state });
+    }
+
     /// How well it does now.
     pub(super) fn evaluate(&mut self) -> Evaluation {
         let (mut state, epochs) = (self.current(), self.epochs());
@@ -176,7 +182,7 @@ impl Session {
         self.model.metrics(self.epochs())
     }
 
-    /// The gradient's statistics as a worker that measures them would tell them.
+    /// The gradient's statistics as a worker that measures them would report them.
     pub(super) fn noise(&self, batch: Batch) -> Option<GradientStats> {
         let measured = self.task.measure_noise && self.current().steps > 0;
         measured.then(|| GradientStats { sqr: 1.0, var: self.phi(self.current().useful, batch).value() })

@@ -83,7 +83,7 @@ impl Error {
         |source| Self::Io { what, source }
     }
 
-    /// Whether only the group is to blame, so that the trial can go on in another one.
+    /// Whether only the group is to blame, so that the trial can continue in another one.
     #[cfg(feature = "torch")]
     #[must_use]
     pub const fn is_of_the_group(&self) -> bool {

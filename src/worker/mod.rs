@@ -1,8 +1,8 @@
 //! Elastic training in worker processes.
 //!
-//! A user writes a `Trainable` and puts it into a `Registry`. A `Pool` starts the program again as its workers, one for each
-//! slot, and each hosts a rank of whatever trial it is given. Workers of a trial form a group; a group re-forms in place when
-//! workers come, go or die.
+//! A user writes a `Trainable` and puts it into a `Registry`. The program is started again as its workers, one for each slot, and each
+//! hosts a rank of whatever trial it is given. Workers of a trial form a group; a group re-forms in place when workers come, go or
+//! die. Which messages that takes is written once, for all ways to train, in `protocol`.
 //!
 //! *Architecture invariant:* what a trial learns from, and in which order, follows from its seed and its position, and not from the
 //! number of its workers.
@@ -11,44 +11,25 @@
 mod batching;
 #[cfg(feature = "torch")]
 pub mod builtin;
-#[cfg(feature = "torch")]
-mod checkpoint;
 mod error;
-#[cfg(feature = "torch")]
-mod flat;
-#[cfg(feature = "torch")]
-mod gradient;
-#[cfg(feature = "torch")]
-mod host;
 mod launch;
 #[cfg(feature = "torch")]
-mod loader;
-#[cfg(feature = "torch")]
-mod optimizer;
-#[cfg(feature = "torch")]
 mod pool;
+pub(crate) mod protocol;
 mod sampler;
 #[cfg(feature = "torch")]
-mod session;
-#[cfg(feature = "torch")]
-mod team;
-#[cfg(feature = "torch")]
-mod trainable;
+mod torch;
 #[cfg(feature = "torch")]
 mod training;
-#[cfg(feature = "torch")]
-mod transfer;
 
 #[cfg(feature = "torch")]
 pub use batching::Batching;
 pub use error::Error;
-#[cfg(feature = "torch")]
-pub use host::serve_if_worker;
 pub use launch::{Launch, Slot, launch};
 #[cfg(feature = "torch")]
 pub use pool::{Pool, Told};
 pub use sampler::{ElasticSampler, shard};
 #[cfg(feature = "torch")]
-pub use trainable::{BoxError, Dataset, Example, Optimizer, Registry, Schedule, Trainable};
+pub use torch::{BoxError, Dataset, Example, Optimizer, Registry, Schedule, Trainable, serve_if_worker};
 #[cfg(feature = "torch")]
 pub use training::{Happening, Training};

@@ -21,7 +21,7 @@ const MAP: [(&str, &[&str]); 15] = [
     ("store", &["trials", "space", "tpe", "alloc"]),
     ("wire", &["space", "goodput", "alloc", "trials"]),
     ("worker", &["wire", "space", "goodput", "trials"]),
-    ("emulate", &["wire", "sim", "goodput", "alloc", "space", "trials"]),
+    ("emulate", &["wire", "worker", "sim", "goodput", "alloc", "space", "trials"]),
     ("actors", &["trials", "alloc", "goodput", "tpe", "space", "store", "wire", "worker", "emulate"]),
     ("dashboard", &["trials", "store"]),
     ("cli", &["*"]),

@@ -1,9 +1,9 @@
-//! Light workers in virtual time: a clock that jumps to the next moment at which anything happens.
+//! Emulated workers in virtual time: a clock that jumps to the next moment at which anything happens.
 
 mod group;
+mod rendezvous;
 mod session;
 mod story;
-mod tables;
 
 use std::{
     collections::BTreeMap,
@@ -25,8 +25,8 @@ use tokio::{
 };
 
 use super::{
-    hall::Hall,
-    light::{Place, work},
+    backend::{Place, work},
+    rendezvous::Rendezvous,
 };
 use crate::{
     ids::{GpuType, NodeId, Round, SlotId, TrialId},
@@ -101,11 +101,11 @@ struct Worker {
     running: JoinHandle<()>,
 }
 
-/// Light workers that share a hall, seen from their head.
+/// Emulated workers of one rendezvous, seen from their head.
 struct World {
     time_scale: f64,
     gpu_type: GpuType,
-    hall: Arc<Hall>,
+    rendezvous: Arc<Rendezvous>,
     folder: Folder,
     workers: BTreeMap<u32, Worker>,
     lives: u32,
@@ -123,7 +123,7 @@ impl World {
         let mut world = Self {
             time_scale,
             gpu_type: GpuType::new(gpu_type).expect("it has a name"),
-            hall: Arc::new(Hall::new(time_scale)),
+            rendezvous: Arc::new(Rendezvous::new(time_scale)),
             folder: Folder::new(),
             workers: BTreeMap::new(),
             lives: 0,
@@ -143,13 +143,13 @@ impl World {
             slot: self::slot(slot),
             gpu_type: self.gpu_type.clone(),
             time_scale: self.time_scale,
-            hall: self.hall.clone(),
-            store: ADDRESS.to_owned(),
+            rendezvous: self.rendezvous.clone(),
+            rendezvous_addr: ADDRESS.to_owned(),
             secret: Secret::random().expect("random numbers"),
         };
         let (commands, orders) = mpsc::unbounded_channel();
         let (tell, mut told) = mpsc::unbounded_channel();
-        let running = tokio::spawn(async move { work(&place, orders, tell).await });
+        let running = tokio::spawn(async move { work(place, orders, tell).await });
         self.lives += 1;
         let (life, say) = (self.lives, self.say.clone());
         tokio::spawn(async move {
@@ -162,7 +162,7 @@ impl World {
         self.workers.insert(slot, Worker { life, commands, running });
     }
 
-    /// As `kill -9` would: no farewell.
+    /// As `kill -9` would: it does not leave its group.
     fn kill(&mut self, slot: u32) {
         self.workers.remove(&slot).expect("it lives").running.abort();
     }
@@ -177,7 +177,7 @@ impl World {
         }
     }
 
-    /// What a living worker says next; none if nobody does within so many emulated seconds.
+    /// What a living worker says next; none if nobody does within this many emulated seconds.
     async fn next(&mut self, within_s: f64) -> Option<(u32, WorkerEvent)> {
         let deadline = Instant::now() + Duration::from_secs_f64(within_s * self.time_scale);
         loop {

@@ -4,14 +4,11 @@ use std::collections::VecDeque;
 
 use tokio::sync::mpsc::UnboundedReceiver;
 
+use super::Stop;
 use crate::{
     ids::{Round, TrialId},
     trials::group::{Batch, Form, WorkerCommand},
 };
-
-/// The head is gone: there is nobody to work for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Gone;
 
 #[derive(Debug)]
 pub(super) struct Inbox {
@@ -19,7 +16,7 @@ pub(super) struct Inbox {
     waiting: VecDeque<WorkerCommand>,
 }
 
-/// Why a group is to be left.
+/// How a group is to be left.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Leave {
     /// At the end of the step.
@@ -33,20 +30,27 @@ impl Inbox {
         Self { coming, waiting: VecDeque::new() }
     }
 
-    /// Waits for one more command. May be given up and asked again.
-    pub(super) async fn hear(&mut self) -> Result<(), Gone> {
-        let command = self.coming.recv().await.ok_or(Gone)?;
+    /// Waits for one more command. The future may be dropped.
+    pub(super) async fn receive(&mut self) -> Result<(), Stop> {
+        let command = self.coming.recv().await.ok_or(Stop::HeadGone)?;
         self.waiting.push_back(command);
         Ok(())
     }
 
+    /// Takes in what has come, without waiting.
+    pub(super) fn look(&mut self) {
+        while let Ok(command) = self.coming.try_recv() {
+            self.waiting.push_back(command);
+        }
+    }
+
     /// The next command to be done.
-    pub(super) async fn next(&mut self) -> Result<WorkerCommand, Gone> {
+    pub(super) async fn next(&mut self) -> Result<WorkerCommand, Stop> {
         loop {
             if let Some(command) = self.waiting.pop_front() {
                 return Ok(command);
             }
-            self.hear().await?;
+            self.receive().await?;
         }
     }
 
@@ -64,15 +68,23 @@ impl Inbox {
         reasons.reduce(|one, other| if one == Leave::Broken { one } else { other })
     }
 
-    /// Takes the next batch that the group was given.
-    pub(super) fn retuned(&mut self, trial: TrialId, round: Round) -> Option<Batch> {
-        let meant = |command: &WorkerCommand| match command {
-            WorkerCommand::Retune { trial: of, round: to, batch } if *of == trial && *to == round => {
-                Some(*batch)
-            }
-            _ => None,
-        };
-        let at = self.waiting.iter().position(|command| meant(command).is_some())?;
-        self.waiting.remove(at).as_ref().and_then(meant)
+    /// The next batch that the group was given.
+    pub(super) fn batch(&self, trial: TrialId, round: Round) -> Option<Batch> {
+        self.waiting.iter().find_map(|command| batch_for(command, trial, round))
+    }
+
+    /// The group uses that batch.
+    pub(super) fn remove_batch(&mut self, trial: TrialId, round: Round) {
+        let at = self.waiting.iter().position(|command| batch_for(command, trial, round).is_some());
+        if let Some(at) = at {
+            self.waiting.remove(at);
+        }
+    }
+}
+
+fn batch_for(command: &WorkerCommand, trial: TrialId, round: Round) -> Option<Batch> {
+    match command {
+        WorkerCommand::Retune { trial: of, round: to, batch } if *of == trial && *to == round => Some(*batch),
+        _ => None,
     }
 }

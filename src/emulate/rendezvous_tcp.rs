@@ -1,4 +1,5 @@
-//! How workers of other nodes come to a table: lines of JSON over a loopback connection that stays open as long as they sit.
+//! How workers join a rendezvous on another node: lines of JSON over a loopback connection that stays open for as long as they are
+//! members.
 
 use std::{sync::Arc, time::Duration};
 
@@ -18,38 +19,38 @@ use tokio::{
 
 use super::{
     error::Error,
-    hall::{Chair, Hall, Invitation, Word},
+    rendezvous::{JoinRequest, Membership, Notice, Rendezvous},
 };
 use crate::wire::Secret;
 
 /// How long to wait for a node of the same machine that was alive a moment ago.
 const CONNECT: Duration = Duration::from_secs(15);
 /// The most bytes that are read from one worker: far more than the longest list of members.
-const MOST: u64 = 1 << 22;
-/// What a worker says that goes without being missed.
-const FAREWELL: &str = "farewell";
+const BYTES_MAX: u64 = 1 << 22;
+/// The line of a worker that goes without being lost.
+const LEAVE: &str = "leave";
 
 /// The first line of a connection.
 #[derive(Debug, Serialize, Deserialize)]
-struct Letter {
+struct AuthorizedRequest {
     secret: String,
-    invitation: Invitation,
+    request: JoinRequest,
 }
 
 /// Listens on a free port of this machine. Gives the address.
-pub(super) async fn open() -> Result<(TcpListener, String), Error> {
+pub(super) async fn listen() -> Result<(TcpListener, String), Error> {
     let failed = || Error::io("listening on a port of 127.0.0.1");
     let listener = TcpListener::bind(("127.0.0.1", 0)).await.map_err(failed())?;
     let address = listener.local_addr().map_err(failed())?.to_string();
     Ok((listener, address))
 }
 
-/// Lets workers of other nodes in, for ever.
-pub(super) async fn serve(listener: TcpListener, hall: Arc<Hall>, secret: Secret) {
+/// Lets workers of other nodes join, for ever.
+pub(super) async fn serve_remote(listener: TcpListener, rendezvous: Arc<Rendezvous>, secret: Secret) {
     loop {
         match listener.accept().await {
             Ok((stream, _)) => {
-                tokio::spawn(host(stream, hall.clone(), secret.clone()));
+                tokio::spawn(serve_one(stream, rendezvous.clone(), secret.clone()));
             }
             // Out of files, most likely: those who wait may leave some in the meantime.
             Err(_) => tokio::time::sleep(Duration::from_millis(10)).await,
@@ -61,86 +62,88 @@ fn lines(stream: TcpStream) -> (Lines<BufReader<tokio::io::Take<OwnedReadHalf>>>
     // Only makes it slower, if it fails.
     let _ = stream.set_nodelay(true);
     let (read, write) = stream.into_split();
-    (BufReader::new(read.take(MOST)).lines(), write)
+    (BufReader::new(read.take(BYTES_MAX)).lines(), write)
 }
 
 async fn write(to: &mut OwnedWriteHalf, line: &str) -> std::io::Result<()> {
     to.write_all(format!("{line}\n").as_bytes()).await
 }
 
-/// Sits in for a worker of another node, for as long as it is there.
-async fn host(stream: TcpStream, hall: Arc<Hall>, secret: Secret) {
+/// Stands in for a worker of another node, for as long as it is there.
+async fn serve_one(stream: TcpStream, rendezvous: Arc<Rendezvous>, secret: Secret) {
     let (mut lines, mut to) = lines(stream);
     let Ok(Ok(Some(line))) = timeout(CONNECT, lines.next_line()).await else { return };
-    let Ok(Letter { secret: theirs, invitation }) = serde_json::from_str(&line) else { return };
+    let Ok(AuthorizedRequest { secret: theirs, request }) = serde_json::from_str(&line) else { return };
     if theirs.parse::<Secret>().ok() != Some(secret) {
         return;
     }
-    let mut chair = hall.sit(invitation);
+    let mut membership = rendezvous.join(request);
     loop {
         tokio::select! {
             line = lines.next_line() => {
-                if matches!(line, Ok(Some(line)) if line == FAREWELL) {
-                    chair.leave();
+                if matches!(line, Ok(Some(line)) if line == LEAVE) {
+                    membership.leave();
                 }
                 return;
             }
-            word = chair.hear() => {
-                let is_last = matches!(word, Word::Lost(_));
-                let Ok(line) = serde_json::to_string(&word) else { return };
+            notice = membership.next() => {
+                let is_last = matches!(notice, Notice::Lost(_));
+                let Ok(line) = serde_json::to_string(&notice) else { return };
                 if write(&mut to, &line).await.is_err() {
                     return;
                 }
                 if is_last {
                     // The others know.
-                    return chair.leave();
+                    return membership.leave();
                 }
             }
         }
     }
 }
 
-/// Sits down at a table of another node.
-pub(super) fn visit(address: String, secret: &Secret, invitation: Invitation) -> Chair {
-    let (tell, words) = mpsc::unbounded_channel();
-    let (farewell, told) = oneshot::channel();
-    let letter = Letter { secret: secret.reveal().to_owned(), invitation };
+/// Joins a rendezvous on another node.
+pub(super) fn join_remote(address: String, secret: &Secret, request: JoinRequest) -> Membership {
+    let (send, notices) = mpsc::unbounded_channel();
+    let (leave, leaving) = oneshot::channel();
+    let request = AuthorizedRequest { secret: secret.reveal().to_owned(), request };
     tokio::spawn(async move {
-        if let Err(reason) = guest(&address, &letter, &tell, told).await {
+        if let Err(reason) = stay(&address, &request, &send, leaving).await {
+            let reason = format!("the node at {address}, where the group meets, {reason}");
             // If nobody listens, nobody cares.
-            let _ = tell.send(Word::Lost(format!("the node at {address}, where the group meets, {reason}")));
+            let _ = send.send(Notice::Lost(reason));
         }
     });
-    Chair::there(words, farewell)
+    Membership::remote(notices, leave)
 }
 
-async fn guest(
+/// Keeps the connection of a member.
+async fn stay(
     address: &str,
-    letter: &Letter,
-    tell: &UnboundedSender<Word>,
-    mut told: oneshot::Receiver<()>,
+    request: &AuthorizedRequest,
+    notices: &UnboundedSender<Notice>,
+    mut leaving: oneshot::Receiver<()>,
 ) -> Result<(), String> {
-    let letter = serde_json::to_string(letter).map_err(|error| format!("cannot be written to: {error}"))?;
+    let request = serde_json::to_string(request).map_err(|error| format!("cannot be written to: {error}"))?;
     let connected = timeout(CONNECT, TcpStream::connect(address)).await;
     let stream = connected.map_err(|_| "does not answer".to_owned())?;
     let stream = stream.map_err(|error| format!("cannot be reached: {error}"))?;
     let (mut lines, mut to) = lines(stream);
-    write(&mut to, &letter).await.map_err(|error| format!("is gone: {error}"))?;
+    write(&mut to, &request).await.map_err(|error| format!("is gone: {error}"))?;
     loop {
         tokio::select! {
-            farewell = &mut told => {
-                if farewell.is_ok() {
+            leave = &mut leaving => {
+                if leave.is_ok() {
                     // It is gone as well, if this fails.
-                    let _ = write(&mut to, FAREWELL).await;
+                    let _ = write(&mut to, LEAVE).await;
                 }
                 return Ok(());
             }
             line = lines.next_line() => {
                 let line = line.map_err(|error| format!("is gone: {error}"))?;
                 let line = line.ok_or_else(|| "is gone".to_owned())?;
-                let word = serde_json::from_str(&line);
-                let word = word.map_err(|error| format!("makes no sense: {error}"))?;
-                if tell.send(word).is_err() {
+                let notice = serde_json::from_str(&line);
+                let notice = notice.map_err(|error| format!("makes no sense: {error}"))?;
+                if notices.send(notice).is_err() {
                     return Ok(());
                 }
             }

@@ -3,7 +3,7 @@
 use tch::{Kind, Tensor, no_grad};
 
 use super::{
-    error::Error,
+    Error,
     flat::{FlatParameters, Piece, cut},
     team::Norms,
 };

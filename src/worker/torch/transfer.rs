@@ -5,67 +5,47 @@ use std::time::{Duration, Instant};
 use c10d::{GroupOptions, ProcessGroup, Store};
 use tch::{Device, Kind, Tensor};
 
-use super::{checkpoint, error::Error, session::Session, team::Team};
+use super::{abort::Aborts, checkpoint, session::Session, team::Team};
 use crate::{
-    ids::{NodeId, SlotId},
-    trials::group::{Form, Member, Pause},
+    ids::NodeId,
+    trials::group::{Form, Pause},
+    worker::{Error, protocol::Role},
 };
 
 /// How long to wait for members that were all alive a moment ago.
 const CONNECT: Duration = Duration::from_secs(15);
-/// A member that is silent for so long in the middle of a step counts as lost.
+/// A member that is silent for this long in the middle of a step counts as lost.
 const SILENCE: Duration = Duration::from_secs(300);
 /// How often to look whether the head has changed its mind while others are awaited.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// What a worker does in a new round.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Role {
-    /// Train with this rank.
-    Train(u32),
-    /// Hand over the state, then forget the trial.
-    Donate(u32),
-    /// Forget the trial.
-    Leave,
-}
-
-/// What the slot does in a new round. Donors come after the members in the group that hands over.
-pub(super) fn role(form: &Form, slot: SlotId) -> Role {
-    let place = |list: &[Member]| list.iter().position(|member| member.slot == slot).map(|at| at as u32);
-    match (place(&form.members), place(&form.donors)) {
-        (Some(rank), _) => Role::Train(rank),
-        (None, Some(at)) => Role::Donate(form.members.len() as u32 + at),
-        (None, None) => Role::Leave,
-    }
-}
-
-/// Where groups meet.
+/// How the members of one group meet.
 pub(super) struct StateTransfer<'a> {
     /// The store that this worker hosts.
-    pub(super) own: &'a Store,
-    pub(super) options: GroupOptions,
-    /// Whether the head has changed its mind.
-    pub(super) is_over: &'a mut dyn FnMut() -> bool,
+    own: &'a Store,
+    options: GroupOptions,
+    form: &'a Form,
+    aborts: &'a Aborts,
 }
 
-impl StateTransfer<'_> {
-    pub(super) fn options(device: Device) -> GroupOptions {
+impl<'a> StateTransfer<'a> {
+    pub(super) fn new(own: &'a Store, device: Device, form: &'a Form, aborts: &'a Aborts) -> Self {
         let backend = match device {
             #[cfg(feature = "cuda")]
             Device::Cuda(device) => c10d::Backend::Nccl { device },
             _ => c10d::Backend::Gloo(c10d::Interface::default()),
         };
-        GroupOptions { backend, connect_timeout: CONNECT, timeout: SILENCE }
+        let options = GroupOptions { backend, connect_timeout: CONNECT, timeout: SILENCE };
+        Self { own, options, form, aborts }
     }
 
-    /// Brings a round together, and its members up to date. Who only donates gets no team.
-    pub(super) fn form(
-        &mut self,
-        form: &Form,
+    /// Brings a group together, and its members up to date. Who only donates gets no team.
+    pub(super) async fn run(
+        &self,
         role: Role,
         session: &mut Session,
-        started: &dyn Fn(&ProcessGroup),
     ) -> Result<(Option<Team>, Pause), Error> {
+        let form = self.form;
         let (place, trains) = match role {
             Role::Train(rank) => (rank, true),
             Role::Donate(place) => (place, false),
@@ -75,16 +55,16 @@ impl StateTransfer<'_> {
         let everybody = form.members.len() + form.donors.len();
         if everybody == 1 {
             catch_up_alone(session)?;
-            let mut team = Team::alone(form.round);
+            let mut team = Team::alone();
             session.begin(&mut team)?;
             let pause =
                 Pause { total_s: session.idle_s(), form_s: 0.0, hand_over_s: began.elapsed().as_secs_f64() };
             return Ok((Some(team), pause));
         }
-        let store = self.store(form, place)?;
-        self.await_all(&store, everybody)?;
+        let store = self.store(place)?;
+        await_all(&store, everybody).await?;
         let group = ProcessGroup::form(&store.prefix("all")?, place as usize, everybody, &self.options)?;
-        started(&group);
+        self.aborts.register(form, group.abort_handle());
         let form_s = began.elapsed().as_secs_f64();
         hand_over(&group, session)?;
         let hand_over_s = began.elapsed().as_secs_f64() - form_s;
@@ -98,21 +78,22 @@ impl StateTransfer<'_> {
             nodes.len() as u32
         };
         let mut team = if form.members.len() == 1 {
-            Team::alone(form.round)
+            Team::alone()
         } else if form.donors.is_empty() {
-            Team::new(form.round, nodes, group, &session.flat, session.task.measure_noise)?
+            Team::new(nodes, group, &session.flat, session.task.measure_noise)?
         } else {
             let size = form.members.len();
             let group = ProcessGroup::form(&store.prefix("members")?, place as usize, size, &self.options)?;
-            started(&group);
-            Team::new(form.round, nodes, group, &session.flat, session.task.measure_noise)?
+            self.aborts.register(form, group.abort_handle());
+            Team::new(nodes, group, &session.flat, session.task.measure_noise)?
         };
         session.begin(&mut team)?;
         Ok((Some(team), Pause { total_s: session.idle_s(), form_s, hand_over_s }))
     }
 
     /// The store of the first member: whoever else dies, a group without its first member is broken anyway.
-    fn store(&self, form: &Form, place: u32) -> Result<Store, Error> {
+    fn store(&self, place: u32) -> Result<Store, Error> {
+        let form = self.form;
         let prefix = format!("trial-{}/round-{}", form.trial, form.round);
         let store = match (place, form.members.first()) {
             (0, _) => self.own.prefix(&prefix)?,
@@ -121,19 +102,18 @@ impl StateTransfer<'_> {
         };
         Ok(store)
     }
+}
 
-    /// Waits until everybody is there. Connecting to one who never comes would take its whole timeout, this ends as soon as the
-    /// head says so.
-    fn await_all(&mut self, store: &Store, everybody: usize) -> Result<(), Error> {
-        if store.add("here", 1)? == signed(everybody as u64) {
-            store.set("everybody", b"")?;
-        }
-        loop {
-            match store.wait(&["everybody"], LOOK) {
-                Ok(()) => return Ok(()),
-                Err(c10d::Error::Timeout { .. }) if !(self.is_over)() => {}
-                Err(error) => return Err(error.into()),
-            }
+/// Waits until everybody is there. Connecting to one who never comes would take its whole timeout; this may be given up before.
+async fn await_all(store: &Store, everybody: usize) -> Result<(), Error> {
+    if store.add("here", 1)? == signed(everybody as u64) {
+        store.set("everybody", b"")?;
+    }
+    loop {
+        match store.wait(&["everybody"], LOOK) {
+            Ok(()) => return Ok(()),
+            Err(c10d::Error::Timeout { .. }) => tokio::task::yield_now().await,
+            Err(error) => return Err(error.into()),
         }
     }
 }

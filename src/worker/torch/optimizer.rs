@@ -3,8 +3,7 @@
 use tch::{Kind, Tensor, no_grad};
 
 use super::{
-    Optimizer,
-    error::Error,
+    Error, Optimizer,
     flat::{FlatParameters, runs},
 };
 use crate::goodput;

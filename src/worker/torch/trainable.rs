@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, error::Error as StdError};
 use rand_chacha::ChaCha8Rng;
 use tch::{Tensor, nn};
 
-use super::error::Error;
+use super::Error;
 use crate::space::Params;
 
 /// What a user's code may fail with.

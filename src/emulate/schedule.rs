@@ -14,7 +14,7 @@ const ROUNDING: f64 = 1e-3;
 
 /// Steps of the same time, one after the other.
 #[derive(Debug, Clone)]
-pub(super) struct Course {
+pub(super) struct StepSchedule {
     began: Instant,
     pub(super) batch: Batch,
     /// Emulated seconds of a step.
@@ -27,7 +27,7 @@ pub(super) struct Course {
     pub(super) finish: u64,
 }
 
-impl Course {
+impl StepSchedule {
     pub(super) fn new(
         session: &Session,
         batch: Batch,
@@ -58,12 +58,12 @@ impl Course {
     }
 }
 
-/// A moment so many real seconds later.
+/// A moment this many real seconds later.
 pub(super) fn later(moment: Instant, seconds: f64) -> Instant {
     moment + Duration::from_secs_f64(seconds.clamp(0.0, FOREVER_S))
 }
 
-/// A moment so many real seconds earlier, as far as the clock goes back.
+/// A moment this many real seconds earlier, as far as the clock goes back.
 pub(super) fn earlier(moment: Instant, seconds: f64) -> Instant {
     moment.checked_sub(Duration::from_secs_f64(seconds.clamp(0.0, FOREVER_S))).unwrap_or(moment)
 }

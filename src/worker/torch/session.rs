@@ -10,8 +10,7 @@ use serde::{Deserialize, Serialize};
 use tch::{Device, Tensor, nn};
 
 use super::{
-    ElasticSampler, Registry, Schedule, Trainable,
-    error::Error,
+    ElasticSampler, Error, Registry, Schedule, Trainable,
     flat::{FlatParameters, copy},
     gradient::{Comparison, Gradients},
     loader::Loader,

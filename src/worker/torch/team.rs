@@ -3,8 +3,7 @@
 use c10d::{ProcessGroup, ReduceOp, Reducer, ReducerOptions};
 use tch::{Device, Kind, Tensor, no_grad};
 
-use super::{error::Error, flat::FlatParameters};
-use crate::ids::Round;
+use super::{Error, flat::FlatParameters};
 
 /// What is agreed on travels as the gradient of a variable of its own, in the reduction that happens anyway. It is made this small
 /// so that it leaves no trace in the norms of the gradients: its square is nothing beside any of them.
@@ -77,7 +76,6 @@ impl StepConsensus {
 /// One worker's view of the group.
 #[derive(Debug)]
 pub(super) struct Team {
-    pub(super) round: Round,
     pub(super) rank: u32,
     pub(super) size: u32,
     /// Machines.
@@ -96,13 +94,12 @@ struct Together {
 
 impl Team {
     /// Of a worker that trains alone.
-    pub(super) const fn alone(round: Round) -> Self {
-        Self { round, rank: 0, size: 1, nodes: 1, together: None }
+    pub(super) const fn alone() -> Self {
+        Self { rank: 0, size: 1, nodes: 1, together: None }
     }
 
     /// With `norms`, steps can tell the norms of their gradients.
     pub(super) fn new(
-        round: Round,
         nodes: u32,
         group: ProcessGroup,
         flat: &FlatParameters,
@@ -116,7 +113,7 @@ impl Team {
         let options = ReducerOptions { average: false, norms, ..ReducerOptions::default() };
         let reducer = Reducer::new(&group, &variables, &options)?;
         let (rank, size) = (group.rank() as u32, group.size() as u32);
-        Ok(Self { round, rank, size, nodes, together: Some(Together { reducer, group, words }) })
+        Ok(Self { rank, size, nodes, together: Some(Together { reducer, group, words }) })
     }
 
     /// The group, if there are others.

@@ -7,7 +7,7 @@ use std::{collections::BTreeMap, slice};
 
 use tch::{Device, Kind, Tensor, nn, no_grad};
 
-use super::error::Error;
+use super::Error;
 
 /// Variables begin at multiples of so many elements: 64 bytes, for vector instructions.
 const ALIGNMENT: i64 = 16;

@@ -9,7 +9,7 @@ use std::{
 
 use tch::{Device, Tensor};
 
-use super::{BoxError, Dataset, ElasticSampler, Example, error::Error};
+use super::{BoxError, Dataset, ElasticSampler, Error, Example};
 
 /// What is asked of the thread: the examples at these positions.
 type Request = Range<u64>;

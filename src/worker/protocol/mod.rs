@@ -1,0 +1,338 @@
+//! The workers' side of the worker-group protocol, for whatever [`Backend`] trains. The head's side is
+//! [`trials::group::Driver`](crate::trials::group::Driver); `docs/architecture.md` has a picture of both.
+
+mod backend;
+mod inbox;
+mod reporter;
+#[cfg(test)]
+mod tests;
+
+use tokio::sync::mpsc::UnboundedReceiver;
+
+pub(crate) use self::backend::{Backend, Failure, Role, StepProgress, StepRequest};
+use self::{
+    inbox::{Inbox, Leave},
+    reporter::RankZeroReporter,
+};
+use crate::{
+    ids::{Round, SlotId, TrialId},
+    trials::group::{FinalState, Form, Task, WorkerCommand, WorkerEvent},
+};
+
+/// A worker: hosts a rank of whatever trial it is given, one at a time.
+pub(crate) struct Worker<B: Backend, S> {
+    slot: SlotId,
+    backend: B,
+    inbox: Inbox,
+    /// Sends an event to the head. Says whether there is one.
+    send: S,
+    hosted: Option<Hosted<B::Session>>,
+}
+
+/// A trial that the worker has prepared.
+struct Hosted<S> {
+    task: Task,
+    /// The latest group that it was told to join.
+    round: Round,
+    session: S,
+    /// A checkpoint is being written.
+    is_saving: bool,
+}
+
+/// Why a worker takes part in a group no longer.
+#[derive(Debug)]
+enum Stop {
+    /// It was told to, or the trial is complete.
+    Left,
+    /// It has handed over the state.
+    Donated,
+    /// It was told that the group is broken, in the middle of a step that so fails for the others, too.
+    Aborted,
+    Failed(Failure),
+    HeadGone,
+}
+
+impl From<Failure> for Stop {
+    fn from(failure: Failure) -> Self {
+        Self::Failed(failure)
+    }
+}
+
+impl<B: Backend, S: Fn(WorkerEvent) -> bool> Worker<B, S> {
+    pub(crate) const fn new(
+        slot: SlotId,
+        backend: B,
+        commands: UnboundedReceiver<WorkerCommand>,
+        send: S,
+    ) -> Self {
+        Self { slot, backend, inbox: Inbox::new(commands), send, hosted: None }
+    }
+
+    /// Follows the commands of the head until it is gone.
+    pub(crate) async fn run(mut self) {
+        while let Ok(command) = self.inbox.next().await {
+            if self.follow(command).await.is_err() {
+                return;
+            }
+        }
+    }
+
+    /// The only error is that the head is gone.
+    async fn follow(&mut self, command: WorkerCommand) -> Result<(), Stop> {
+        match command {
+            WorkerCommand::Prepare(task) => self.prepare(*task).await,
+            WorkerCommand::Form(form) => self.form(&form).await,
+            // Its group is gone.
+            WorkerCommand::Retune { .. } => Ok(()),
+            WorkerCommand::Release { trial, state } => match self.hosted.take_if(|it| it.task.trial == trial)
+            {
+                Some(hosted) => self.release(hosted, state),
+                None => self.send(WorkerEvent::Released { trial }),
+            },
+        }
+    }
+
+    fn send(&self, event: WorkerEvent) -> Result<(), Stop> {
+        if (self.send)(event) { Ok(()) } else { Err(Stop::HeadGone) }
+    }
+
+    async fn prepare(&mut self, task: Task) -> Result<(), Stop> {
+        let trial = task.trial;
+        self.hosted = None;
+        match self.backend.prepare(task.clone()).await {
+            Ok(session) => {
+                self.hosted = Some(Hosted { task, round: Round(0), session, is_saving: false });
+                self.send(WorkerEvent::Prepared { trial, rendezvous_addr: self.backend.rendezvous_addr() })
+            }
+            Err(failure) => self.fail(trial, failure),
+        }
+    }
+
+    fn fail(&self, trial: TrialId, failure: Failure) -> Result<(), Stop> {
+        let (Failure::Trial(reason) | Failure::Group(reason)) = failure;
+        self.send(WorkerEvent::Failed { trial, reason })
+    }
+
+    /// Forgets a trial.
+    fn release(&mut self, mut hosted: Hosted<B::Session>, state: FinalState) -> Result<(), Stop> {
+        let trial = hosted.task.trial;
+        let saved = if state == FinalState::Saved && self.backend.steps(&hosted.session).is_some() {
+            self.save(&mut hosted, true)
+        } else {
+            self.settle_checkpoint(&mut hosted, true)
+        };
+        drop(hosted);
+        match saved {
+            Ok(()) => self.send(WorkerEvent::Released { trial }),
+            Err(Stop::Failed(failure)) => self.fail(trial, failure),
+            Err(stop) => Err(stop),
+        }
+    }
+
+    /// Reports a checkpoint that has come to disk; with `wait`, waits for one that is on its way.
+    fn settle_checkpoint(&mut self, hosted: &mut Hosted<B::Session>, wait: bool) -> Result<(), Stop> {
+        if hosted.is_saving
+            && let Some(steps) = self.backend.saved(&mut hosted.session, wait)?
+        {
+            hosted.is_saving = false;
+            self.send(WorkerEvent::Checkpointed { trial: hosted.task.trial, steps })?;
+        }
+        Ok(())
+    }
+
+    /// Writes a checkpoint, after the last one has come to disk.
+    fn save(&mut self, hosted: &mut Hosted<B::Session>, wait: bool) -> Result<(), Stop> {
+        self.settle_checkpoint(hosted, true)?;
+        self.backend.save(&mut hosted.session)?;
+        hosted.is_saving = true;
+        self.settle_checkpoint(hosted, wait)
+    }
+
+    /// Takes part in a new group for as long as it lasts.
+    async fn form(&mut self, form: &Form) -> Result<(), Stop> {
+        let (trial, round) = (form.trial, form.round);
+        let Some(mut hosted) = self.hosted.take_if(|hosted| hosted.task.trial == trial) else {
+            let reason = "the worker was told to train before it had prepared".to_owned();
+            return self.send(WorkerEvent::Broken { trial, round, steps: None, reason });
+        };
+        if round <= hosted.round {
+            // Of a group that has been replaced since.
+            self.hosted = Some(hosted);
+            return Ok(());
+        }
+        hosted.round = round;
+        let role = Role::of(self.slot, form);
+        if role == Role::Leave {
+            return self.release(hosted, FinalState::Discarded);
+        }
+        match self.take_part(form, role, &mut hosted).await {
+            Stop::Donated => self.release(hosted, FinalState::Discarded),
+            Stop::Left | Stop::Aborted => {
+                self.hosted = Some(hosted);
+                Ok(())
+            }
+            Stop::Failed(Failure::Group(reason)) => {
+                let steps = self.backend.steps(&hosted.session);
+                self.hosted = Some(hosted);
+                self.send(WorkerEvent::Broken { trial, round, steps, reason })
+            }
+            Stop::Failed(failure) => {
+                drop(hosted);
+                self.fail(trial, failure)
+            }
+            Stop::HeadGone => Err(Stop::HeadGone),
+        }
+    }
+
+    async fn take_part(&mut self, form: &Form, role: Role, hosted: &mut Hosted<B::Session>) -> Stop {
+        let mut group = match self.backend.join(&hosted.session, form, role) {
+            Ok(group) => group,
+            Err(failure) => return failure.into(),
+        };
+        let stop = match self.meet(role, hosted, &mut group).await {
+            Ok(()) => {
+                let trained = Training { worker: self, hosted, group: &mut group, role }.run().await;
+                trained.unwrap_or_else(|stop| stop)
+            }
+            Err(stop) => stop,
+        };
+        match stop {
+            Stop::Aborted => self.backend.abort(&mut hosted.session, group),
+            // The others notice.
+            Stop::HeadGone => drop(group),
+            _ => self.backend.leave(group),
+        }
+        stop
+    }
+
+    /// Meets the others, and catches up.
+    async fn meet(
+        &mut self,
+        role: Role,
+        hosted: &mut Hosted<B::Session>,
+        group: &mut B::Group,
+    ) -> Result<(), Stop> {
+        let (trial, round) = (hosted.task.trial, hosted.round);
+        let Self { backend, inbox, .. } = self;
+        let pause = {
+            let mut meeting = std::pin::pin!(backend.rendezvous(&mut hosted.session, group));
+            loop {
+                if inbox.leave(trial, round).is_some() {
+                    return Err(Stop::Left);
+                }
+                tokio::select! {
+                    biased;
+                    received = inbox.receive() => received?,
+                    met = &mut meeting => break met?,
+                }
+            }
+        };
+        if let Role::Donate(_) = role {
+            return Err(Stop::Donated);
+        }
+        let steps = self.backend.steps(&hosted.session).unwrap_or(0);
+        self.send(WorkerEvent::Formed { trial, round, steps, pause })
+    }
+}
+
+/// One rank of a group that trains, from its first step to its last.
+struct Training<'a, B: Backend, S> {
+    worker: &'a mut Worker<B, S>,
+    hosted: &'a mut Hosted<B::Session>,
+    group: &'a mut B::Group,
+    role: Role,
+}
+
+impl<B: Backend, S: Fn(WorkerEvent) -> bool> Training<'_, B, S> {
+    /// Trains until the group is left, the trial is complete, or something fails.
+    async fn run(mut self) -> Result<Stop, Stop> {
+        let (trial, round) = (self.hosted.task.trial, self.hosted.round);
+        let mut reporter = (self.role == Role::Train(0))
+            .then(|| RankZeroReporter::new(&self.hosted.task, self.worker.backend.now_s()));
+        while !self.worker.backend.is_finished(&self.hosted.session)? {
+            let leave = self.worker.inbox.leave(trial, round);
+            if leave == Some(Leave::Broken) {
+                return Ok(Stop::Aborted);
+            }
+            let request = StepRequest {
+                leave: leave.is_some(),
+                batch: self.worker.inbox.batch(trial, round),
+                wake_s: reporter.as_ref().map(RankZeroReporter::wake_s),
+            };
+            let Worker { inbox, backend, .. } = &mut *self.worker;
+            let progress = tokio::select! {
+                biased;
+                received = inbox.receive() => {
+                    received?;
+                    continue;
+                }
+                progress = backend.train(&mut self.hosted.session, self.group, request) => progress,
+            };
+            let progress = progress.map_err(|failure| self.stopped_by(failure))?;
+            if progress.retuned {
+                self.worker.inbox.remove_batch(trial, round);
+            }
+            self.worker.settle_checkpoint(self.hosted, false)?;
+            if let Some(reporter) = &mut reporter {
+                reporter.evaluated(progress.evaluations);
+                self.stepped(reporter, progress.left)?;
+            }
+            if progress.left {
+                return Ok(Stop::Left);
+            }
+        }
+        self.finish(reporter)
+    }
+
+    /// A group that is to be left anyway may end in the middle of a step, of which the head knows.
+    fn stopped_by(&mut self, failure: Failure) -> Stop {
+        self.worker.inbox.look();
+        let leave = self.worker.inbox.leave(self.hosted.task.trial, self.hosted.round);
+        match failure {
+            Failure::Group(_) if leave.is_some() => Stop::Aborted,
+            failure => failure.into(),
+        }
+    }
+
+    /// What the first rank does after steps.
+    fn stepped(&mut self, reporter: &mut RankZeroReporter, left: bool) -> Result<(), Stop> {
+        let Self { worker, hosted, .. } = self;
+        if left {
+            let has_news = reporter.has_news(worker.backend.steps(&hosted.session));
+            return if has_news { self.report(reporter) } else { Ok(()) };
+        }
+        if worker.backend.is_finished(&hosted.session)? {
+            // Everything is told together with the end.
+            return Ok(());
+        }
+        let now_s = worker.backend.now_s();
+        if !hosted.is_saving && reporter.wants_checkpoint(now_s) {
+            reporter.saving(now_s);
+            worker.save(hosted, false)?;
+        }
+        if reporter.wants_report(now_s) { self.report(reporter) } else { Ok(()) }
+    }
+
+    fn report(&mut self, reporter: &mut RankZeroReporter) -> Result<(), Stop> {
+        let Self { worker, hosted, group, .. } = self;
+        let mut report = worker.backend.measure(&mut hosted.session, group)?;
+        (report.trial, report.round) = (hosted.task.trial, hosted.round);
+        report.evaluations = reporter.reported(worker.backend.now_s(), report.steps);
+        worker.send(WorkerEvent::Reported(Box::new(report)))
+    }
+
+    /// The trial is complete: all evaluate, and the first rank saves and reports.
+    fn finish(&mut self, reporter: Option<RankZeroReporter>) -> Result<Stop, Stop> {
+        let evaluated = self.worker.backend.evaluate(&mut self.hosted.session, self.group);
+        let last = evaluated.map_err(|failure| self.stopped_by(failure))?;
+        if let Some(mut reporter) = reporter {
+            let metrics = last.values.clone();
+            reporter.evaluated([last]);
+            self.report(&mut reporter)?;
+            self.worker.save(self.hosted, true)?;
+            let (trial, round) = (self.hosted.task.trial, self.hosted.round);
+            self.worker.send(WorkerEvent::Finished { trial, round, metrics })?;
+        }
+        Ok(Stop::Left)
+    }
+}

@@ -1,0 +1,554 @@
+//! A worker whose backend does what the test says, call by call.
+
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU32, Ordering},
+    },
+};
+
+use proptest::prelude::*;
+use tokio::{
+    sync::mpsc::{self, UnboundedReceiver, UnboundedSender},
+    task::yield_now,
+};
+
+use super::*;
+use crate::{
+    ids::NodeId,
+    trials::group::{Batch, Evaluation, Member, Pause, WorkerReport},
+};
+
+const TRIAL: TrialId = TrialId(7);
+const BATCH: Batch = Batch { total: 64, accumulation: 0 };
+const OTHER: Batch = Batch { total: 256, accumulation: 1 };
+
+const fn slot(index: u32) -> SlotId {
+    SlotId { node: NodeId(0), index }
+}
+
+fn task() -> Task {
+    Task { report_every_s: 10.0, checkpoint_every_s: 100.0, ..Task::new(TRIAL, "net") }
+}
+
+fn form(round: u64, members: &[u32], donors: &[u32]) -> Form {
+    let list = |slots: &[u32]| {
+        slots.iter().map(|index| Member { slot: slot(*index), rendezvous_addr: String::new() }).collect()
+    };
+    let (members, donors) = (list(members), list(donors));
+    Form { trial: TRIAL, round: Round(round), members, donors, batch: BATCH, broken: false }
+}
+
+const fn release(state: FinalState) -> WorkerCommand {
+    WorkerCommand::Release { trial: TRIAL, state }
+}
+
+/// What a backend was asked to do.
+#[derive(Debug, Clone, PartialEq)]
+enum Call {
+    Join(Role),
+    Train(StepRequest),
+    Evaluate,
+    Save,
+    /// A checkpoint was waited for.
+    Wait,
+    Leave,
+    Abort,
+    Drop,
+}
+
+type Steps = Result<StepProgress, Failure>;
+
+/// What a test does with a backend.
+#[derive(Debug, Clone, Default)]
+struct Script {
+    calls: Arc<Mutex<Vec<Call>>>,
+    now_s: Arc<AtomicU32>,
+    /// Steps until the trial is complete.
+    finish: Arc<AtomicU32>,
+}
+
+impl Script {
+    fn called(&self, call: Call) {
+        self.calls.lock().unwrap().push(call);
+    }
+
+    /// What was called since the last look.
+    fn calls(&self) -> Vec<Call> {
+        std::mem::take(&mut self.calls.lock().unwrap())
+    }
+}
+
+struct Fake {
+    script: Script,
+    prepares: UnboundedReceiver<Result<(), Failure>>,
+    meetings: UnboundedReceiver<Result<u64, Failure>>,
+    steps: UnboundedReceiver<Steps>,
+}
+
+struct FakeSession {
+    script: Script,
+    steps: Option<u64>,
+    saving: Option<u64>,
+}
+
+impl Drop for FakeSession {
+    fn drop(&mut self) {
+        self.script.called(Call::Drop);
+    }
+}
+
+impl Backend for Fake {
+    type Session = FakeSession;
+    type Group = ();
+
+    fn rendezvous_addr(&self) -> String {
+        "here".to_owned()
+    }
+
+    fn now_s(&self) -> f64 {
+        f64::from(self.script.now_s.load(Ordering::Relaxed))
+    }
+
+    async fn prepare(&mut self, _: Task) -> Result<FakeSession, Failure> {
+        self.prepares.recv().await.expect("the test goes on")?;
+        Ok(FakeSession { script: self.script.clone(), steps: None, saving: None })
+    }
+
+    fn steps(&self, session: &FakeSession) -> Option<u64> {
+        session.steps
+    }
+
+    fn is_finished(&self, session: &FakeSession) -> Result<bool, Failure> {
+        Ok(session.steps >= Some(u64::from(self.script.finish.load(Ordering::Relaxed))))
+    }
+
+    fn join(&mut self, _: &FakeSession, _: &Form, role: Role) -> Result<(), Failure> {
+        self.script.called(Call::Join(role));
+        Ok(())
+    }
+
+    async fn rendezvous(&mut self, session: &mut FakeSession, (): &mut ()) -> Result<Pause, Failure> {
+        session.steps = Some(self.meetings.recv().await.expect("the test goes on")?);
+        Ok(Pause::default())
+    }
+
+    async fn train(
+        &mut self,
+        session: &mut FakeSession,
+        (): &mut (),
+        request: StepRequest,
+    ) -> Result<StepProgress, Failure> {
+        self.script.called(Call::Train(request));
+        let progress = self.steps.recv().await.expect("the test goes on")?;
+        session.steps = session.steps.map(|steps| steps + 1);
+        Ok(progress)
+    }
+
+    fn evaluate(&mut self, _: &mut FakeSession, (): &mut ()) -> Result<Evaluation, Failure> {
+        self.script.called(Call::Evaluate);
+        Ok(evaluation(2.0))
+    }
+
+    fn measure(&mut self, session: &mut FakeSession, (): &mut ()) -> Result<WorkerReport, Failure> {
+        Ok(WorkerReport { steps: session.steps.unwrap_or(0), ..WorkerReport::default() })
+    }
+
+    fn save(&mut self, session: &mut FakeSession) -> Result<(), Failure> {
+        assert_eq!(session.saving, None, "one at a time");
+        self.script.called(Call::Save);
+        session.saving = session.steps;
+        Ok(())
+    }
+
+    fn saved(&mut self, session: &mut FakeSession, wait: bool) -> Result<Option<u64>, Failure> {
+        if wait {
+            self.script.called(Call::Wait);
+        }
+        Ok(session.saving.take_if(|_| wait))
+    }
+
+    fn leave(&mut self, (): ()) {
+        self.script.called(Call::Leave);
+    }
+
+    fn abort(&mut self, _: &mut FakeSession, (): ()) {
+        self.script.called(Call::Abort);
+    }
+}
+
+fn evaluation(epochs: f64) -> Evaluation {
+    Evaluation { epochs, values: BTreeMap::from([("accuracy".to_owned(), epochs / 4.0)]) }
+}
+
+/// A worker of slot 0, its head and its backend.
+struct World {
+    script: Script,
+    commands: UnboundedSender<WorkerCommand>,
+    prepare: UnboundedSender<Result<(), Failure>>,
+    meet: UnboundedSender<Result<u64, Failure>>,
+    step: UnboundedSender<Steps>,
+    events: UnboundedReceiver<WorkerEvent>,
+}
+
+impl World {
+    fn new() -> Self {
+        let script = Script::default();
+        script.finish.store(1000, Ordering::Relaxed);
+        let (commands, coming) = mpsc::unbounded_channel();
+        let (prepare, prepares) = mpsc::unbounded_channel();
+        let (meet, meetings) = mpsc::unbounded_channel();
+        let (step, steps) = mpsc::unbounded_channel();
+        let (send, events) = mpsc::unbounded_channel();
+        let backend = Fake { script: script.clone(), prepares, meetings, steps };
+        tokio::spawn(Worker::new(slot(0), backend, coming, move |event| send.send(event).is_ok()).run());
+        Self { script, commands, prepare, meet, step, events }
+    }
+
+    /// Lets the worker do all that it can, and gives what it has said.
+    async fn settle(&mut self) -> Vec<WorkerEvent> {
+        for _ in 0..100 {
+            yield_now().await;
+        }
+        let mut events = Vec::new();
+        while let Ok(event) = self.events.try_recv() {
+            events.push(event);
+        }
+        events
+    }
+
+    async fn command(&mut self, command: WorkerCommand) -> Vec<WorkerEvent> {
+        self.commands.send(command).unwrap();
+        self.settle().await
+    }
+
+    async fn step(&mut self, progress: StepProgress) -> Vec<WorkerEvent> {
+        self.step.send(Ok(progress)).unwrap();
+        self.settle().await
+    }
+
+    async fn prepare(&mut self) {
+        self.prepare.send(Ok(())).unwrap();
+        let prepared = WorkerEvent::Prepared { trial: TRIAL, rendezvous_addr: "here".to_owned() };
+        assert_eq!(self.command(WorkerCommand::Prepare(Box::new(task()))).await, [prepared]);
+    }
+
+    /// Prepares, and trains from step 5 on in round 3.
+    async fn training(members: &[u32]) -> Self {
+        let mut world = Self::new();
+        world.prepare().await;
+        world.meet.send(Ok(5)).unwrap();
+        let formed = WorkerEvent::Formed { trial: TRIAL, round: Round(3), steps: 5, pause: Pause::default() };
+        assert_eq!(world.command(WorkerCommand::Form(form(3, members, &[]))).await, [formed]);
+        world.script.calls();
+        world
+    }
+}
+
+const RELEASED: WorkerEvent = WorkerEvent::Released { trial: TRIAL };
+
+const fn checkpointed(steps: u64) -> WorkerEvent {
+    WorkerEvent::Checkpointed { trial: TRIAL, steps }
+}
+
+fn reported(steps: u64, evaluations: &[Evaluation]) -> WorkerEvent {
+    let evaluations = evaluations.to_vec();
+    let report =
+        WorkerReport { trial: TRIAL, round: Round(3), steps, evaluations, ..WorkerReport::default() };
+    WorkerEvent::Reported(Box::new(report))
+}
+
+#[tokio::test]
+async fn what_cannot_be_prepared_is_the_trials_fault() {
+    let mut world = World::new();
+    world.prepare.send(Err(Failure::Trial("no such model".to_owned()))).unwrap();
+    let failed = WorkerEvent::Failed { trial: TRIAL, reason: "no such model".to_owned() };
+    assert_eq!(world.command(WorkerCommand::Prepare(Box::new(task()))).await, [failed]);
+    let [WorkerEvent::Broken { steps: None, reason, .. }] =
+        &world.command(WorkerCommand::Form(form(1, &[0], &[]))).await[..]
+    else {
+        panic!("it cannot train")
+    };
+    assert_eq!(reason, "the worker was told to train before it had prepared");
+    assert_eq!(world.command(release(FinalState::Saved)).await, [RELEASED]);
+}
+
+#[tokio::test]
+async fn roles_decide_what_a_worker_does() {
+    for (form, role) in [
+        (form(3, &[1, 0], &[]), Role::Train(1)),
+        (form(3, &[1, 2], &[3, 0]), Role::Donate(3)),
+        (form(3, &[1], &[2]), Role::Leave),
+    ] {
+        let mut world = World::new();
+        world.prepare().await;
+        world.meet.send(Ok(0)).unwrap();
+        let events = world.command(WorkerCommand::Form(form)).await;
+        let calls = world.script.calls();
+        match role {
+            Role::Train(_) => {
+                assert!(matches!(events[..], [WorkerEvent::Formed { .. }]), "{events:?}");
+                assert!(
+                    matches!(calls[..], [Call::Join(joined), Call::Train(_)] if joined == role),
+                    "{calls:?}"
+                );
+            }
+            Role::Donate(_) => {
+                assert_eq!(events, [RELEASED]);
+                assert_eq!(calls, [Call::Join(role), Call::Leave, Call::Drop]);
+            }
+            Role::Leave => assert_eq!((events, calls), (vec![RELEASED], vec![Call::Drop])),
+        }
+    }
+}
+
+#[tokio::test]
+async fn groups_of_the_past_and_of_other_trials_change_nothing() {
+    let mut world = World::training(&[0]).await;
+    for round in [2, 3] {
+        assert_eq!(world.command(WorkerCommand::Form(form(round, &[], &[]))).await, []);
+    }
+    let other = WorkerCommand::Release { trial: TrialId(8), state: FinalState::Discarded };
+    assert_eq!(world.command(other).await, []);
+    let request = |calls: Vec<Call>| match calls.last() {
+        Some(Call::Train(request)) => *request,
+        other => panic!("{other:?}"),
+    };
+    assert!(!request(world.script.calls()).leave);
+    // Once it has left, they are answered, in order.
+    world.command(release(FinalState::Discarded)).await;
+    assert!(request(world.script.calls()).leave);
+    let left = world.step(StepProgress { left: true, ..StepProgress::default() }).await;
+    assert_eq!(left, [reported(6, &[]), WorkerEvent::Released { trial: TrialId(8) }, RELEASED]);
+    assert_eq!(world.script.calls(), [Call::Leave, Call::Drop]);
+}
+
+#[tokio::test]
+async fn another_batch_waits_until_all_agree() {
+    let mut world = World::training(&[0]).await;
+    let retune = |round, batch| WorkerCommand::Retune { trial: TRIAL, round: Round(round), batch };
+    for (round, batch) in [(2, BATCH), (3, OTHER), (3, BATCH), (4, BATCH)] {
+        world.command(retune(round, batch)).await;
+    }
+    let batches = |world: &World| -> Vec<Option<Batch>> {
+        let calls = world.script.calls().into_iter();
+        calls.map(|call| if let Call::Train(request) = call { request.batch } else { None }).collect()
+    };
+    assert_eq!(batches(&world).last(), Some(&Some(OTHER)));
+    world.step(StepProgress::default()).await;
+    assert_eq!(batches(&world), [Some(OTHER)], "not all have it yet");
+    let retuned = StepProgress { retuned: true, ..StepProgress::default() };
+    world.step(retuned.clone()).await;
+    assert_eq!(batches(&world), [Some(BATCH)]);
+    world.step(retuned).await;
+    assert_eq!(batches(&world), [None], "those of other groups are not meant");
+}
+
+#[tokio::test]
+async fn only_the_first_rank_reports_and_saves() {
+    let evaluated = StepProgress { evaluations: vec![evaluation(1.0)], ..StepProgress::default() };
+    let mut other = World::training(&[1, 0]).await;
+    other.script.now_s.store(1000, Ordering::Relaxed);
+    assert_eq!(other.step(evaluated.clone()).await, []);
+    let quiet = StepRequest { leave: false, batch: None, wake_s: None };
+    assert_eq!(other.script.calls(), [Call::Train(quiet)]);
+
+    let mut first = World::training(&[0, 1]).await;
+    assert_eq!(first.step(StepProgress::default()).await, [], "nothing is due");
+    assert_eq!(first.script.calls(), [Call::Train(StepRequest { wake_s: Some(10.0), ..quiet })]);
+    assert_eq!(first.step(evaluated).await, [reported(7, &[evaluation(1.0)])], "evaluations come at once");
+    first.script.now_s.store(10, Ordering::Relaxed);
+    assert_eq!(first.step(StepProgress::default()).await, [reported(8, &[])]);
+    assert_eq!(first.step(StepProgress::default()).await, []);
+    first.script.calls();
+    first.script.now_s.store(100, Ordering::Relaxed);
+    assert_eq!(first.step(StepProgress::default()).await, [reported(10, &[])]);
+    let calls = first.script.calls();
+    assert!(matches!(calls[..], [Call::Save, Call::Train(_)]), "it trains while it writes: {calls:?}");
+    // Another one is due, but this one is not on disk yet.
+    first.script.now_s.store(200, Ordering::Relaxed);
+    assert_eq!(first.step(StepProgress::default()).await, [reported(11, &[])]);
+    assert!(!first.script.calls().contains(&Call::Save));
+}
+
+/// A checkpoint that is being written when its group is left is waited for before the worker is free.
+#[tokio::test]
+async fn no_checkpoint_is_left_behind() {
+    for (state, calls, events) in [
+        (FinalState::Discarded, vec![Call::Leave, Call::Wait, Call::Drop], vec![checkpointed(6), RELEASED]),
+        (
+            FinalState::Saved,
+            vec![Call::Leave, Call::Wait, Call::Save, Call::Wait, Call::Drop],
+            vec![checkpointed(6), checkpointed(7), RELEASED],
+        ),
+    ] {
+        let mut world = World::training(&[0]).await;
+        world.script.now_s.store(100, Ordering::Relaxed);
+        assert_eq!(world.step(StepProgress::default()).await, [reported(6, &[])]);
+        world.command(release(state)).await;
+        world.script.calls();
+        let said = world.step(StepProgress { left: true, ..StepProgress::default() }).await;
+        assert_eq!(world.script.calls(), calls);
+        assert_eq!((&said[0], &said[1..]), (&reported(7, &[]), &events[..]));
+    }
+}
+
+#[tokio::test]
+async fn what_has_no_state_is_not_saved() {
+    let mut world = World::new();
+    world.prepare().await;
+    assert_eq!(world.command(release(FinalState::Saved)).await, [RELEASED]);
+    assert_eq!(world.script.calls(), [Call::Drop]);
+}
+
+#[tokio::test]
+async fn a_complete_trial_is_evaluated_reported_saved_and_finished() {
+    let mut world = World::training(&[0, 1]).await;
+    world.script.finish.store(6, Ordering::Relaxed);
+    world.script.now_s.store(100, Ordering::Relaxed);
+    let (trial, round, metrics) = (TRIAL, Round(3), evaluation(2.0).values);
+    let finished = WorkerEvent::Finished { trial, round, metrics };
+    let said = world.step(StepProgress::default()).await;
+    assert_eq!(said, [reported(6, &[evaluation(2.0)]), checkpointed(6), finished]);
+    assert_eq!(world.script.calls(), [Call::Evaluate, Call::Save, Call::Wait, Call::Leave]);
+    // The others evaluate with it, but say nothing.
+    let mut other = World::training(&[1, 0]).await;
+    other.script.finish.store(6, Ordering::Relaxed);
+    assert_eq!(other.step(StepProgress::default()).await, []);
+    assert_eq!(other.script.calls(), [Call::Evaluate, Call::Leave]);
+}
+
+#[tokio::test]
+async fn a_lost_group_is_told_with_the_steps_that_are_left() {
+    let mut world = World::training(&[0, 1]).await;
+    world.step.send(Err(Failure::Group("slot 0.1 is gone".to_owned()))).unwrap();
+    let reason = "slot 0.1 is gone".to_owned();
+    let broken = WorkerEvent::Broken { trial: TRIAL, round: Round(3), steps: Some(5), reason };
+    assert_eq!(world.settle().await, [broken]);
+    assert_eq!(world.script.calls(), [Call::Leave]);
+    // It has the state still, and goes into the next group.
+    world.meet.send(Ok(5)).unwrap();
+    let events = world.command(WorkerCommand::Form(form(4, &[0], &[]))).await;
+    assert!(matches!(events[..], [WorkerEvent::Formed { round: Round(4), .. }]), "{events:?}");
+    // The trial's own mistakes end it.
+    world.step.send(Err(Failure::Trial("the loss is NaN".to_owned()))).unwrap();
+    let failed = WorkerEvent::Failed { trial: TRIAL, reason: "the loss is NaN".to_owned() };
+    assert_eq!(world.settle().await, [failed]);
+}
+
+#[tokio::test]
+async fn a_broken_group_is_left_at_once_and_without_a_word() {
+    let mut world = World::training(&[0, 1]).await;
+    world.meet.send(Ok(5)).unwrap();
+    let events = world.command(WorkerCommand::Form(Form { broken: true, ..form(4, &[0], &[]) })).await;
+    assert!(matches!(events[..], [WorkerEvent::Formed { round: Round(4), .. }]), "{events:?}");
+    let calls = world.script.calls();
+    assert!(matches!(calls[..], [Call::Abort, Call::Join(_), Call::Train(_)]), "{calls:?}");
+    // So is one that is lost while it is to be left anyway.
+    world.command(release(FinalState::Discarded)).await;
+    world.step.send(Err(Failure::Group("aborted".to_owned()))).unwrap();
+    assert_eq!(world.settle().await, [RELEASED]);
+    assert!(world.script.calls().contains(&Call::Abort));
+}
+
+#[tokio::test]
+async fn a_rendezvous_is_given_up_for_another_one() {
+    let mut world = World::new();
+    world.prepare().await;
+    assert_eq!(world.command(WorkerCommand::Form(form(1, &[0, 1], &[]))).await, []);
+    // This one is of no concern.
+    let retune = WorkerCommand::Retune { trial: TRIAL, round: Round(1), batch: OTHER };
+    assert_eq!(world.command(retune).await, []);
+    assert_eq!(world.script.calls(), [Call::Join(Role::Train(0))]);
+    assert_eq!(world.command(WorkerCommand::Form(form(2, &[1], &[0]))).await, []);
+    assert_eq!(world.script.calls(), [Call::Leave, Call::Join(Role::Donate(1))]);
+    world.meet.send(Err(Failure::Group("slot 0.1 is gone".to_owned()))).unwrap();
+    let reason = "slot 0.1 is gone".to_owned();
+    let broken = WorkerEvent::Broken { trial: TRIAL, round: Round(2), steps: None, reason };
+    assert_eq!(world.settle().await, [broken]);
+}
+
+fn any_command() -> impl Strategy<Value = WorkerCommand> {
+    let slots = || prop::collection::vec(0_u32..3, 0..3);
+    let state = prop_oneof![Just(FinalState::Saved), Just(FinalState::Discarded)];
+    let trial = || (0_u32..2).prop_map(|more| TrialId(TRIAL.0 + more));
+    prop_oneof![
+        trial().prop_map(|trial| WorkerCommand::Prepare(Box::new(Task { trial, ..task() }))),
+        (trial(), 0_u64..8, slots(), slots(), any::<bool>()).prop_map(
+            |(trial, round, members, donors, broken)| {
+                WorkerCommand::Form(Form { trial, broken, ..form(round, &members, &donors) })
+            }
+        ),
+        (trial(), 0_u64..8).prop_map(|(trial, round)| WorkerCommand::Retune {
+            trial,
+            round: Round(round),
+            batch: OTHER
+        }),
+        (trial(), state).prop_map(|(trial, state)| WorkerCommand::Release { trial, state }),
+    ]
+}
+
+#[derive(Debug, Clone)]
+enum Turn {
+    Command(WorkerCommand),
+    Step(bool),
+    Fail(bool),
+}
+
+fn turn() -> impl Strategy<Value = Turn> {
+    prop_oneof![
+        3 => any_command().prop_map(Turn::Command),
+        2 => any::<bool>().prop_map(Turn::Step),
+        1 => any::<bool>().prop_map(Turn::Fail),
+    ]
+}
+
+proptest! {
+    /// Whatever comes in whatever order: each release is answered once, in order, and the worker ends with its head.
+    #[test]
+    fn every_release_is_answered(turns in prop::collection::vec(turn(), 0..40)) {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        runtime.block_on(async {
+            let mut world = World::new();
+            for _ in 0..100 {
+                world.prepare.send(Ok(())).unwrap();
+                world.meet.send(Ok(5)).unwrap();
+            }
+            let (mut asked, mut events) = (Vec::new(), Vec::new());
+            for turn in turns {
+                match turn {
+                    Turn::Command(command) => {
+                        if let WorkerCommand::Release { trial, .. } = command {
+                            asked.push(trial);
+                        }
+                        events.extend(world.command(command).await);
+                    }
+                    Turn::Step(left) => events.extend(world.step(StepProgress { left, ..StepProgress::default() }).await),
+                    Turn::Fail(group) => {
+                        let kind = if group { Failure::Group } else { Failure::Trial };
+                        world.step.send(Err(kind("it fails".to_owned()))).unwrap();
+                        events.extend(world.settle().await);
+                    }
+                }
+            }
+            // All that is under way comes to its end.
+            for trial in [TRIAL, TrialId(TRIAL.0 + 1)] {
+                asked.push(trial);
+                events.extend(world.command(WorkerCommand::Release { trial, state: FinalState::Discarded }).await);
+            }
+            for _ in 0..100 {
+                events.extend(world.step(StepProgress { left: true, ..StepProgress::default() }).await);
+            }
+            let released = |trial| events.iter().filter(|event| **event == WorkerEvent::Released { trial }).count();
+            let wanted = |trial| asked.iter().filter(|asked| **asked == trial).count();
+            for trial in [TRIAL, TrialId(TRIAL.0 + 1)] {
+                // Workers that only donate or leave are free without having been asked.
+                prop_assert!(released(trial) >= wanted(trial), "{events:?}");
+            }
+            drop(world.commands);
+            while world.events.recv().await.is_some() {}
+            Ok(())
+        })?;
+    }
+}

@@ -1,0 +1,205 @@
+//! Training with libtorch, as the protocol asks for it.
+
+use std::time::Instant;
+
+use c10d::Store;
+use tch::Device;
+
+use super::{
+    abort::Aborts,
+    checkpoint::{self, CheckpointWriter},
+    host::HostedTrial,
+    session::{Seen, Session},
+    team::Team,
+    trainable::Registry,
+    transfer::StateTransfer,
+};
+use crate::{
+    goodput::{Observation, Shape},
+    trials::group::{Batch, Evaluation, Form, Pause, Task, WorkerReport},
+    wire::with_causes,
+    worker::{
+        Error,
+        protocol::{Backend, Failure, Role, StepProgress, StepRequest},
+    },
+};
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        let reason = with_causes(&error);
+        if error.is_of_the_group() { Self::Group(reason) } else { Self::Trial(reason) }
+    }
+}
+
+pub(super) struct TorchBackend<'a> {
+    registry: &'a Registry,
+    device: Device,
+    /// Where groups meet whose first member is this worker.
+    store: Store,
+    aborts: Aborts,
+    hosted: HostedTrial,
+    started: Instant,
+}
+
+impl<'a> TorchBackend<'a> {
+    pub(super) fn new(
+        registry: &'a Registry,
+        device: Device,
+        store: Store,
+        aborts: Aborts,
+        hosted: HostedTrial,
+    ) -> Self {
+        Self { registry, device, store, aborts, hosted, started: Instant::now() }
+    }
+}
+
+/// A trial that was prepared.
+pub(super) struct Prepared {
+    session: Session,
+    writer: CheckpointWriter,
+    _hosting: Hosting,
+}
+
+/// Names the trial for as long as there is anything of it.
+struct Hosting(HostedTrial);
+
+impl Drop for Hosting {
+    fn drop(&mut self) {
+        self.0.set(None);
+    }
+}
+
+/// A group that was joined.
+pub(super) struct Group {
+    form: Form,
+    role: Role,
+    batch: Batch,
+    /// Once it is together.
+    team: Option<Team>,
+    aborts: Aborts,
+}
+
+impl Group {
+    fn team(&mut self) -> Result<&mut Team, Error> {
+        self.team.as_mut().ok_or_else(|| Error::Protocol("the group is not together".to_owned()))
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        self.aborts.clear();
+    }
+}
+
+impl Backend for TorchBackend<'_> {
+    type Session = Prepared;
+    type Group = Group;
+
+    fn rendezvous_addr(&self) -> String {
+        self.store.address().to_owned()
+    }
+
+    fn now_s(&self) -> f64 {
+        self.started.elapsed().as_secs_f64()
+    }
+
+    async fn prepare(&mut self, task: Task) -> Result<Prepared, Failure> {
+        let hosting = Hosting(self.hosted.clone());
+        self.hosted.set(Some(task.trial));
+        let session = Session::new(task, self.registry, self.device)?;
+        Ok(Prepared { session, writer: CheckpointWriter::default(), _hosting: hosting })
+    }
+
+    fn steps(&self, prepared: &Prepared) -> Option<u64> {
+        prepared.session.is_current.then(|| prepared.session.steps())
+    }
+
+    fn is_finished(&self, prepared: &Prepared) -> Result<bool, Failure> {
+        Ok(prepared.session.is_finished()?)
+    }
+
+    fn join(&mut self, _: &Prepared, form: &Form, role: Role) -> Result<Group, Failure> {
+        let aborts = self.aborts.clone();
+        Ok(Group { form: form.clone(), role, batch: form.batch, team: None, aborts })
+    }
+
+    async fn rendezvous(&mut self, prepared: &mut Prepared, group: &mut Group) -> Result<Pause, Failure> {
+        let transfer = StateTransfer::new(&self.store, self.device, &group.form, &self.aborts);
+        let (team, pause) = transfer.run(group.role, &mut prepared.session).await?;
+        group.team = team;
+        // What was seen before in another rank was never reported and is old.
+        prepared.session.seen = Seen::default();
+        Ok(pause)
+    }
+
+    /// One step.
+    async fn train(
+        &mut self,
+        prepared: &mut Prepared,
+        group: &mut Group,
+        request: StepRequest,
+    ) -> Result<StepProgress, Failure> {
+        // Here the worker looks at its commands.
+        tokio::task::yield_now().await;
+        let (session, batch) = (&mut prepared.session, group.batch);
+        let team = group.team()?;
+        let agreed = session.step(team, batch, request.leave, request.batch.is_some())?;
+        let mut progress = StepProgress { left: agreed.leave, ..StepProgress::default() };
+        if let (true, Some(batch)) = (agreed.retune, request.batch) {
+            session.begin(team)?;
+            progress.retuned = true;
+            group.batch = batch;
+        }
+        let team = group.team()?;
+        if session.wants_evaluation()? && !session.is_finished()? {
+            let values = session.evaluate(team)?;
+            progress.evaluations.push(Evaluation { epochs: session.epochs()?, values });
+        }
+        if team.rank > 0 {
+            // Nobody asks for it.
+            session.seen = Seen::default();
+        }
+        Ok(progress)
+    }
+
+    fn evaluate(&mut self, prepared: &mut Prepared, group: &mut Group) -> Result<Evaluation, Failure> {
+        let values = prepared.session.evaluate(group.team()?)?;
+        Ok(Evaluation { epochs: prepared.session.epochs()?, values })
+    }
+
+    fn measure(&mut self, prepared: &mut Prepared, group: &mut Group) -> Result<WorkerReport, Failure> {
+        let (session, batch) = (&mut prepared.session, group.batch);
+        let team = group.team()?;
+        let seen = std::mem::take(&mut session.seen);
+        let count = seen.losses.len() as f64;
+        let shape = Shape::new(team.size, team.nodes).map_err(Error::from)?;
+        let counters = session.counters();
+        Ok(WorkerReport {
+            steps: counters.steps,
+            examples: counters.examples,
+            epochs: session.epochs()?,
+            loss: (count > 0.0).then(|| seen.losses.iter().sum::<f64>() / count),
+            learning_rate: seen.learning_rate,
+            batch: Some(batch),
+            step_times: seen.times.iter().map(|times| Observation { shape, ..times }).collect(),
+            noise: session.noise().settled(),
+            ..WorkerReport::default()
+        })
+    }
+
+    fn save(&mut self, prepared: &mut Prepared) -> Result<(), Failure> {
+        Ok(checkpoint::save(&prepared.session, &mut prepared.writer)?)
+    }
+
+    fn saved(&mut self, prepared: &mut Prepared, wait: bool) -> Result<Option<u64>, Failure> {
+        Ok(prepared.writer.finish(wait)?)
+    }
+
+    fn leave(&mut self, group: Group) {
+        drop(group);
+    }
+
+    fn abort(&mut self, _: &mut Prepared, group: Group) {
+        drop(group);
+    }
+}

@@ -1,0 +1,125 @@
+//! A worker process: attached to its head until that is gone.
+
+use std::{
+    panic, process,
+    sync::{Arc, Mutex, PoisonError},
+    thread,
+};
+
+use c10d::Store;
+use tch::Device;
+use tokio::{
+    runtime::Builder,
+    sync::mpsc::{self, UnboundedReceiver},
+};
+
+use super::{abort::Aborts, backend::TorchBackend, trainable::Registry};
+use crate::{
+    ids::TrialId,
+    trials::group::{Form, WorkerCommand, WorkerEvent},
+    wire::{self, CommandReceiver, EventSender, Hello, VERSION, with_causes},
+    worker::{Error, launch::Place, protocol::Worker},
+};
+
+/// If this process was started as a worker, works until the head is gone, and then ends the process.
+///
+/// Every program whose trainables are to be trained calls it first thing in `main`.
+pub fn serve_if_worker(registry: &Registry) {
+    let served = match Place::of_this_process() {
+        Ok(None) => return,
+        Ok(Some(place)) => {
+            serve(&place, registry).map_err(|error| format!("worker {}: {}", place.slot, with_causes(&error)))
+        }
+        Err(error) => Err(with_causes(&error)),
+    };
+    let code = match served {
+        Ok(()) => 0,
+        Err(message) => {
+            tell_the_user(&message);
+            1
+        }
+    };
+    process::exit(code);
+}
+
+#[expect(clippy::print_stderr, reason = "the head is out of reach, and a silent end helps nobody")]
+fn tell_the_user(message: &str) {
+    eprintln!("{message}");
+}
+
+/// Serves the head until it is gone.
+fn serve(place: &Place, registry: &Registry) -> Result<(), Error> {
+    tch::set_num_threads(place.threads.cast_signed());
+    let store = Store::host("127.0.0.1:0")?;
+    let hello = Hello { version: VERSION, slot: place.slot, pid: process::id() };
+    let (events, commands) = wire::attach_blocking(&place.address, &place.secret, hello)?;
+    let (aborts, hosted) = (Aborts::default(), HostedTrial::default());
+    let commands = receive(commands, events.clone(), aborts.clone())?;
+    report_panics(events.clone(), hosted.clone());
+    let device = place.cuda.map_or(Device::Cpu, |device| Device::Cuda(device as usize));
+    let backend = TorchBackend::new(registry, device, store, aborts, hosted);
+    // That the head is gone is noticed by those who receive its commands.
+    let send = move |event: WorkerEvent| {
+        events.send(&event);
+        true
+    };
+    // Nothing but the next command is ever awaited: training blocks.
+    let runtime = Builder::new_current_thread().build().map_err(Error::io("starting a runtime"))?;
+    runtime.block_on(Worker::new(place.slot, backend, commands, send).run());
+    Ok(())
+}
+
+/// The trial of the worker, for those who cannot wait for it.
+#[derive(Debug, Clone, Default)]
+pub(super) struct HostedTrial(Arc<Mutex<Option<TrialId>>>);
+
+impl HostedTrial {
+    pub(super) fn set(&self, trial: Option<TrialId>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = trial;
+    }
+}
+
+/// Code of a trainable may panic, and panics may abort: the head is told before that happens.
+fn report_panics(events: EventSender, hosted: HostedTrial) {
+    let usual = panic::take_hook();
+    panic::set_hook(Box::new(move |info| {
+        usual(info);
+        if let Some(trial) = hosted.0.try_lock().ok().and_then(|trial| *trial) {
+            events.send(&WorkerEvent::Failed { trial, reason: info.to_string() });
+        }
+        events.close();
+        process::exit(101);
+    }));
+}
+
+/// Takes in commands while the worker trains, and aborts groups that are broken.
+fn receive(
+    mut commands: CommandReceiver,
+    events: EventSender,
+    aborts: Aborts,
+) -> Result<UnboundedReceiver<WorkerCommand>, Error> {
+    let (send, received) = mpsc::unbounded_channel();
+    let run = move || {
+        while let Ok(Some(command)) = commands.recv() {
+            let broken = match &command {
+                WorkerCommand::Form(form) => Some(form).filter(|form: &&Form| form.broken).cloned(),
+                _ => None,
+            };
+            if send.send(command).is_err() {
+                break;
+            }
+            // After the worker can know why.
+            if let Some(form) = broken {
+                aborts.abort_before(&form);
+            }
+        }
+        // Whoever closes the connection on this side ends the process, too.
+        while events.is_closed() {
+            thread::park();
+        }
+        // Without a head there is nobody to train for.
+        process::exit(0);
+    };
+    thread::Builder::new().name("commands".to_owned()).spawn(run).map_err(Error::io("starting a thread"))?;
+    Ok(received)
+}

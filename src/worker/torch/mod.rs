@@ -1,0 +1,19 @@
+//! Training with libtorch: workers that are processes, and reduce their gradients through c10d.
+
+mod abort;
+mod backend;
+mod checkpoint;
+mod flat;
+mod gradient;
+mod host;
+mod loader;
+mod optimizer;
+mod session;
+mod team;
+mod trainable;
+mod transfer;
+
+use super::{ElasticSampler, Error, shard};
+
+pub use host::serve_if_worker;
+pub use trainable::{BoxError, Dataset, Example, Optimizer, Registry, Schedule, Trainable};
