@@ -18,7 +18,7 @@ use super::{
     message::EngineInput,
     node::NodeSpec,
     runtime::Runtime,
-    suggester::Suggester,
+    suggester::{Suggester, TakeSearch},
     supervisor::{Begin, ServiceAddresses, Supervisor, TrialRunners, Watch},
 };
 use crate::{
@@ -83,37 +83,34 @@ impl Head {
     pub(super) fn run(mut self) -> Result<(Outcome, Search), Error> {
         let mut deaths = 0;
         loop {
-            let exit = System::new().block_on(self.session())?;
-            match exit {
-                SessionExit::Finished(outcome) => {
-                    let entries = self.journal()?.entries(0)?;
-                    return Ok((
-                        outcome,
-                        replay(&self.study, self.work.kind(), &entries)?.1.suggest.into_search(),
-                    ));
-                }
-                SessionExit::Failed(error) => return Err(error),
-                SessionExit::Died(actor) => {
-                    deaths += 1;
-                    tracing::error!(actor, deaths, "an actor has died; all begin again from the journal");
-                    if deaths > DEATHS_MAX {
-                        return Err(Error::Died { actor, times: deaths });
-                    }
-                }
+            let actor = match System::new().block_on(self.session())? {
+                (SessionExit::Finished(outcome), Some(search)) => return Ok((outcome, search)),
+                (SessionExit::Finished(_), None) => "suggester",
+                (SessionExit::Failed(error), _) => return Err(error),
+                (SessionExit::Died(actor), _) => actor,
+            };
+            deaths += 1;
+            tracing::error!(actor, deaths, "an actor has died; all begin again from the journal");
+            if deaths > DEATHS_MAX {
+                return Err(Error::Died { actor, times: deaths });
             }
         }
     }
 
-    fn journal(&self) -> Result<Box<dyn Journal + Send>, Error> {
-        Ok(match &self.folder {
-            Some(folder) => Box::new(Store::open(folder)?),
-            None => Box::new(Kept(self.memory.clone())),
-        })
+    /// The journal, and what is in it.
+    fn journal(&self) -> Result<(Box<dyn Journal + Send>, Vec<JournalEntry>), Error> {
+        if let Some(folder) = &self.folder {
+            let (store, entries) = Store::load(folder)?;
+            return Ok((Box::new(store), entries));
+        }
+        let kept = Kept(self.memory.clone());
+        let entries = kept.entries(0)?;
+        Ok((Box::new(kept), entries))
     }
 
-    async fn session(&mut self) -> Result<SessionExit, Error> {
-        let journal = self.journal()?;
-        let entries = journal.entries(0)?;
+    /// One life of the actors; with the search and its results, if that is the end of the study.
+    async fn session(&mut self) -> Result<(SessionExit, Option<Search>), Error> {
+        let (journal, entries) = self.journal()?;
         if let (Some(folder), false) = (&self.folder, entries.is_empty()) {
             same_study(&self.study, &Reader::open(folder)?.study()?)?;
         }
@@ -148,14 +145,22 @@ impl Head {
             })
         };
         let facts = vec![suggester.clone().recipient(), allocator.clone().recipient()];
-        let services =
-            ServiceAddresses { suggester: suggester.recipient(), allocator: allocator.recipient(), facts };
+        let services = ServiceAddresses {
+            suggester: suggester.clone().recipient(),
+            allocator: allocator.recipient(),
+            facts,
+        };
         let (groups, stage) = self.open(&happened, &exit)?;
         supervisor.do_send(Begin { services, groups });
         if let Runtime::Local(joined) = &stage {
             supervisor.do_send(EngineInput::from(joined.clone()));
         }
         let ended = self.wait(&supervisor, &mut exits).await;
+        let search = match ended {
+            // All facts are on their way to the suggester by then.
+            SessionExit::Finished(_) => suggester.send(TakeSearch).await.ok().flatten(),
+            SessionExit::Failed(_) | SessionExit::Died(_) => None,
+        };
         exit.close();
         drop(stage);
         for arbiter in [head, first, second] {
@@ -163,7 +168,7 @@ impl Head {
             // The journal is closed only when the thread of its owner is done.
             let _ = arbiter.join();
         }
-        Ok(ended)
+        Ok((ended, search))
     }
 
     /// Where trials are run, and by whom.

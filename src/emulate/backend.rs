@@ -48,7 +48,7 @@ pub(super) struct Place {
     pub(super) secret: Secret,
 }
 
-/// Does what the head says until it is gone.
+/// Follows the commands of the head until it is gone.
 pub(super) async fn work(
     place: Place,
     commands: UnboundedReceiver<WorkerCommand>,
@@ -191,7 +191,7 @@ impl EmulatedBackend {
         Ok(evaluated)
     }
 
-    /// The step after which somebody wants to know something, with the moment at which it may be told.
+    /// The step after which something is due, with the moment at which it counts as taken.
     fn next_wake(&self, session: &Session, group: &Group, wake_s: Option<f64>) -> (u64, Instant) {
         let Some(schedule) = &group.schedule else { return (0, Instant::now()) };
         let Some(wake_s) = wake_s else { return (schedule.finish, schedule.end_of(schedule.finish)) };

@@ -9,15 +9,15 @@ use super::{
     session::{Session, State},
 };
 
-/// What the file says. A real training would not take it for one of its own, nor the other way round.
+/// What is in the file. A real training would not take it for one of its own, nor the other way round.
 #[derive(Debug, Serialize, Deserialize)]
 struct File {
     emulated: String,
     state: State,
 }
 
-/// Writes the state beside the old one, which it then replaces: at any moment there is a whole one. Says how many steps it has
-/// behind it.
+/// Writes the state beside the old one, which it then replaces: at any moment there is a whole one. Gives the number of
+/// its steps.
 ///
 /// The file is small and a loss of power no concern of an emulation, so this is over before a runtime would notice.
 pub(super) fn save(session: &Session, slot: u32) -> Result<u64, Error> {

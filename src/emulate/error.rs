@@ -58,12 +58,12 @@ pub enum Error {
         /// What is wrong with it.
         problem: String,
     },
-    /// The environment of a process does not say what kind of node it is.
+    /// The environment of a process does not describe a node.
     #[error("the variable {name} is `{value}`; start emulated nodes through `emulate::launch`")]
     Environment {
         /// The variable.
         name: &'static str,
-        /// What it says.
+        /// Its value.
         value: String,
     },
     /// The head cannot be talked to.

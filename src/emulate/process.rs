@@ -44,7 +44,7 @@ pub struct NodeLaunch {
     pub gpu_type: GpuType,
     /// Real seconds of an emulated one.
     pub time_scale: f64,
-    /// What the program is to be called with, before the words that say what it is.
+    /// What the program is to be called with, before the arguments that describe it.
     pub arguments: Vec<String>,
 }
 

@@ -167,7 +167,7 @@ impl Drop for Lease {
 #[derive(Debug)]
 enum Transport {
     Local(Lease),
-    /// On another node, behind a task that leaves when it is told.
+    /// On another node, behind a task that leaves for the worker.
     Remote(oneshot::Sender<()>),
     Refused,
 }

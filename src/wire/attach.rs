@@ -22,8 +22,8 @@ use crate::trials::group::{WorkerCommand, WorkerEvent};
 
 /// How long a head may take to accept a connection.
 const CONNECTING: Duration = Duration::from_secs(30);
-/// How long last words may take to be heard.
-const FAREWELL: Duration = Duration::from_secs(10);
+/// How long the last events may take to be received.
+const CLOSING: Duration = Duration::from_secs(10);
 
 /// Attaches a worker to its head, inside a tokio runtime.
 ///
@@ -34,22 +34,22 @@ pub async fn attach(
     secret: &Secret,
     hello: Hello,
 ) -> Result<(UnboundedSender<WorkerEvent>, UnboundedReceiver<WorkerCommand>), Error> {
-    let (say, mut downward) = dial(address, secret, hello).await?;
-    let (tell, told) = mpsc::unbounded_channel();
+    let (events, mut downward) = dial(address, secret, hello).await?;
+    let (send, commands) = mpsc::unbounded_channel();
     tokio::spawn(async move {
         let listen = async {
             while let Ok(Some(command)) = next(&mut downward).await {
-                if tell.send(command).is_err() {
+                if send.send(command).is_err() {
                     break;
                 }
             }
         };
         tokio::select! {
             () = listen => {}
-            () = tell.closed() => {}
+            () = send.closed() => {}
         }
     });
-    Ok((say, told))
+    Ok((events, commands))
 }
 
 async fn dial(
@@ -76,9 +76,9 @@ async fn dial(
         .keep_alive_timeout(PATIENCE)
         .keep_alive_while_idle(true);
     let channel = endpoint.connect().await.map_err(unreachable)?;
-    let (say, said) = mpsc::unbounded_channel::<WorkerEvent>();
+    let (events, sent) = mpsc::unbounded_channel::<WorkerEvent>();
     let upward = tokio_stream::once(proto::Event::from(hello))
-        .chain(UnboundedReceiverStream::new(said).map(proto::Event::from));
+        .chain(UnboundedReceiverStream::new(sent).map(proto::Event::from));
     let mut request = Request::new(upward);
     let mut key = MetadataValue::try_from(secret.reveal()).expect("hexadecimal digits are fine in a header");
     key.set_sensitive(true);
@@ -90,7 +90,7 @@ async fn dial(
         }
         _ => Error::Unreachable { address: address.clone(), reason: status.message().to_owned() },
     };
-    Ok((say, client.attach(request).await.map_err(refused)?.into_inner()))
+    Ok((events, client.attach(request).await.map_err(refused)?.into_inner()))
 }
 
 /// What is behind a chain of "transport error"s.
@@ -105,7 +105,7 @@ async fn next(downward: &mut Streaming<proto::Command>) -> Result<Option<WorkerC
         Err(status) if status.code() == Code::InvalidArgument => {
             Err(Error::Refused(status.message().to_owned()))
         }
-        // A head that has died says no farewell.
+        // A head that has died closes nothing.
         Err(_) => Ok(None),
     }
 }
@@ -119,15 +119,15 @@ pub fn attach_blocking(
     hello: Hello,
 ) -> Result<(EventSender, CommandReceiver), Error> {
     let runtime = Builder::new_current_thread().enable_all().build().map_err(Error::Thread)?;
-    let (say, mut downward) = runtime.block_on(dial(address, secret, hello))?;
-    let (tell, told) = blocking::channel();
+    let (events, mut downward) = runtime.block_on(dial(address, secret, hello))?;
+    let (send, commands) = blocking::channel();
     let over = Arc::new(Over::default());
     let at_end = over.clone();
     let run = move || {
         runtime.block_on(async {
             while let Some(command) = next(&mut downward).await.transpose() {
                 let is_last = command.is_err();
-                if tell.send(command).is_err() || is_last {
+                if send.send(command).is_err() || is_last {
                     break;
                 }
             }
@@ -135,14 +135,14 @@ pub fn attach_blocking(
         at_end.announce();
     };
     thread::Builder::new().name("head link".to_owned()).spawn(run).map_err(Error::Thread)?;
-    Ok((EventSender { say: Arc::new(Mutex::new(Some(say))), over }, CommandReceiver { told }))
+    Ok((EventSender { events: Arc::new(Mutex::new(Some(events))), over }, CommandReceiver { commands }))
 }
 
-/// The end of a worker that speaks, for those without a runtime.
+/// The way up to the head, for those without a runtime.
 #[derive(Clone)]
 pub struct EventSender {
     /// None after [`EventSender::close`].
-    say: Arc<Mutex<Option<UnboundedSender<WorkerEvent>>>>,
+    events: Arc<Mutex<Option<UnboundedSender<WorkerEvent>>>>,
     over: Arc<Over>,
 }
 
@@ -153,37 +153,37 @@ impl fmt::Debug for EventSender {
 }
 
 impl EventSender {
-    /// Tells the head what happened, without waiting. That the head is gone is told by [`CommandReceiver::recv`].
+    /// Tells the head what happened, without waiting. Whether the head is gone is known to [`CommandReceiver::recv`].
     pub fn send(&self, event: &WorkerEvent) {
-        if let Some(say) = &*self.say.lock().unwrap_or_else(PoisonError::into_inner) {
-            // As it says.
-            let _ = say.send(event.clone());
+        if let Some(events) = &*self.events.lock().unwrap_or_else(PoisonError::into_inner) {
+            // The other end knows that the head is gone.
+            let _ = events.send(event.clone());
         }
     }
 
-    /// Says no more, and waits until the head has heard everything, but not for ever: for the last words of a process.
+    /// Sends no more, and waits until the head has received everything, but not for ever: for the end of a process.
     pub fn close(&self) {
-        drop(self.say.lock().unwrap_or_else(PoisonError::into_inner).take());
-        self.over.wait(FAREWELL);
+        drop(self.events.lock().unwrap_or_else(PoisonError::into_inner).take());
+        self.over.wait(CLOSING);
     }
 
     /// Whether it was closed on this side.
     #[must_use]
     pub fn is_closed(&self) -> bool {
-        self.say.lock().unwrap_or_else(PoisonError::into_inner).is_none()
+        self.events.lock().unwrap_or_else(PoisonError::into_inner).is_none()
     }
 }
 
-/// The end of a worker that listens, for those without a runtime.
+/// The way down from the head, for those without a runtime.
 #[derive(Debug)]
 pub struct CommandReceiver {
-    told: blocking::Receiver<Result<WorkerCommand, Error>>,
+    commands: blocking::Receiver<Result<WorkerCommand, Error>>,
 }
 
 impl CommandReceiver {
     /// Waits for the next command; none when the head is gone or does not need this worker any longer.
     pub fn recv(&mut self) -> Result<Option<WorkerCommand>, Error> {
-        self.told.recv().ok().transpose()
+        self.commands.recv().ok().transpose()
     }
 }
 

@@ -1,4 +1,4 @@
-//! Between the messages of this crate and those of protobuf. Whatever can be said can be sent; what comes may make no sense.
+//! Between the messages of this crate and those of protobuf. All messages can be sent; what is received may make no sense.
 
 use std::{
     ffi::OsString,
@@ -23,7 +23,7 @@ fn part<T>(part: Option<T>, of: &'static str, name: &str) -> Result<T, Error> {
 }
 
 /// The first message of a worker.
-pub(super) fn hello(event: proto::Event) -> Result<Hello, Error> {
+pub(super) fn hello(event: &proto::Event) -> Result<Hello, Error> {
     match event.kind {
         Some(Happened::Hello(proto::Hello { version, node, slot, pid })) => {
             Ok(Hello { version, slot: slot_id(node, slot), pid })

@@ -34,7 +34,7 @@ use crate::{
     trials::group::{WorkerCommand, WorkerEvent},
 };
 
-/// What may wait to be heard. Beyond that, workers wait.
+/// How many messages may wait to be received. Beyond that, workers wait.
 const WAITING: usize = 1024;
 
 /// One connection of a worker. No two of a gateway have the same.
@@ -49,23 +49,23 @@ impl fmt::Display for WorkerId {
 
 /// What a gateway hears.
 ///
-/// Of each worker first that it joined, then what it said, in this order, and in the end exactly once that it is gone.
+/// Of each worker first that it joined, then its events, in this order, and in the end exactly once that it is gone.
 #[derive(Debug)]
 pub enum GatewayEvent {
     /// A worker has come.
     Joined {
         /// Its connection.
         worker: WorkerId,
-        /// Its first words.
+        /// Its first message.
         hello: Hello,
         /// How to tell it something.
         handle: WorkerHandle,
     },
-    /// A worker has said something.
+    /// Something has happened at a worker.
     Event {
         /// Its connection.
         worker: WorkerId,
-        /// What it said.
+        /// What happened.
         event: WorkerEvent,
     },
     /// A worker has ended, died, or become silent.
@@ -73,11 +73,11 @@ pub enum GatewayEvent {
         /// Its connection.
         worker: WorkerId,
     },
-    /// Somebody was not let in, or said what makes no sense and is about to be gone.
+    /// Somebody was not let in, or sent what makes no sense and is about to be gone.
     Refused {
         /// The slot that it claimed to be on, if it got so far.
         slot: Option<SlotId>,
-        /// What it was told.
+        /// Why, as it was told to the worker.
         reason: String,
     },
 }
@@ -89,7 +89,7 @@ pub struct WorkerHandle(UnboundedSender<WorkerCommand>);
 impl WorkerHandle {
     /// Tells a worker what to do, without waiting. One that is gone hears nothing; [`GatewayEvent::Lost`] tells of it.
     pub fn send(&self, command: WorkerCommand) {
-        // As it says.
+        // That it is gone is an event.
         let _ = self.0.send(command);
     }
 }
@@ -124,13 +124,13 @@ pub struct Gateway {
 }
 
 impl Gateway {
-    /// Listens at an address, inside a tokio runtime. What is heard has to be received: workers wait for it.
+    /// Listens at an address, inside a tokio runtime. Events have to be received: workers wait for that.
     pub fn open(address: &Address, secret: &Secret) -> Result<(Self, Receiver<GatewayEvent>), Error> {
         let runtime = Handle::try_current().map_err(|_| Error::NoRuntime)?;
-        let (hear, heard) = mpsc::channel(WAITING);
+        let (events, received) = mpsc::channel(WAITING);
         let (open, closed) = watch::channel(());
         let is_over = until(closed.clone());
-        let reception = Reception { secret: secret.clone(), hear, closed, next: AtomicU64::new(0) };
+        let reception = Reception { secret: secret.clone(), events, closed, next: AtomicU64::new(0) };
         let service = HeadServer::new(reception).max_decoding_message_size(LARGEST);
         let server = Server::builder()
             .http2_keepalive_interval(Some(KEEP_ALIVE))
@@ -155,7 +155,7 @@ impl Gateway {
                 Address::Tcp(got)
             }
         };
-        Ok((Self { address, _open: open }, heard))
+        Ok((Self { address, _open: open }, received))
     }
 
     /// Where it listens: with the port that it got, if it was asked for any.
@@ -183,7 +183,7 @@ async fn until(mut closed: watch::Receiver<()>) {
 /// Looks at who comes.
 struct Reception {
     secret: Secret,
-    hear: Sender<GatewayEvent>,
+    events: Sender<GatewayEvent>,
     closed: watch::Receiver<()>,
     next: AtomicU64,
 }
@@ -192,8 +192,8 @@ impl Reception {
     /// Tells both sides.
     async fn refuse(&self, slot: Option<SlotId>, status: Status) -> Status {
         let reason = status.message().to_owned();
-        // Without a head there is nobody to be told.
-        let _ = self.hear.send(GatewayEvent::Refused { slot, reason }).await;
+        // Without a head nobody is interested.
+        let _ = self.events.send(GatewayEvent::Refused { slot, reason }).await;
         status
     }
 }
@@ -210,9 +210,9 @@ impl Head for Reception {
             return Err(self.refuse(None, Status::unauthenticated(reason)).await);
         }
         let mut upward = request.into_inner();
-        // Whoever goes without a word does not have to be told anything.
+        // Who goes without a message needs no answer.
         let first = upward.message().await?.ok_or_else(|| Status::cancelled("no hello"))?;
-        let hello = match convert::hello(first) {
+        let hello = match convert::hello(&first) {
             Ok(hello) => hello,
             Err(error) => return Err(self.refuse(None, Status::invalid_argument(error.to_string())).await),
         };
@@ -226,7 +226,7 @@ impl Head for Reception {
         let (tell, commands) = mpsc::unbounded_channel();
         let (end, ended) = oneshot::channel();
         let worker = WorkerId(self.next.fetch_add(1, Ordering::Relaxed));
-        let attached = Attached { worker, slot: hello.slot, upward, hear: self.hear.clone() };
+        let attached = Attached { worker, slot: hello.slot, upward, events: self.events.clone() };
         let joined = GatewayEvent::Joined { worker, hello, handle: WorkerHandle(tell) };
         // On its own, so that it tells of the end whatever becomes of this call.
         tokio::spawn(attached.listen(joined, end, self.closed.clone()));
@@ -239,11 +239,11 @@ struct Attached {
     worker: WorkerId,
     slot: SlotId,
     upward: Streaming<proto::Event>,
-    hear: Sender<GatewayEvent>,
+    events: Sender<GatewayEvent>,
 }
 
 impl Attached {
-    /// Passes on what the worker says until it has ended, the gateway is closed, or nobody listens.
+    /// Passes on the events of a worker until it has ended, the gateway is closed, or nobody listens.
     async fn listen(
         mut self,
         joined: GatewayEvent,
@@ -254,27 +254,27 @@ impl Attached {
             refused = self.pass_on(joined) => refused,
             () = until(closed) => None,
         };
-        let Self { worker, slot, hear, .. } = self;
+        let Self { worker, slot, events, .. } = self;
         if let Some(error) = refused {
             let reason = error.to_string();
             // As below. The worker may have gone already.
             let _ = end.send(Status::invalid_argument(reason.clone()));
-            let _ = hear.send(GatewayEvent::Refused { slot: Some(slot), reason }).await;
+            let _ = events.send(GatewayEvent::Refused { slot: Some(slot), reason }).await;
         } else {
             drop(end);
         }
-        // Without a head there is nobody to be told.
-        let _ = hear.send(GatewayEvent::Lost { worker }).await;
+        // Without a head nobody is interested.
+        let _ = events.send(GatewayEvent::Lost { worker }).await;
     }
 
     /// Until there is no more; or until a message makes no sense.
     async fn pass_on(&mut self, joined: GatewayEvent) -> Option<Error> {
         let worker = self.worker;
-        let mut open = self.hear.send(joined).await.is_ok();
+        let mut open = self.events.send(joined).await.is_ok();
         // A broken connection is an end as any other.
         while open && let Ok(Some(event)) = self.upward.message().await {
             match WorkerEvent::try_from(event) {
-                Ok(event) => open = self.hear.send(GatewayEvent::Event { worker, event }).await.is_ok(),
+                Ok(event) => open = self.events.send(GatewayEvent::Event { worker, event }).await.is_ok(),
                 Err(error) => return Some(error),
             }
         }
@@ -282,7 +282,7 @@ impl Attached {
     }
 }
 
-/// What goes down to a worker: commands, until nobody can give any or the worker has nothing more to say.
+/// What goes down to a worker: commands, until nobody can give any or the worker has no more events.
 struct Downward {
     commands: UnboundedReceiver<WorkerCommand>,
     ended: Option<oneshot::Receiver<Status>>,

@@ -5,7 +5,7 @@ use crate::ids::SlotId;
 /// The version of the messages. Head and worker must have the same.
 pub const VERSION: u32 = 3;
 
-/// The first words of a worker.
+/// The first message of a worker.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hello {
     /// The version of the messages that it speaks: [`VERSION`], unless it is of another program.

@@ -151,7 +151,7 @@ proptest! {
     #[test]
     fn whatever_bytes_come_there_is_no_panic(bytes in vec(any::<u8>(), 0..64)) {
         let _ = proto::Command::decode(bytes.as_slice()).map(WorkerCommand::try_from);
-        let _ = proto::Event::decode(bytes.as_slice()).map(|event| (convert::hello(event.clone()), WorkerEvent::try_from(event)));
+        let _ = proto::Event::decode(bytes.as_slice()).map(|event| (convert::hello(&event), WorkerEvent::try_from(event)));
     }
 }
 
@@ -167,11 +167,11 @@ fn a_loss_that_is_no_number_arrives() {
 fn hello_arrives_first_and_only_first() {
     let hello = Hello { version: 1, slot: SlotId { node: NodeId(2), index: 3 }, pid: 4 };
     let sent = sent(&proto::Event::from(hello.clone()));
-    assert_eq!(convert::hello(sent.clone()).expect("it is one"), hello);
+    assert_eq!(convert::hello(&sent).expect("it is one"), hello);
     let again = WorkerEvent::try_from(sent).expect_err("too late").to_string();
     assert_eq!(again, "Hello: it comes again, after the first message");
     let released = WorkerEvent::Released { trial: TrialId(1) };
-    let late = convert::hello(released.into()).expect_err("too early").to_string();
+    let late = convert::hello(&released.into()).expect_err("too early").to_string();
     assert_eq!(late, "the first message of a worker: it is not a hello");
 }
 

@@ -22,7 +22,7 @@ pub enum Error {
     User {
         /// What it was asked for.
         what: &'static str,
-        /// What it said.
+        /// Its error.
         source: BoxError,
     },
     /// The trainable has done something that cannot be trained.
@@ -71,7 +71,7 @@ pub enum Error {
         /// Why it failed.
         source: std::io::Error,
     },
-    /// What the other side has said makes no sense.
+    /// What has come from the other side makes no sense.
     #[error("{0}")]
     Protocol(String),
 }

@@ -27,9 +27,9 @@ pub struct Slot {
 
 /// What a worker's environment has unless it is there already.
 const DEFAULTS: [(&str, &str); 3] = [
-    // Lost connections are told as events, and need no page of libtorch's about each.
+    // Lost connections are events, and need no page of libtorch's about each.
     ("TORCH_CPP_LOG_LEVEL", "FATAL"),
-    // A step frees what the next one needs. To have the memory mapped anew each time took a tenth of a step; glibc keeps what is up to
+    // A step frees what the next one needs. To have the memory mapped again each time took a tenth of a step; glibc keeps what is up to
     // this large (its limit), and gives nothing back below a terabyte.
     ("MALLOC_MMAP_THRESHOLD_", "33554432"),
     ("MALLOC_TRIM_THRESHOLD_", "1099511627776"),
@@ -40,7 +40,7 @@ const DEFAULTS: [(&str, &str); 3] = [
 pub struct Launch<'a> {
     /// Where its head listens.
     pub address: &'a Address,
-    /// What the head wants to hear.
+    /// What the head asks for.
     pub secret: &'a Secret,
     /// Its slot.
     pub slot: SlotId,
@@ -50,7 +50,7 @@ pub struct Launch<'a> {
     pub arguments: &'a [String],
 }
 
-/// Says how to start a worker: this program once more, as a worker by its environment. It reads nothing, and what it prints to
+/// How to start a worker: this program once more, as a worker by its environment. It reads nothing, and what it prints to
 /// standard output is dropped.
 pub fn launch(launch: &Launch) -> Result<Command, Error> {
     let program = env::current_exe().map_err(Error::io("finding this program"))?;
@@ -80,7 +80,7 @@ pub fn launch(launch: &Launch) -> Result<Command, Error> {
     Ok(process)
 }
 
-/// What a worker process was told when it was started.
+/// What a worker process finds when it starts.
 #[cfg(feature = "torch")]
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Place {

@@ -31,7 +31,7 @@ pub struct ElasticSampler {
 }
 
 impl ElasticSampler {
-    /// An order of so many examples; none if there are none.
+    /// An order of this many examples; none if there are none.
     #[must_use]
     pub fn new(seed: u64, count: u32) -> Option<Self> {
         (count > 0).then_some(Self { seed, count, epoch: None, permutation: Vec::new() })

@@ -4,12 +4,13 @@
 #![expect(clippy::disallowed_methods, reason = "tests start processes; the list is for the pure modules")]
 
 use std::{
-    fs::{self, OpenOptions},
+    fs,
     io::{BufRead, BufReader, Read, Write},
     path::{Path, PathBuf},
     process::{Child, ChildStdin, ChildStdout, Command, Stdio},
 };
 
+use pollux_tune::{store::Reader, trials::engine::JournalEntry};
 use serde_json::{Value, json};
 
 const STUDY: &str = "
@@ -81,6 +82,24 @@ fn folder(name: &str) -> (PathBuf, PathBuf) {
     (path, study)
 }
 
+/// What earlier versions wrote and printed.
+fn earlier(name: &str) -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/earlier").join(name);
+    fs::read_to_string(path).unwrap()
+}
+
+/// What happened to the study in a folder.
+fn facts(folder: &Path) -> Vec<JournalEntry> {
+    Reader::open(folder).unwrap().entries(0).unwrap()
+}
+
+/// What a command prints.
+fn printed(command: &str, arguments: &[&Path]) -> String {
+    let run = Command::new(env!("CARGO_BIN_EXE_pollux-tune")).arg(command).args(arguments).output().unwrap();
+    assert!(run.status.success(), "{run:?}");
+    String::from_utf8(run.stdout).unwrap()
+}
+
 fn accuracy(trial: &Value, epochs: f64) -> f64 {
     let lr = trial["params"]["lr"].as_f64().unwrap().log10();
     let bonus = trial["params"]["momentum"].as_f64().map_or(0.0, |momentum| 0.1 * momentum);
@@ -117,8 +136,8 @@ fn a_study_that_is_killed_after_every_trial_goes_on_as_if_it_were_not() {
     let stopped = whole.iter().filter(|said| said.last().unwrap()["stop"] == true).count();
     assert!((5..35).contains(&stopped), "{stopped} of 40 were stopped");
 
-    let journal = path.join("study.jsonl");
-    let arguments = [&study, Path::new("--journal"), &journal];
+    let kept = path.join("study");
+    let arguments = [&study, Path::new("--folder"), &kept];
     for said in &whole {
         let mut search = Search::start(&arguments);
         assert_eq!(&one_trial(&mut search), said);
@@ -126,9 +145,7 @@ fn a_study_that_is_killed_after_every_trial_goes_on_as_if_it_were_not() {
     }
 
     let shown = |command: &str| {
-        let run =
-            Command::new(env!("CARGO_BIN_EXE_pollux-tune")).arg(command).arg(&journal).arg("--json").output();
-        serde_json::from_slice::<Value>(&run.unwrap().stdout).unwrap()
+        serde_json::from_str::<Value>(&printed(command, &[&kept, Path::new("--json")])).unwrap()
     };
     let best = shown("best")["best"][0].clone();
     let most = whole.iter().filter(|said| said.len() == 5).map(|said| accuracy(&said[0], 9.0));
@@ -138,36 +155,66 @@ fn a_study_that_is_killed_after_every_trial_goes_on_as_if_it_were_not() {
 }
 
 #[test]
-fn a_line_that_was_cut_off_is_dropped_and_its_trial_asked_for_again() {
-    let (path, study) = folder("torn");
-    let journal = path.join("study.jsonl");
+fn a_study_of_an_earlier_version_goes_on_as_it_would_have() {
+    let (path, study) = folder("earlier");
+    fs::write(&study, earlier("ask-tell.yaml")).unwrap();
+    let (journal, text) = (path.join("journal.jsonl"), earlier("ask-tell.jsonl"));
+    fs::write(&journal, &text).unwrap();
+    assert_eq!(printed("best", &[&journal]), earlier("ask-tell.best.txt"));
     let arguments = [&study, Path::new("--journal"), &journal];
     let mut search = Search::start(&arguments);
-    let said = one_trial(&mut search);
-    let second = search.send(r#"{"ask": 1}"#);
-    search.kill();
-    let text = fs::read_to_string(&journal).unwrap();
-    let last = text.trim_end().rfind('\n').unwrap() + 1;
-    for cut in [last + 1, last + 20, text.len() - 1] {
-        fs::write(&journal, &text[..cut]).unwrap();
-        let mut search = Search::start(&arguments);
-        assert_eq!(search.send(r#"{"ask": 1}"#), second, "after {said:?}");
+    for line in earlier("ask-tell.next.jsonl").lines() {
+        // The words of reasons have changed since.
+        let line: Value = serde_json::from_str(&line.replace(" go on\"", " continue\"")).unwrap();
+        assert_eq!(search.send(&line["request"].to_string()), line["reply"], "{}", line["request"]);
+    }
+    let (code, notes) = search.end();
+    let kept = path.join("journal");
+    let expected = format!(
+        "{}: imported into {kept}\n{kept}: resuming after 29 trials, 2 of them running\n",
+        journal.display(),
+        kept = kept.display()
+    );
+    assert_eq!((code, notes), (Some(0), expected));
+    assert_eq!(fs::read_to_string(&journal).unwrap(), text, "it stays as it was");
+    // The second time it goes on with the folder.
+    let (code, notes) = Search::start(&arguments).end();
+    let expected = format!("{}: resuming after 33 trials, 3 of them running\n", kept.display());
+    assert_eq!((code, notes), (Some(0), expected));
+}
+
+#[test]
+fn a_line_that_was_cut_off_is_dropped_and_its_trial_asked_for_again() {
+    let (path, study) = folder("torn");
+    fs::write(&study, earlier("ask-tell.yaml")).unwrap();
+    let whole = earlier("ask-tell.jsonl");
+    let last = whole.find(r#"{"asked":{"id":28"#).unwrap();
+    let asked: Value = serde_json::from_str(whole[last..].lines().next().unwrap()).unwrap();
+    let end = last + whole[last..].find('\n').unwrap();
+    for cut in [last + 1, last + 20, end] {
+        let (journal, kept) = (path.join(format!("{cut}.jsonl")), path.join(cut.to_string()));
+        fs::write(&journal, &whole[..cut]).unwrap();
+        let mut search = Search::start(&[&study, Path::new("--journal"), &journal]);
+        let second = search.send(r#"{"ask": 1}"#);
+        assert_eq!((&second["id"], &second["params"]), (&json!(28), &asked["asked"]["params"]));
         assert_eq!(search.end().0, Some(0));
-        assert_eq!(fs::read_to_string(&journal).unwrap(), text);
+        assert_eq!(fs::read_to_string(&journal).unwrap(), whole[..cut]);
+        assert_eq!(facts(&kept).iter().filter(|entry| entry.fact.kind() == "trial_created").count(), 29);
     }
     // Cut off in its first line, it begins anew.
-    fs::write(&journal, &text[..30]).unwrap();
-    let mut search = Search::start(&arguments);
-    assert_eq!(search.send(r#"{"ask": 1}"#), said[0]);
+    let journal = path.join("30.jsonl");
+    fs::write(&journal, &whole[..30]).unwrap();
+    let mut search = Search::start(&[&study, Path::new("--journal"), &journal]);
+    assert_eq!(search.send(r#"{"ask": 1}"#), Search::start(&[&study]).send(r#"{"ask": 1}"#));
 }
 
 #[test]
 fn mistakes_are_answered_and_change_nothing() {
     let (path, study) = folder("mistakes");
-    let journal = path.join("study.jsonl");
-    let mut search = Search::start(&[&study, Path::new("--journal"), &journal]);
+    let kept = path.join("study");
+    let mut search = Search::start(&[&study, Path::new("--folder"), &kept]);
     search.send(r#"{"ask": 1}"#);
-    let before = fs::read_to_string(&journal).unwrap();
+    let before = facts(&kept);
     for (line, words) in [
         ("hello", "expected value"),
         (r#"{"aks": 1}"#, "unknown variant `aks`, expected one of `ask`, `report`, `tell`"),
@@ -186,7 +233,7 @@ fn mistakes_are_answered_and_change_nothing() {
         assert!(reply["error"].as_str().is_some_and(|error| error.contains(words)), "{line}: {reply}");
         assert!(reply["line"].as_u64() > Some(1), "{reply}");
     }
-    assert_eq!(fs::read_to_string(&journal).unwrap(), before);
+    assert_eq!(facts(&kept), before);
     let told = search.send(r#"{"tell": {"id": 0, "value": NaN}}"#);
     assert_eq!(told, json!({"id": 0, "state": "failed"}));
     let again = search.send(r#"{"tell": {"id": 0, "value": 1}}"#);
@@ -199,7 +246,7 @@ fn mistakes_are_answered_and_change_nothing() {
 #[test]
 fn known_parameters_come_first_and_survive_a_crash() {
     let (path, study) = folder("queue");
-    let arguments = [&study, Path::new("--journal"), &path.join("study.jsonl")];
+    let arguments = [&study, Path::new("--folder"), &path.join("study")];
     let mut search = Search::start(&arguments);
     let queued =
         [json!({"lr": 0.1, "optimizer": "adam"}), json!({"lr": 0.01, "optimizer": "sgd", "momentum": 0.5})];
@@ -221,14 +268,14 @@ fn known_parameters_come_first_and_survive_a_crash() {
 #[test]
 fn an_earlier_study_guides_a_new_one() {
     let (path, study) = folder("warm");
-    let (first, second) = (path.join("first.jsonl"), path.join("second.jsonl"));
-    let mut search = Search::start(&[&study, Path::new("--journal"), &first]);
+    let (first, second) = (path.join("first"), path.join("second"));
+    let mut search = Search::start(&[&study, Path::new("--folder"), &first]);
     for _ in 0..40 {
         one_trial(&mut search);
     }
     assert_eq!(search.end().0, Some(0));
     let best = |trial: Value| (trial["params"]["lr"].as_f64().unwrap().log10() + 2.0).abs();
-    let warm = [&study, Path::new("--journal"), &second, Path::new("--warm-start"), &first];
+    let warm = [&study, Path::new("--folder"), &second, Path::new("--warm-start"), &first];
     let mut search = Search::start(&warm);
     let mut away: Vec<f64> = vec![best(search.send(r#"{"ask": 9}"#))];
     away.extend((1..9).map(|_| best(search.next())));
@@ -251,26 +298,26 @@ fn an_earlier_study_guides_a_new_one() {
 #[test]
 fn a_warm_start_that_was_cut_off_is_done_again() {
     let (path, study) = folder("half-warm");
-    let (first, second) = (path.join("first.jsonl"), path.join("second.jsonl"));
-    let mut search = Search::start(&[&study, Path::new("--journal"), &first]);
-    for _ in 0..20 {
-        one_trial(&mut search);
-    }
-    search.kill();
-    let warm = [&study, Path::new("--journal"), &second, Path::new("--warm-start"), &first];
-    let mut search = Search::start(&warm);
+    fs::write(&study, earlier("ask-tell.yaml")).unwrap();
+    let first = path.join("first.jsonl");
+    fs::write(&first, earlier("warm-start.jsonl")).unwrap();
+    let mut search = Search::start(&[&study, Path::new("--warm-start"), &first]);
     let undisturbed = search.send(r#"{"ask": 1}"#);
     search.kill();
-    let text = fs::read_to_string(&second).unwrap();
-    for lines in [1, 5, 20] {
+    let text = earlier("ask-tell.jsonl");
+    for lines in [1, 5, 13, 14] {
+        let second = path.join(format!("second-{lines}.jsonl"));
         let half: String = text.split_inclusive('\n').take(lines).collect();
         fs::write(&second, half).unwrap();
+        let warm = [&study, Path::new("--journal"), &second, Path::new("--warm-start"), &first];
         let mut search = Search::start(&warm);
         assert_eq!(search.send(r#"{"ask": 1}"#), undisturbed, "after {lines} lines");
         search.kill();
-        assert_eq!(fs::read_to_string(&second).unwrap(), text);
+        let kept = facts(&path.join(format!("second-{lines}")));
+        assert_eq!(kept.iter().filter(|entry| entry.fact.kind() == "result_imported").count(), 12);
     }
-    fs::write(&study, STUDY.replace("maximize: accuracy", "minimize: loss")).unwrap();
+    let other = earlier("ask-tell.yaml").replace("maximize: accuracy", "minimize: loss");
+    fs::write(&study, other).unwrap();
     let (code, notes) = Search::start(&[&study, Path::new("--warm-start"), &first]).end();
     assert_eq!(code, Some(2));
     assert!(notes.contains("(maximize accuracy) than this study (minimize loss)"), "{notes}");
@@ -279,7 +326,7 @@ fn a_warm_start_that_was_cut_off_is_done_again() {
 #[test]
 fn a_trial_that_diverges_has_failed_and_hears_so_again() {
     let (path, study) = folder("diverged");
-    let mut search = Search::start(&[&study, Path::new("--journal"), &path.join("study.jsonl")]);
+    let mut search = Search::start(&[&study, Path::new("--folder"), &path.join("study")]);
     search.send(r#"{"ask": 1}"#);
     let report = r#"{"report": {"id": 0, "epochs": 2, "value": NaN}}"#;
     let stop = search.send(report);
@@ -295,48 +342,113 @@ fn a_trial_that_diverges_has_failed_and_hears_so_again() {
 #[test]
 fn a_study_that_cannot_be_searched_leaves_no_journal() {
     let (path, study) = folder("refused");
-    let journal = path.join("study.jsonl");
+    let kept = path.join("study");
     let large = STUDY
         .replace("lr: {log: [1e-5, 1]}", "lr: {int: [1, 2000000]}")
         .replace("seed: 7", "algorithm: grid");
     fs::write(&study, large).unwrap();
-    let (code, notes) = Search::start(&[&study, Path::new("--journal"), &journal]).end();
+    let (code, notes) = Search::start(&[&study, Path::new("--folder"), &kept]).end();
     assert_eq!(code, Some(2));
     assert!(notes.contains("study.yaml: a grid of more than 1000000 points"), "{notes}");
-    assert!(!journal.exists());
-    let (code, notes) = Search::start(&[&study, Path::new("--journal"), Path::new("/dev/full")]).end();
-    assert_eq!(code, Some(2), "{notes}");
+    assert!(!kept.exists());
+    fs::write(&study, STUDY).unwrap();
+    for option in ["--folder", "--journal"] {
+        let (code, notes) = Search::start(&[&study, Path::new(option), Path::new("/dev/full")]).end();
+        assert_eq!(code, Some(2), "{notes}");
+    }
 }
 
 #[test]
 fn a_journal_is_not_shared_mixed_up_or_overwritten() {
     let (path, study) = folder("journal");
-    let journal = path.join("study.jsonl");
-    let arguments = [&study, Path::new("--journal"), &journal];
+    let kept = path.join("study");
+    let arguments = [&study, Path::new("--folder"), &kept];
     let mut search = Search::start(&arguments);
     search.send(r#"{"ask": 1}"#);
-    let text = fs::read_to_string(&journal).unwrap();
-    let refused = |words: &str| {
-        let (code, notes) = Search::start(&arguments).end();
+    let before = facts(&kept);
+    let refused = |arguments: &[&Path], words: &str| {
+        let (code, notes) = Search::start(arguments).end();
         assert_eq!(code, Some(2), "{notes}");
         assert!(notes.contains(words), "{notes}");
     };
-    refused("in use by another process");
+    refused(&arguments, "in use by another process");
     search.kill();
     fs::write(&study, STUDY.replace("1e-5", "1e-4")).unwrap();
-    refused("belongs to another study: its search spaces differ");
+    refused(&arguments, "belongs to another study: its search spaces differ");
     fs::write(&study, STUDY.replace("maximize", "minimize")).unwrap();
-    refused("its objectives differ");
-    assert_eq!(fs::read_to_string(&journal).unwrap(), text);
+    refused(&arguments, "its objectives differ");
+    assert_eq!(facts(&kept), before);
     fs::write(&study, STUDY.replace("trials: 40", "trials: 1")).unwrap();
     let mut search = Search::start(&arguments);
     assert!(search.send(r#"{"ask": 1}"#)["finished"].as_str().unwrap().contains("raise `search.trials`"));
     assert_eq!(search.end().0, Some(0));
-    OpenOptions::new().append(true).open(&journal).unwrap().write_all(b"{\"asked\": 1}\n").unwrap();
-    refused("study.jsonl:3:");
-    fs::write(&journal, "lr,accuracy\n0.1,0.9\n").unwrap();
-    refused("does not begin with a study");
-    assert_eq!(fs::read_to_string(&journal).unwrap(), "lr,accuracy\n0.1,0.9\n");
-    fs::write(&journal, text.replacen("\"version\":1", "\"version\":2", 1)).unwrap();
-    refused("use a newer one");
+}
+
+#[test]
+fn what_cannot_be_imported_is_refused_and_leaves_nothing() {
+    let (path, study) = folder("broken");
+    let journal = path.join("old.jsonl");
+    let arguments = [&study, Path::new("--journal"), &journal];
+    let text = earlier("ask-tell.jsonl");
+    let first: String = text.split_inclusive('\n').take(2).collect();
+    let newer = text.replacen("\"version\":1", "\"version\":2", 1);
+    for (text, words) in [
+        (format!("{first}{{\"asked\": 1}}\n"), "old.jsonl:3:"),
+        ("lr,accuracy\n0.1,0.9\n".to_owned(), "does not begin with a study"),
+        (newer, "use a newer one"),
+    ] {
+        fs::write(&journal, &text).unwrap();
+        let (code, notes) = Search::start(&arguments).end();
+        assert_eq!(code, Some(2), "{notes}");
+        assert!(notes.contains(words), "{notes}");
+        assert_eq!(fs::read_to_string(&journal).unwrap(), text);
+        assert!(!path.join("old").exists());
+    }
+    let into = [&study, Path::new("--folder"), &path.join("new"), Path::new("--journal"), &path.join("none")];
+    assert_eq!(Search::start(&into).end().0, Some(2), "there is nothing to import");
+}
+
+#[test]
+fn a_study_is_looked_at_like_any_other() {
+    let (path, study) = folder("inspect");
+    fs::write(&study, STUDY.replace("trials: 40", "trials: 3")).unwrap();
+    let kept = path.join("study");
+    let arguments = [&study, Path::new("--folder"), &kept];
+    let mut search = Search::start(&arguments);
+    let first = search.send(r#"{"ask": 2}"#);
+    search.next();
+    search.send(r#"{"report": {"id": 0, "epochs": 0.5, "value": 0.25}}"#);
+    let status = printed("status", &[&kept]);
+    assert!(
+        status.contains("is running\n  trials  0 of 3 ended (2 running)\n  slots   2 of 2 in use"),
+        "{status}"
+    );
+    search.kill();
+    let mut search = Search::start(&arguments);
+    search.send(r#"{"tell": {"id": 0, "value": 0.5}}"#);
+    search.send(r#"{"tell": {"id": 1, "state": "failed", "reason": "out of memory"}}"#);
+    search.send(r#"{"ask": 1}"#);
+    search.send(r#"{"tell": {"id": 2, "value": 0.75}}"#);
+    assert_eq!(search.end().0, Some(0));
+    let status = printed("status", &[&kept]);
+    assert!(
+        status.contains("is done\n  trials  3 of 3 ended (2 done, 1 failed)\n  best    trial 2:"),
+        "{status}"
+    );
+    let trials: Vec<Value> = printed("trials", &[&kept, Path::new("--json")])
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    assert_eq!((&trials[0]["params"], &trials[0]["epochs"]), (&first["params"], &json!(0.5)));
+    let shown = printed("show", &[&kept, Path::new("1")]);
+    assert!(shown.contains("failed: out of memory"), "{shown}");
+    let picture = printed("timeline", &[&kept]);
+    assert_eq!(picture.trim(), kept.join("timeline.svg").display().to_string());
+    let lanes = Reader::open(&kept).unwrap().timeline().unwrap();
+    let lanes: Vec<_> = lanes.iter().map(|span| (span.trial.0, span.generation, span.slot.node.0)).collect();
+    assert_eq!(lanes, [(0, 1, 0), (1, 1, 1), (0, 2, 0), (1, 2, 1), (2, 1, 0)]);
+    // All is over, so that looking again changes nothing.
+    let before = facts(&kept);
+    assert_eq!(Search::start(&arguments).end().0, Some(0));
+    assert_eq!(facts(&kept), before);
 }

@@ -1,4 +1,6 @@
-//! `status`, `trials`, `show` and `best` of a study in its folder.
+//! `status`, `trials`, `show` and `best` of a study in its folder, also of one that an earlier version wrote.
+
+#![expect(clippy::disallowed_methods, reason = "tests read files; the list is for the pure modules")]
 
 use std::{
     fs,
@@ -10,7 +12,7 @@ use pollux_tune::{
     alloc::Reason,
     goodput::BatchPlan,
     ids::{Generation, GpuType, NodeId, SlotId, TrialId},
-    store::{Journal, Store},
+    store::{Folder, Journal, Reader, Store},
     trials::engine::{Checkpoint, Fact, JournalEntry, Metrics, Target},
 };
 
@@ -218,4 +220,88 @@ fn questions_without_an_answer_say_what_is_wrong() {
         let error = error.replace(&folder.display().to_string(), "FOLDER");
         assert_eq!((output.status.code(), error), (Some(2), format!("error: {message}\n")));
     }
+}
+
+fn earlier(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/earlier").join(name)
+}
+
+/// A copy of a study that an earlier version has run.
+fn earlier_study(name: &str) -> PathBuf {
+    let (from, to) = (earlier("run"), folder(name));
+    fs::create_dir_all(to.join("checkpoints")).expect("it can be made");
+    let states = fs::read_dir(from.join("checkpoints")).expect("it is there");
+    let states =
+        states.map(|entry| Path::new("checkpoints").join(entry.expect("it can be read").file_name()));
+    for file in ["emulated", "journal.sqlite", "study.yaml"].into_iter().map(PathBuf::from).chain(states) {
+        fs::copy(from.join(&file), to.join(&file)).expect("it can be copied");
+    }
+    to
+}
+
+fn shown_as_before(root: &Path) {
+    for (file, arguments) in [
+        ("run-status.txt", &["status"][..]),
+        ("run-trials.txt", &["trials"]),
+        ("run-best.txt", &["best"]),
+        ("run-show3.txt", &["show", "3"]),
+        ("run-show5.txt", &["show", "5"]),
+        ("run-show9.txt", &["show", "9"]),
+    ] {
+        let before = fs::read_to_string(earlier(file)).expect("it is there");
+        // These words have changed since.
+        let before = before.replace("to go on", "to resume").replace("told to leave", "asked to leave");
+        assert_eq!(said(arguments, root), before, "{file}");
+    }
+}
+
+/// The form of a journal, from its header.
+fn form(root: &Path) -> u8 {
+    fs::read(Folder::new(root).journal()).expect("it is there")[63]
+}
+
+#[test]
+fn a_study_of_an_earlier_version_is_shown_as_it_was() {
+    let root = earlier_study("earlier");
+    shown_as_before(&root);
+    assert_eq!(form(&root), 1, "looking changes nothing");
+    let tables = || {
+        let reader = Reader::open(&root).expect("it can be read");
+        (reader.trials().expect("trials"), reader.timeline().expect("spans"))
+    };
+    let (trials, spans) = tables();
+    let (store, entries) = Store::load(&root).expect("it can be opened");
+    let state = store.state().expect("it is known");
+    assert_eq!((state.facts, state.ended.len(), state.active.len()), (entries.len() as u64, 9, 1));
+    drop(store);
+    assert_eq!(form(&root), 2, "its tables were made again");
+    let (trials_again, spans_again) = tables();
+    assert_eq!(spans_again, spans);
+    for (mut again, row) in trials_again.into_iter().zip(trials) {
+        assert!((again.slot_s - row.slot_s).abs() < 1e-5, "{} and {}", again.slot_s, row.slot_s);
+        again.slot_s = row.slot_s;
+        assert_eq!(again, row);
+    }
+    shown_as_before(&root);
+}
+
+#[test]
+fn a_study_of_an_earlier_version_is_resumed() {
+    let root = earlier_study("resumed");
+    let before = said(&["trials"], &root);
+    let run = Command::new(env!("CARGO_BIN_EXE_pollux-tune"))
+        .args(["run", "--quiet", "--emulate", "1x4xa100", "--time-scale", "0.01", "--folder"])
+        .args([&root, &root.join("study.yaml")])
+        .output()
+        .expect("it can be run");
+    assert!(run.status.success(), "{run:?}");
+    let status = said(&["status"], &root);
+    assert!(status.contains("FOLDER is done\n  trials  10 of 10 ended"), "{status}");
+    let (kept, after) = (before.lines().skip(1).take(10), said(&["trials"], &root));
+    assert_eq!(after.lines().skip(1).take(10).collect::<Vec<_>>(), kept.collect::<Vec<_>>());
+    let events = said(&["show", "9"], &root);
+    assert!(
+        events.contains("paused at epoch 0.62") && events.contains("launched as generation 3"),
+        "{events}"
+    );
 }

@@ -123,7 +123,7 @@ const ERRORS: [(&str, i32, &str); 30] = [
     (
         "run plain.yaml --policy best",
         2,
-        "error: invalid value 'best' for '--policy <POLICY>': allowed is one of ...",
+        "error: invalid value 'best' for '--policy <POLICY>': there is no policy `best`: choose ...",
     ),
     // Files that cannot be read.
     ("check none.yaml", 2, "error: cannot read none.yaml: No such file or directory (os error 2)"),
@@ -160,7 +160,11 @@ const ERRORS: [(&str, i32, &str); 30] = [
         "error: only trainables can be emulated, and plain.yaml runs neither",
     ),
     ("run trainable.yaml --emulate", 2, "error: trainable.yaml names no `cluster` to emulate: ..."),
-    ("run trainable.yaml --emulate 4xt4", 2, "error: `--emulate 4xt4`: `4xt4` is not a group of nodes: ..."),
+    (
+        "run trainable.yaml --emulate 4xt4",
+        2,
+        "error: `--emulate 4xt4`: `4xt4` describes no nodes: write NODESxGPUSxTYPE, ...",
+    ),
     (
         "run trainable.yaml --emulate 1x4xh100",
         2,

@@ -11,7 +11,7 @@ use std::{
 
 use pollux_tune::{
     ids::{Generation, TrialId},
-    space::Study,
+    space::{Params, Study},
     store::{Error, Folder, Journal, Memory, Reader, Store, TrialState},
     trials::{
         End,
@@ -116,6 +116,38 @@ fn a_study_is_replayed_and_its_tables_agree() {
     assert_eq!(reader.trial(TrialId(99)).expect("it can be read"), None);
 }
 
+#[test]
+fn tables_do_not_depend_on_how_facts_are_batched() {
+    let facts = eventful().journal;
+    let tables = |size: usize| {
+        let root = folder(&format!("batches-{size}"));
+        let mut store = Store::open(&root).expect("it can be made");
+        for batch in facts.chunks(size) {
+            store.append(batch).expect("it can be written");
+        }
+        let reader = Reader::open(&root).expect("it can be read");
+        let (trials, spans) = (reader.trials().expect("trials"), reader.timeline().expect("spans"));
+        (trials, spans, reader.status().expect("it has a status"))
+    };
+    let one_by_one = tables(1);
+    assert!([3, 50, facts.len()].into_iter().all(|size| tables(size) == one_by_one));
+}
+
+#[test]
+fn a_fact_that_does_not_follow_is_refused_and_nothing_of_its_batch_is_kept() {
+    let facts = eventful().journal;
+    let root = folder("refused");
+    let mut store = Store::open(&root).expect("it can be made");
+    store.append(&facts[..20]).expect("it can be written");
+    let again = [facts[20].clone(), facts[1].clone()];
+    let error = store.append(&again).expect_err("time does not go back");
+    assert!(matches!(error, Error::OutOfPlace { .. }), "{error}");
+    assert_eq!((store.len(), store.state()), (20, None));
+    store.append(&facts[20..]).expect("the rest follows");
+    let state = store.state().expect("it was read again");
+    assert_eq!((state.facts, state.done), (facts.len() as u64, true));
+}
+
 /// No slot belongs to two trials at a time, in the picture either.
 #[test]
 fn the_timeline_has_no_overlaps() {
@@ -183,7 +215,7 @@ fn a_newer_journal_is_refused_and_left_as_it_was() {
     for error in [Store::open(&root).err(), Reader::open(&root).err()] {
         let text = error.expect("it is newer").to_string();
         assert!(
-            text.ends_with("was written by a newer pollux-tune (form 7, this one knows 1): use a newer one"),
+            text.ends_with("was written by a newer pollux-tune (form 7, this one knows 2): use a newer one"),
             "{text}"
         );
     }
@@ -223,17 +255,22 @@ fn with_several_objectives_the_best_are_those_in_front() {
 const VICTIM: &str = "POLLUX_TUNE_TEST_VICTIM";
 const BATCH: u64 = 7;
 
+/// A study, its first trial, and what that measures.
 fn numbered(number: u64) -> JournalEntry {
     let (trial, generation) = (TrialId(0), 1);
-    let fact = Fact::Measured {
-        trial,
-        generation: Generation(generation),
-        number: number as u32,
-        epochs: number as f64,
-        metrics: [("loss".to_owned(), (1.0 / (1.0 + number as f64)).into())].into(),
-        gpu_type: None,
-        steps: vec![],
-        noise: None,
+    let fact = match number {
+        0 => Fact::StudyCreated { yaml: study().to_yaml() },
+        1 => Fact::TrialCreated { trial, params: Params::default(), point: vec![] },
+        number => Fact::Measured {
+            trial,
+            generation: Generation(generation),
+            number: number as u32,
+            epochs: number as f64,
+            metrics: [("loss".to_owned(), (1.0 / (1.0 + number as f64)).into())].into(),
+            gpu_type: None,
+            steps: vec![],
+            noise: None,
+        },
     };
     JournalEntry { at_s: number as f64, fact }
 }

@@ -1,4 +1,4 @@
-//! One trial, told what to do by hand.
+//! One trial, with commands by hand.
 
 use std::fs;
 
@@ -12,7 +12,7 @@ use crate::{
     trials::group::{Batch, FinalState, Form, Task, WorkerCommand, WorkerEvent},
 };
 
-/// Seconds of a step as the measurements say it.
+/// Seconds of a step as it was measured.
 fn step_s(world: &World, placement: &[u32], per_gpu: f64) -> f64 {
     let Task { trainable, params, seed, epochs, .. } = world.task();
     let model = Modelled::new(&trainable, &params, seed, epochs).unwrap();
@@ -80,8 +80,8 @@ async fn a_group_grows_shrinks_and_moves_without_losing_a_step() {
     let before = world.report().await;
     // Growth, over two nodes: the placement is four GPUs and one.
     world.prepare(&[1, 2, 3, 4]).await;
-    let told: Vec<u32> = vec![0, 1, 2, 3, 4];
-    world.tell_all(&told, &WorkerCommand::Form(form(2, &told, &[], 640)));
+    let all: Vec<u32> = vec![0, 1, 2, 3, 4];
+    world.send_all(&all, &WorkerCommand::Form(form(2, &all, &[], 640)));
     let (grown, pause) = world
         .find(|slot, event| match event {
             WorkerEvent::Formed { round: Round(2), steps, pause, .. } if slot == 0 => Some((*steps, *pause)),
@@ -96,7 +96,7 @@ async fn a_group_grows_shrinks_and_moves_without_losing_a_step() {
     assert_eq!(times.shape, Shape::new(5, 2).unwrap());
     assert!((times.iter_time_s / step_s(&world, &[4, 1], 128.0) - 1.0).abs() <= 0.01);
     // Shrink: who leaves is free.
-    world.tell_all(&told, &WorkerCommand::Form(form(3, &[0, 1], &[], 256)));
+    world.send_all(&all, &WorkerCommand::Form(form(3, &[0, 1], &[], 256)));
     let mut free = Vec::new();
     let (mut formed, mut shrunk) = (0, 0);
     while free.len() < 3 || formed < 2 {
@@ -116,7 +116,7 @@ async fn a_group_grows_shrinks_and_moves_without_losing_a_step() {
     // Elsewhere: one of the old ones hands over.
     let report = world.report().await;
     world.prepare(&[8]).await;
-    world.tell_all(&[0, 1, 8], &WorkerCommand::Form(form(4, &[8], &[1], 128)));
+    world.send_all(&[0, 1, 8], &WorkerCommand::Form(form(4, &[8], &[1], 128)));
     // Who hands over is free before the pause is over.
     world
         .find(|slot, event| (slot == 1 && *event == WorkerEvent::Released { trial: TRIAL }).then_some(()))
@@ -141,7 +141,7 @@ async fn another_batch_counts_from_the_next_step_on() {
     for round in [0, 1, 2] {
         // Only its own group is meant.
         let (round, batch) = (Round(round), if round == 1 { other } else { batch(64) });
-        world.tell_all(&[0, 1], &WorkerCommand::Retune { trial: TRIAL, round, batch });
+        world.send_all(&[0, 1], &WorkerCommand::Retune { trial: TRIAL, round, batch });
     }
     let first = world.report().await;
     assert_eq!(first.batch, Some(other));
@@ -165,8 +165,8 @@ async fn a_released_trial_goes_on_from_its_checkpoint() {
     let mut world = World::new(3, 1.0);
     world.begin(&[0, 1], 256).await;
     world.report().await;
-    world.tell(0, WorkerCommand::Release { trial: TRIAL, state: FinalState::Saved });
-    world.tell(1, WorkerCommand::Release { trial: TRIAL, state: FinalState::Discarded });
+    world.send_to(0, WorkerCommand::Release { trial: TRIAL, state: FinalState::Saved });
+    world.send_to(1, WorkerCommand::Release { trial: TRIAL, state: FinalState::Discarded });
     let saved = world
         .find(|slot, event| match event {
             WorkerEvent::Checkpointed { trial: TRIAL, steps } => Some((slot, *steps)),
@@ -184,9 +184,9 @@ async fn a_released_trial_goes_on_from_its_checkpoint() {
     assert!(report.steps > saved.1 && report.examples == report.steps * 256);
     // A checkpoint of something else is not taken for one.
     fs::write(world.task().checkpoint, "{}").unwrap();
-    world.tell_all(&[1, 2], &WorkerCommand::Release { trial: TRIAL, state: FinalState::Discarded });
+    world.send_all(&[1, 2], &WorkerCommand::Release { trial: TRIAL, state: FinalState::Discarded });
     world.prepare(&[0]).await;
-    world.tell(0, WorkerCommand::Form(form(10, &[0], &[], 256)));
+    world.send_to(0, WorkerCommand::Form(form(10, &[0], &[], 256)));
     let reason = world
         .find(|_, event| match event {
             WorkerEvent::Failed { trial: TRIAL, reason } => Some(reason.clone()),
@@ -247,7 +247,7 @@ async fn a_group_that_is_broken_is_left_in_the_middle_of_a_step() {
     assert_eq!(broken, again, "the step was given up");
 }
 
-/// Who leaves a group for good is not told that it is broken, and must not take a step that the others have given up.
+/// Who leaves a group for good does not get to know that it is broken, and must not take a step that the others have given up.
 #[tokio::test(start_paused = true)]
 async fn a_step_that_others_have_given_up_is_not_taken() {
     let mut world = World::of("t4", 2, 1.0);
@@ -255,26 +255,26 @@ async fn a_step_that_others_have_given_up_is_not_taken() {
     world.form(Form { batch: Batch { total: 8192, accumulation: 7 }, ..form(1, &[0, 1], &[], 0) }).await;
     assert_eq!(world.next(0.5).await, None);
     // Both are to leave after the step, but then it is the end of the group for one of them.
-    world.tell_all(&[0, 1], &WorkerCommand::Form(form(2, &[1], &[], 128)));
+    world.send_all(&[0, 1], &WorkerCommand::Form(form(2, &[1], &[], 128)));
     assert_eq!(world.next(0.5).await, None);
-    world.tell(1, WorkerCommand::Form(Form { broken: true, ..form(3, &[1], &[], 128) }));
-    let mut said = [world.next(0.2).await.unwrap(), world.next(0.2).await.unwrap()];
-    said.sort_by_key(|(slot, _)| *slot);
-    assert_eq!(said[0], (0, WorkerEvent::Released { trial: TRIAL }), "without a report of the step");
-    assert!(matches!(said[1], (1, WorkerEvent::Formed { round: Round(3), steps: 0, .. })), "{said:?}");
+    world.send_to(1, WorkerCommand::Form(Form { broken: true, ..form(3, &[1], &[], 128) }));
+    let mut events = [world.next(0.2).await.unwrap(), world.next(0.2).await.unwrap()];
+    events.sort_by_key(|(slot, _)| *slot);
+    assert_eq!(events[0], (0, WorkerEvent::Released { trial: TRIAL }), "without a report of the step");
+    assert!(matches!(events[1], (1, WorkerEvent::Formed { round: Round(3), steps: 0, .. })), "{events:?}");
 }
 
 #[tokio::test(start_paused = true)]
 async fn whoever_waits_in_vain_is_called_off() {
     let mut world = World::new(2, 1.0);
     world.prepare(&[0, 1]).await;
-    world.tell(0, WorkerCommand::Form(form(1, &[0, 1], &[], 256)));
+    world.send_to(0, WorkerCommand::Form(form(1, &[0, 1], &[], 256)));
     assert_eq!(world.next(100.0).await, None);
     // Another group instead.
-    world.tell(0, WorkerCommand::Form(form(2, &[0], &[], 128)));
+    world.send_to(0, WorkerCommand::Form(form(2, &[0], &[], 128)));
     world.find(|_, event| matches!(event, WorkerEvent::Formed { round: Round(2), .. }).then_some(())).await;
-    world.tell(1, WorkerCommand::Form(form(3, &[0, 1], &[], 256)));
-    world.tell(1, WorkerCommand::Release { trial: TRIAL, state: FinalState::Saved });
+    world.send_to(1, WorkerCommand::Form(form(3, &[0, 1], &[], 256)));
+    world.send_to(1, WorkerCommand::Release { trial: TRIAL, state: FinalState::Saved });
     // It has nothing to save.
     let free = |slot, event: &WorkerEvent| (slot == 1).then(|| event.clone());
     assert_eq!(world.find(free).await, WorkerEvent::Released { trial: TRIAL });
@@ -290,28 +290,28 @@ async fn a_complete_trial_is_complete_in_any_group() {
     };
     let (first, round, metrics) = world.find(finished).await;
     assert_eq!((first, round), (0, Round(1)));
-    assert_eq!(world.next(1e5).await, None, "it is said once");
-    // The one who said it is lost before it was heard.
+    assert_eq!(world.next(1e5).await, None, "it is reported once");
+    // The one who reported it is lost before the head knows.
     world.kill(0);
-    world.tell(1, WorkerCommand::Form(form(2, &[1], &[], 2048)));
+    world.send_to(1, WorkerCommand::Form(form(2, &[1], &[], 2048)));
     assert_eq!(world.find(finished).await, (1, Round(2), metrics));
 }
 
 #[tokio::test(start_paused = true)]
 async fn bad_orders_are_answered() {
     let mut world = World::new(1, 1.0);
-    world.tell(0, WorkerCommand::Form(form(1, &[0], &[], 128)));
+    world.send_to(0, WorkerCommand::Form(form(1, &[0], &[], 128)));
     let early = world.next(1.0).await.unwrap().1;
     assert!(matches!(&early, WorkerEvent::Broken { steps: None, reason, .. } if reason.contains("prepared")));
     let unknown = Task { trainable: "mnist".to_owned(), ..world.task() };
-    world.tell(0, WorkerCommand::Prepare(Box::new(unknown)));
+    world.send_to(0, WorkerCommand::Prepare(Box::new(unknown)));
     let unknown = world.next(1.0).await.unwrap().1;
     assert!(matches!(&unknown, WorkerEvent::Failed { trial: TRIAL, reason } if reason.contains("cifar10")));
-    world.tell(0, WorkerCommand::Release { trial: TrialId(8), state: FinalState::Saved });
+    world.send_to(0, WorkerCommand::Release { trial: TrialId(8), state: FinalState::Saved });
     assert_eq!(world.next(1.0).await, Some((0, WorkerEvent::Released { trial: TrialId(8) })));
     // A batch without examples, and a GPU that nobody has measured.
     world.prepare(&[0]).await;
-    world.tell(0, WorkerCommand::Form(form(1, &[0], &[], 0)));
+    world.send_to(0, WorkerCommand::Form(form(1, &[0], &[], 0)));
     let failed = |_, event: &WorkerEvent| match event {
         WorkerEvent::Failed { reason, .. } => Some(reason.clone()),
         _ => None,
@@ -319,7 +319,7 @@ async fn bad_orders_are_answered() {
     assert!(world.find(failed).await.contains("was not measured"));
     let mut world = World::of("h100", 1, 1.0);
     world.prepare(&[0]).await;
-    world.tell(0, WorkerCommand::Form(form(1, &[0], &[], 128)));
+    world.send_to(0, WorkerCommand::Form(form(1, &[0], &[], 128)));
     assert!(world.find(failed).await.contains("a100, rtx2080ti, t4"));
 }
 
@@ -328,8 +328,8 @@ async fn a_group_of_the_past_is_not_joined() {
     let mut world = World::new(1, 1.0);
     world.begin(&[0], 128).await;
     world.form(form(5, &[0], &[], 128)).await;
-    world.tell(0, WorkerCommand::Form(form(4, &[], &[], 128)));
-    world.tell(0, WorkerCommand::Form(form(5, &[], &[], 128)));
+    world.send_to(0, WorkerCommand::Form(form(4, &[], &[], 128)));
+    world.send_to(0, WorkerCommand::Form(form(5, &[], &[], 128)));
     world.report().await;
     assert_eq!(world.report().await.round, Round(5));
 }

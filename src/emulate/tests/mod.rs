@@ -1,9 +1,9 @@
 //! Emulated workers in virtual time: a clock that jumps to the next moment at which anything happens.
 
 mod group;
+mod random;
 mod rendezvous;
 mod session;
-mod story;
 
 use std::{
     collections::BTreeMap,
@@ -109,8 +109,8 @@ struct World {
     folder: Folder,
     workers: BTreeMap<u32, Worker>,
     lives: u32,
-    said: UnboundedReceiver<(u32, u32, WorkerEvent)>,
-    say: UnboundedSender<(u32, u32, WorkerEvent)>,
+    events: UnboundedReceiver<(u32, u32, WorkerEvent)>,
+    send: UnboundedSender<(u32, u32, WorkerEvent)>,
 }
 
 impl World {
@@ -119,7 +119,7 @@ impl World {
     }
 
     fn of(gpu_type: &str, slots: u32, time_scale: f64) -> Self {
-        let (say, said) = mpsc::unbounded_channel();
+        let (send, events) = mpsc::unbounded_channel();
         let mut world = Self {
             time_scale,
             gpu_type: GpuType::new(gpu_type).expect("it has a name"),
@@ -127,8 +127,8 @@ impl World {
             folder: Folder::new(),
             workers: BTreeMap::new(),
             lives: 0,
-            said,
-            say,
+            events,
+            send,
         };
         (0..slots).for_each(|slot| world.start(slot));
         world
@@ -148,13 +148,13 @@ impl World {
             secret: Secret::random().expect("random numbers"),
         };
         let (commands, orders) = mpsc::unbounded_channel();
-        let (tell, mut told) = mpsc::unbounded_channel();
-        let running = tokio::spawn(async move { work(place, orders, tell).await });
+        let (tx, mut rx) = mpsc::unbounded_channel();
+        let running = tokio::spawn(async move { work(place, orders, tx).await });
         self.lives += 1;
-        let (life, say) = (self.lives, self.say.clone());
+        let (life, send) = (self.lives, self.send.clone());
         tokio::spawn(async move {
-            while let Some(event) = told.recv().await {
-                if say.send((slot, life, event)).is_err() {
+            while let Some(event) = rx.recv().await {
+                if send.send((slot, life, event)).is_err() {
                     return;
                 }
             }
@@ -167,22 +167,22 @@ impl World {
         self.workers.remove(&slot).expect("it lives").running.abort();
     }
 
-    fn tell(&self, slot: u32, command: WorkerCommand) {
+    fn send_to(&self, slot: u32, command: WorkerCommand) {
         self.workers[&slot].commands.send(command).expect("it listens");
     }
 
-    fn tell_all(&self, slots: &[u32], command: &WorkerCommand) {
+    fn send_all(&self, slots: &[u32], command: &WorkerCommand) {
         for slot in slots {
-            self.tell(*slot, command.clone());
+            self.send_to(*slot, command.clone());
         }
     }
 
-    /// What a living worker says next; none if nobody does within this many emulated seconds.
+    /// The next event of a living worker; none if nobody does within this many emulated seconds.
     async fn next(&mut self, within_s: f64) -> Option<(u32, WorkerEvent)> {
         let deadline = Instant::now() + Duration::from_secs_f64(within_s * self.time_scale);
         loop {
             let wait = deadline.saturating_duration_since(Instant::now());
-            let (slot, life, event) = timeout(wait, self.said.recv()).await.ok()??;
+            let (slot, life, event) = timeout(wait, self.events.recv()).await.ok()??;
             if self.workers.get(&slot).is_some_and(|worker| worker.life == life) {
                 return Some((slot, event));
             }
@@ -209,17 +209,17 @@ impl World {
 
     /// Lets workers prepare the trial.
     async fn prepare(&mut self, slots: &[u32]) {
-        self.tell_all(slots, &WorkerCommand::Prepare(Box::new(self.task())));
+        self.send_all(slots, &WorkerCommand::Prepare(Box::new(self.task())));
         for _ in slots {
             self.find(|_, event| matches!(event, WorkerEvent::Prepared { trial: TRIAL, .. }).then_some(()))
                 .await;
         }
     }
 
-    /// Has a group formed, and says at which step it starts.
+    /// Has a group formed, and gives the step at which it starts.
     async fn form(&mut self, form: Form) -> u64 {
-        let told: Vec<u32> = self.workers.keys().copied().collect();
-        self.tell_all(&told, &WorkerCommand::Form(form.clone()));
+        let all: Vec<u32> = self.workers.keys().copied().collect();
+        self.send_all(&all, &WorkerCommand::Form(form.clone()));
         let mut started = None;
         for _ in &form.members {
             let steps = self

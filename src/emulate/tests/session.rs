@@ -31,7 +31,7 @@ fn without_noise_every_step_counts_as_the_initial_batch() {
     assert_eq!(epochs, [196.0, 391.0].map(|steps| steps * 128.0 / EXAMPLES as f64));
     assert!(evaluated[0].values["accuracy"] < evaluated[1].values["accuracy"]);
     assert!(session.noise(batch(128)).is_none());
-    // What is evaluated at the very end is told with the end.
+    // What is evaluated at the very end is reported with the end.
     assert_eq!(session.advance(batch(128), 382).len(), 1);
     assert!(session.is_finished());
     assert_eq!(session.evaluate().epochs.to_bits(), (782.0 * 128.0 / EXAMPLES as f64).to_bits());

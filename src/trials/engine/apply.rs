@@ -6,7 +6,6 @@ use super::{
 };
 use crate::{
     ids::{Generation, SlotId, TrialId},
-    space::Direction,
     trials::{
         End,
         stopping::{self, Verdict},
@@ -23,11 +22,8 @@ impl Engine {
 
     /// The same, with what the stopping rule says.
     pub(super) fn note(&mut self, entry: &JournalEntry) -> Result<Verdict, Error> {
-        let JournalEntry { at_s, fact } = entry;
-        if !(at_s.is_finite() && *at_s >= self.state.at_s) {
-            let problem = format!("its time is {at_s}, the one before it {}", self.state.at_s);
-            return Err(Error::OutOfPlace { kind: fact.kind(), problem });
-        }
+        let fact = &entry.fact;
+        self.state.check_time(entry)?;
         let verdict = match fact {
             Fact::Measured { trial, epochs, metrics, .. } => {
                 self.state.of(fact, *trial)?;
@@ -39,22 +35,19 @@ impl Engine {
             self.state.of(fact, trial)?;
             self.stopper.end(trial, how)?;
         }
-        self.state.apply(*at_s, fact)?;
+        self.state.apply(entry)?;
         Ok(verdict)
     }
 
     fn judge(&mut self, trial: TrialId, epochs: f64, metrics: &Metrics) -> Result<Verdict, Error> {
-        let Some(value) = metrics.get(&self.study.objectives[0].metric) else { return Ok(Verdict::Continue) };
-        let loss = match self.study.objectives[0].direction {
-            Direction::Minimize => value.value(),
-            Direction::Maximize => -value.value(),
-        };
-        Ok(self.stopper.report(trial, epochs, loss)?)
+        let objective = &self.study.objectives[0];
+        let Some(value) = metrics.get(&objective.metric) else { return Ok(Verdict::Continue) };
+        Ok(self.stopper.report(trial, epochs, objective.loss(value.value()))?)
     }
 }
 
 /// The trial that a fact ends, for the stopping rule and for the search.
-pub(super) fn end_of(fact: &Fact) -> Option<(TrialId, stopping::End, End)> {
+pub(in crate::trials) fn end_of(fact: &Fact) -> Option<(TrialId, stopping::End, End)> {
     Some(match fact {
         Fact::TrialDone { trial, values } => (*trial, stopping::End::Done, End::Done(values.clone())),
         Fact::TrialStopped { trial, reason } => {
@@ -74,12 +67,29 @@ impl State {
         self.active.get_mut(&trial).ok_or_else(|| Error::NotActive { kind: fact.kind(), trial })
     }
 
-    fn apply(&mut self, at_s: f64, fact: &Fact) -> Result<(), Error> {
+    /// Time does not go back.
+    fn check_time(&self, JournalEntry { at_s, fact }: &JournalEntry) -> Result<(), Error> {
+        if at_s.is_finite() && *at_s >= self.at_s {
+            return Ok(());
+        }
+        let problem = format!("its time is {at_s}, the one before it {}", self.at_s);
+        Err(Error::OutOfPlace { kind: fact.kind(), problem })
+    }
+
+    /// Makes a fact true; an error leaves everything as it was. An [`Engine`] does that and more: this is for those who only
+    /// want to know where the study stands.
+    pub fn apply(&mut self, entry: &JournalEntry) -> Result<(), Error> {
+        self.check_time(entry)?;
+        let JournalEntry { at_s, fact } = entry;
+        let at_s = *at_s;
         if let Some((trial, _, end)) = end_of(fact) {
-            let active =
+            let mut active =
                 self.active.remove(&trial).ok_or_else(|| Error::NotActive { kind: fact.kind(), trial })?;
-            let ActiveTrial { epochs, generation, .. } = active;
-            self.ended.insert(trial, EndedTrial { end, epochs, generation });
+            active.count(at_s);
+            let ActiveTrial { params, created_s, epochs, generation, metrics, usage, .. } = active;
+            let (ended_s, slot_s) = (at_s, usage.slot_s);
+            let ended = EndedTrial { params, created_s, ended_s, end, epochs, generation, metrics, slot_s };
+            self.ended.insert(trial, ended);
         } else if let Some(trial) = fact.trial() {
             self.apply_to_trial(at_s, fact, trial)?;
         } else {
@@ -130,6 +140,8 @@ impl State {
                 }
                 self.lose(at_s, reason, |other| other == slot);
             }
+            Fact::ResultImported { .. } => self.imported += 1,
+            Fact::TrialEnqueued { params } => self.queue.push_back(params.clone()),
             Fact::PlanAdopted { targets, .. } => {
                 for target in targets {
                     self.of(fact, target.trial)?;
@@ -163,6 +175,9 @@ impl State {
             if trial != expected {
                 let problem = format!("trial {trial} was created, the next one is {expected}");
                 return Err(Error::OutOfPlace { kind: fact.kind(), problem });
+            }
+            if self.queue.front() == Some(params) {
+                self.queue.pop_front();
             }
             self.active.insert(trial, ActiveTrial::new(params.clone(), point.clone(), at_s));
             return Ok(());

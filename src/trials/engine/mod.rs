@@ -33,6 +33,7 @@ mod tests;
 
 use std::collections::BTreeMap;
 
+pub(super) use self::apply::end_of;
 pub use self::{
     command::{AllocatorRequest, Command, GroupCommand, Launch, Outcome, SuggestRequest},
     error::Error,

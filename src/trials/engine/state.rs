@@ -1,6 +1,6 @@
 //! What is true of a study: all of it follows from the facts.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use super::{Checkpoint, Metrics, Refit};
 use crate::{
@@ -27,6 +27,10 @@ pub struct State {
     pub up_s: f64,
     /// The machines that are here.
     pub nodes: BTreeMap<NodeId, NodeState>,
+    /// How many results of earlier studies are known.
+    pub imported: u32,
+    /// Parameters that are to be tried before others, the next one first.
+    pub queue: VecDeque<Params>,
     /// Trials that run or wait.
     pub active: BTreeMap<TrialId, ActiveTrial>,
     /// Trials that are over.
@@ -256,12 +260,22 @@ impl Usage {
 /// A trial that is over.
 #[derive(Debug, Clone, PartialEq)]
 pub struct EndedTrial {
+    /// What it tried.
+    pub params: Params,
+    /// When it was created.
+    pub created_s: f64,
+    /// When it ended.
+    pub ended_s: f64,
     /// How.
     pub end: End,
     /// How far it came.
     pub epochs: f64,
     /// Its last generation.
     pub generation: Generation,
+    /// The last value of each metric.
+    pub metrics: Metrics,
+    /// Seconds times slots it has had.
+    pub slot_s: f64,
 }
 
 impl ActiveTrial {

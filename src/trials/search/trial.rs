@@ -1,5 +1,7 @@
 use std::fmt;
 
+use serde::{Deserialize, Serialize};
+
 use crate::{
     ids::TrialId,
     space::{Params, Point},
@@ -19,6 +21,8 @@ pub struct Trial {
     pub state: State,
     /// The furthest report with a finite value: statistical epochs and the value of the first objective.
     pub last: Option<(f64, f64)>,
+    /// The number of its last report.
+    pub(super) reported: u32,
 }
 
 /// Whether a trial runs, or how it ended.
@@ -32,7 +36,8 @@ pub enum State {
 }
 
 /// How a trial ended, in the terms of the study: values as they were measured, whichever way is better.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum End {
     /// With a value for each objective. Values that are not finite count as failure.
     Done(Vec<f64>),
@@ -45,11 +50,11 @@ pub enum End {
 }
 
 impl Trial {
-    /// The values of its objectives, if it ran to its end and all of them are numbers.
+    /// The values of its objectives, if it ran to its end.
     #[must_use]
     pub fn values(&self) -> Option<&[f64]> {
         match &self.state {
-            State::Ended(End::Done(values)) if values.iter().all(|value| value.is_finite()) => Some(values),
+            State::Ended(End::Done(values)) => Some(values),
             _ => None,
         }
     }

@@ -64,7 +64,7 @@ pub(crate) struct StepProgress {
 /// A way to train: with libtorch, modelled, or by another program.
 ///
 /// The [`Worker`](super::Worker) follows the protocol: it knows which commands have come, in which group it is, when reports and
-/// checkpoints are due, and who is to be told what. A backend knows how to train and nothing of commands, events or other trials. To add
+/// checkpoints are due, and which events they make. A backend knows how to train and nothing of commands, events or other trials. To add
 /// one, implement this trait, and run a `Worker` with it that is attached to the head (`wire::attach`).
 ///
 /// Methods are called one at a time, and in this order: [`prepare`](Self::prepare); then for each group [`join`](Self::join),

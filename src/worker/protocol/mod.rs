@@ -24,7 +24,7 @@ pub(crate) struct Worker<B: Backend, S> {
     slot: SlotId,
     backend: B,
     inbox: Inbox,
-    /// Sends an event to the head. Says whether there is one.
+    /// Sends an event to the head; false if that is gone.
     send: S,
     hosted: Option<Hosted<B::Session>>,
 }
@@ -32,7 +32,7 @@ pub(crate) struct Worker<B: Backend, S> {
 /// A trial that the worker has prepared.
 struct Hosted<S> {
     task: Task,
-    /// The latest group that it was told to join.
+    /// The latest group that it was to join.
     round: Round,
     session: S,
     /// A checkpoint is being written.
@@ -42,11 +42,11 @@ struct Hosted<S> {
 /// Why a worker takes part in a group no longer.
 #[derive(Debug)]
 enum Stop {
-    /// It was told to, or the trial is complete.
+    /// It was to leave, or the trial is complete.
     Left,
     /// It has handed over the state.
     Donated,
-    /// It was told that the group is broken, in the middle of a step that so fails for the others, too.
+    /// The head knows that the group is broken: it was left in the middle of a step that so fails for the others, too.
     Aborted,
     Failed(Failure),
     HeadGone,
@@ -302,7 +302,7 @@ impl<B: Backend, S: Fn(WorkerEvent) -> bool> Training<'_, B, S> {
             return if has_news { self.report(reporter) } else { Ok(()) };
         }
         if worker.backend.is_finished(&hosted.session)? {
-            // Everything is told together with the end.
+            // Everything is reported together with the end.
             return Ok(());
         }
         let now_s = worker.backend.now_s();

@@ -1,4 +1,4 @@
-//! A worker whose backend does what the test says, call by call.
+//! A worker whose backend does what the test wants, call by call.
 
 use std::{
     collections::BTreeMap,
@@ -112,7 +112,7 @@ impl Backend for Fake {
     }
 
     async fn prepare(&mut self, _: Task) -> Result<FakeSession, Failure> {
-        self.prepares.recv().await.expect("the test goes on")?;
+        self.prepares.recv().await.expect("the test continues")?;
         Ok(FakeSession { script: self.script.clone(), steps: None, saving: None })
     }
 
@@ -130,7 +130,7 @@ impl Backend for Fake {
     }
 
     async fn rendezvous(&mut self, session: &mut FakeSession, (): &mut ()) -> Result<Pause, Failure> {
-        session.steps = Some(self.meetings.recv().await.expect("the test goes on")?);
+        session.steps = Some(self.meetings.recv().await.expect("the test continues")?);
         Ok(Pause::default())
     }
 
@@ -141,7 +141,7 @@ impl Backend for Fake {
         request: StepRequest,
     ) -> Result<StepProgress, Failure> {
         self.script.called(Call::Train(request));
-        let progress = self.steps.recv().await.expect("the test goes on")?;
+        let progress = self.steps.recv().await.expect("the test continues")?;
         session.steps = session.steps.map(|steps| steps + 1);
         Ok(progress)
     }
@@ -206,7 +206,7 @@ impl World {
         Self { script, commands, prepare, meet, step, events }
     }
 
-    /// Lets the worker do all that it can, and gives what it has said.
+    /// Lets the worker do all that it can, and gives its events.
     async fn settle(&mut self) -> Vec<WorkerEvent> {
         for _ in 0..100 {
             yield_now().await;
@@ -388,9 +388,9 @@ async fn no_checkpoint_is_left_behind() {
         assert_eq!(world.step(StepProgress::default()).await, [reported(6, &[])]);
         world.command(release(state)).await;
         world.script.calls();
-        let said = world.step(StepProgress { left: true, ..StepProgress::default() }).await;
+        let events_after = world.step(StepProgress { left: true, ..StepProgress::default() }).await;
         assert_eq!(world.script.calls(), calls);
-        assert_eq!((&said[0], &said[1..]), (&reported(7, &[]), &events[..]));
+        assert_eq!((&events_after[0], &events_after[1..]), (&reported(7, &[]), &events[..]));
     }
 }
 
@@ -409,10 +409,10 @@ async fn a_complete_trial_is_evaluated_reported_saved_and_finished() {
     world.script.now_s.store(100, Ordering::Relaxed);
     let (trial, round, metrics) = (TRIAL, Round(3), evaluation(2.0).values);
     let finished = WorkerEvent::Finished { trial, round, metrics };
-    let said = world.step(StepProgress::default()).await;
-    assert_eq!(said, [reported(6, &[evaluation(2.0)]), checkpointed(6), finished]);
+    let events_after = world.step(StepProgress::default()).await;
+    assert_eq!(events_after, [reported(6, &[evaluation(2.0)]), checkpointed(6), finished]);
     assert_eq!(world.script.calls(), [Call::Evaluate, Call::Save, Call::Wait, Call::Leave]);
-    // The others evaluate with it, but say nothing.
+    // The others evaluate with it, but report nothing.
     let mut other = World::training(&[1, 0]).await;
     other.script.finish.store(6, Ordering::Relaxed);
     assert_eq!(other.step(StepProgress::default()).await, []);
@@ -420,7 +420,7 @@ async fn a_complete_trial_is_evaluated_reported_saved_and_finished() {
 }
 
 #[tokio::test]
-async fn a_lost_group_is_told_with_the_steps_that_are_left() {
+async fn a_lost_group_is_reported_with_the_steps_that_are_left() {
     let mut world = World::training(&[0, 1]).await;
     world.step.send(Err(Failure::Group("slot 0.1 is gone".to_owned()))).unwrap();
     let reason = "slot 0.1 is gone".to_owned();
@@ -438,7 +438,7 @@ async fn a_lost_group_is_told_with_the_steps_that_are_left() {
 }
 
 #[tokio::test]
-async fn a_broken_group_is_left_at_once_and_without_a_word() {
+async fn a_broken_group_is_left_at_once_and_without_an_event() {
     let mut world = World::training(&[0, 1]).await;
     world.meet.send(Ok(5)).unwrap();
     let events = world.command(WorkerCommand::Form(Form { broken: true, ..form(4, &[0], &[]) })).await;
@@ -505,7 +505,7 @@ fn turn() -> impl Strategy<Value = Turn> {
 }
 
 proptest! {
-    /// Whatever comes in whatever order: each release is answered once, in order, and the worker ends with its head.
+    /// Whatever comes in whatever order: each release is answered, and the worker ends with its head.
     #[test]
     fn every_release_is_answered(turns in prop::collection::vec(turn(), 0..40)) {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();

@@ -28,7 +28,7 @@ const HEADER: &str = "header";
 /// Writes checkpoints on a thread of its own, one after the other.
 ///
 /// A checkpoint that is being written is waited for before the next one is, and before the writer is dropped: both would use the same
-/// temporary name, and whoever is told that the trial is forgotten may start it elsewhere.
+/// temporary name, and after a release the trial may be started elsewhere.
 #[derive(Debug, Default)]
 pub(super) struct CheckpointWriter {
     writing: Option<Writing>,
@@ -65,7 +65,7 @@ impl CheckpointWriter {
 
 impl Drop for CheckpointWriter {
     fn drop(&mut self) {
-        // Nobody is left who could be told.
+        // Nobody is left to report it to.
         let _ = self.finish(true);
     }
 }
@@ -117,7 +117,7 @@ fn write(path: &Path, tensors: &[(String, Tensor)]) -> Result<(), Error> {
     written
 }
 
-/// Resumes from the checkpoint of the session's trial, if there is one. Says whether there was.
+/// Resumes from the checkpoint of the session's trial, if there is one. Gives whether there was.
 pub(super) fn load(session: &mut Session) -> Result<bool, Error> {
     let path = session.task.checkpoint.clone();
     if !path.try_exists().map_err(Error::io(format!("looking for the checkpoint {}", path.display())))? {

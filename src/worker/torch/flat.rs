@@ -9,10 +9,10 @@ use tch::{Device, Kind, Tensor, nn, no_grad};
 
 use super::Error;
 
-/// Variables begin at multiples of so many elements: 64 bytes, for vector instructions.
+/// Variables begin at multiples of this many elements: 64 bytes, for vector instructions.
 const ALIGNMENT: i64 = 16;
 
-/// So many elements of a vector are worked on at a time, by each thread: 256 kB. What one operation leaves in the cache of a core, the next
+/// This many elements of a vector are worked on at a time, by each thread: 256 kB. What one operation leaves in the cache of a core, the next
 /// one finds there.
 const PIECE: i64 = 1 << 16;
 

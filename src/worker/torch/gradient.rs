@@ -35,7 +35,7 @@ impl Comparison {
         }
     }
 
-    /// One measurement in so many steps: the averages have a window of a thousand, and neither halves nor the norms of long
+    /// One measurement in this many steps: the averages have a window of a thousand, and neither halves nor the norms of long
     /// vectors are free.
     const fn every(self) -> u32 {
         match self {
@@ -49,7 +49,7 @@ impl Comparison {
         step % self.every() as u64 == if matches!(self, Self::Steps) { 1 } else { 0 }
     }
 
-    /// The passes of a step that would have so many.
+    /// The passes of a step that would have this many.
     pub(super) const fn passes(self, step: u64, passes: u32) -> u32 {
         if matches!(self, Self::Halves) && self.measures(step) { 2 } else { passes }
     }

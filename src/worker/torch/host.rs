@@ -79,7 +79,7 @@ impl HostedTrial {
     }
 }
 
-/// Code of a trainable may panic, and panics may abort: the head is told before that happens.
+/// Code of a trainable may panic, and panics may abort: it is reported to the head before that happens.
 fn report_panics(events: EventSender, hosted: HostedTrial) {
     let usual = panic::take_hook();
     panic::set_hook(Box::new(move |info| {

@@ -66,7 +66,7 @@ pub(super) struct Session {
     /// Whether it has what the group has learned so far, and not only a model as it was made.
     pub(super) is_current: bool,
     /// What this worker knows of its last step and the others do not yet.
-    word: StepVote,
+    vote: StepVote,
     /// Buffers as they were before the step under way.
     buffers_before: Option<Tensor>,
     /// The first step of a team or a batch pays for what later ones do not.
@@ -119,7 +119,7 @@ impl Session {
             evaluations: 0,
             stepped_at: 0.0,
             is_current: false,
-            word: StepVote::default(),
+            vote: StepVote::default(),
             buffers_before: None,
             warm: false,
             seen: Seen::default(),
@@ -145,7 +145,7 @@ impl Session {
         }
     }
 
-    /// Goes on from where another worker, or a checkpoint, was. The vectors are already those of that place.
+    /// Resumes from where another worker, or a checkpoint, was. The vectors are already those of that place.
     pub(super) fn restore(&mut self, counters: Counters) -> Result<(), Error> {
         let m0 = f64::from(self.task.initial_batch);
         self.gradients = Gradients::new(NoiseEstimator::restore(counters.noise)?);
@@ -186,7 +186,7 @@ impl Session {
     /// A new team, or another batch.
     pub(super) fn begin(&mut self, team: &mut Team) -> Result<(), Error> {
         self.gradients.interrupt();
-        self.word = StepVote::default();
+        self.vote = StepVote::default();
         self.warm = false;
         self.is_current = true;
         self.descent.precondition()?;
@@ -212,8 +212,8 @@ impl Session {
         retune: bool,
     ) -> Result<StepConsensus, Error> {
         let began = Instant::now();
-        self.word.leave = leave;
-        self.word.retune = retune;
+        self.vote.leave = leave;
+        self.vote.retune = retune;
         self.keep_buffers(team)?;
         let taken = self.backward(team, batch);
         if matches!(&taken, Err(error) if error.is_of_the_group()) {
@@ -232,7 +232,7 @@ impl Session {
         Ok(agreed)
     }
 
-    /// Forward and backward passes, the last one with the reduction. Says what was agreed, the norms and the loss here.
+    /// Forward and backward passes, the last one with the reduction. Gives what was agreed, the norms and the loss here.
     fn backward(
         &mut self,
         team: &mut Team,
@@ -261,7 +261,7 @@ impl Session {
             if pass + 1 < passes {
                 team.accumulate(&mut self.flat, &loss)?;
             } else {
-                agreed = Some(team.backward(&mut self.flat, &loss, &self.word, measured)?);
+                agreed = Some(team.backward(&mut self.flat, &loss, &self.vote, measured)?);
             }
             if team.size == 1 && passes > 1 {
                 if measured {
@@ -310,8 +310,8 @@ impl Session {
             self.seen.losses.push(known);
         }
         if let Some(norms) = norms {
-            self.word.loss = loss;
-            self.word.norms = norms;
+            self.vote.loss = loss;
+            self.vote.norms = norms;
         }
         let gathered = match self.comparison(team, batch) {
             None => Ok(()),

@@ -1,4 +1,4 @@
-//! The workers that train a trial together, and what they tell each other at every step.
+//! The workers that train a trial together, and what they agree on at every step.
 
 use c10d::{ProcessGroup, ReduceOp, Reducer, ReducerOptions};
 use tch::{Device, Kind, Tensor, no_grad};
@@ -12,7 +12,7 @@ const SCALE: f64 = 1e-20;
 /// What a worker tells the others with a step.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub(super) struct StepVote {
-    /// It was told to leave the group.
+    /// It is to leave the group.
     pub(super) leave: bool,
     /// It was given another batch.
     pub(super) retune: bool,
@@ -31,10 +31,10 @@ pub(super) struct Norms {
     pub(super) reduced_sq: f64,
 }
 
-/// What all workers said with a step: the same for all of them.
+/// What all workers have agreed on with a step: the same for all of them.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct StepConsensus {
-    /// All were told to leave.
+    /// All are to leave.
     pub(super) leave: bool,
     /// All were given another batch.
     pub(super) retune: bool,
@@ -44,10 +44,10 @@ pub(super) struct StepConsensus {
     pub(super) norms: Norms,
 }
 
-const WORDS: i64 = 5;
+const VALUES: i64 = 5;
 
 impl StepVote {
-    fn encode(&self) -> [f32; WORDS as usize] {
+    fn encode(&self) -> [f32; VALUES as usize] {
         let flag = |raised: bool| f64::from(u8::from(raised));
         let Self { leave, retune, loss, norms } = *self;
         [flag(leave), flag(retune), loss, norms.local_sq, norms.reduced_sq]
@@ -58,7 +58,7 @@ impl StepVote {
 impl StepConsensus {
     fn decode(mean: &[f32], size: u32) -> Result<Self, Error> {
         let &[leave, retune, loss, local_sq, reduced_sq] = mean else {
-            return Err(Error::Protocol(format!("{} agreed values instead of {WORDS}", mean.len())));
+            return Err(Error::Protocol(format!("{} agreed values instead of {VALUES}", mean.len())));
         };
         // Rounding may take a little of the mean of ones; one worker less would take far more.
         let all = |mean: f32| f64::from(mean) / SCALE > 1.0 - 0.5 / f64::from(size);
@@ -68,8 +68,8 @@ impl StepConsensus {
     }
 
     /// Alone there is nobody to agree with.
-    const fn alone(word: &StepVote) -> Self {
-        Self { leave: word.leave, retune: word.retune, loss: word.loss, norms: word.norms }
+    const fn alone(vote: &StepVote) -> Self {
+        Self { leave: vote.leave, retune: vote.retune, loss: vote.loss, norms: vote.norms }
     }
 }
 
@@ -89,7 +89,7 @@ struct Together {
     // Goes before the group, which it uses.
     reducer: Reducer,
     group: ProcessGroup,
-    words: Tensor,
+    votes: Tensor,
 }
 
 impl Team {
@@ -105,15 +105,15 @@ impl Team {
         flat: &FlatParameters,
         norms: bool,
     ) -> Result<Self, Error> {
-        let words =
-            Tensor::f_zeros([WORDS], (Kind::Float, flat.weights.device()))?.f_set_requires_grad(true)?;
+        let votes =
+            Tensor::f_zeros([VALUES], (Kind::Float, flat.weights.device()))?.f_set_requires_grad(true)?;
         let mut variables: Vec<Tensor> = flat.variables().iter().map(Tensor::shallow_clone).collect();
-        variables.push(words.shallow_clone());
+        variables.push(votes.shallow_clone());
         // Losses are parts of the whole batch's, so that sums are meant.
         let options = ReducerOptions { average: false, norms, ..ReducerOptions::default() };
         let reducer = Reducer::new(&group, &variables, &options)?;
         let (rank, size) = (group.rank() as u32, group.size() as u32);
-        Ok(Self { rank, size, nodes, together: Some(Together { reducer, group, words }) })
+        Ok(Self { rank, size, nodes, together: Some(Together { reducer, group, votes }) })
     }
 
     /// The group, if there are others.
@@ -137,30 +137,30 @@ impl Team {
         }
     }
 
-    /// The last pass of a step: gradients become the sum over all workers. Says what was agreed, and this worker's norms if it
+    /// The last pass of a step: gradients become the sum over all workers. Gives what was agreed, and this worker's norms if it
     /// is not alone and the step is `measured`.
     pub(super) fn backward(
         &mut self,
         flat: &mut FlatParameters,
         loss: &Tensor,
-        word: &StepVote,
+        vote: &StepVote,
         measured: bool,
     ) -> Result<(StepConsensus, Option<Norms>), Error> {
-        let Some(Together { reducer, words, .. }) = &mut self.together else {
+        let Some(Together { reducer, votes, .. }) = &mut self.together else {
             flat.backward(loss)?;
-            return Ok((StepConsensus::alone(word), None));
+            return Ok((StepConsensus::alone(vote), None));
         };
-        let mut gradient = words.f_grad()?;
+        let mut gradient = votes.f_grad()?;
         if gradient.defined() {
             no_grad(|| gradient.f_zero_().map(drop))?;
         }
         let size = f64::from(self.size);
-        let said = Tensor::f_from_slice(&word.encode())?.f_div_scalar(size)?.f_to_device(words.device())?;
-        let whole = loss.f_add(&words.f_mul(&said)?.f_sum(Kind::Float)?)?;
+        let mine = Tensor::f_from_slice(&vote.encode())?.f_div_scalar(size)?.f_to_device(votes.device())?;
+        let whole = loss.f_add(&votes.f_mul(&mine)?.f_sum(Kind::Float)?)?;
         reducer.measure(measured)?;
         let norms = reducer.backward(&whole)?;
-        let mean = Vec::<f32>::try_from(words.f_grad()?.f_to_device(Device::Cpu)?)?;
-        // A worker's own gradient is that of its part of the batch alone, which counts for one in so many.
+        let mean = Vec::<f32>::try_from(votes.f_grad()?.f_to_device(Device::Cpu)?)?;
+        // A worker's own gradient is that of its part of the batch alone, which counts for one of `size`.
         let norms = Norms { local_sq: norms.local_sq() * size * size, reduced_sq: norms.reduced_sq() };
         Ok((StepConsensus::decode(&mean, self.size)?, Some(norms)))
     }
@@ -187,14 +187,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn something_is_agreed_when_all_say_it() {
+    fn something_is_agreed_when_all_vote_for_it() {
         for size in [2_u32, 3, 8, 64] {
             let mean = |leaving: u32| {
-                let word = |leave| StepVote { leave, loss: 2.0, ..StepVote::default() }.encode();
-                let mut sum = [0.0_f32; WORDS as usize];
+                let vote = |leave| StepVote { leave, loss: 2.0, ..StepVote::default() }.encode();
+                let mut sum = [0.0_f32; VALUES as usize];
                 for rank in 0..size {
-                    let said = word(rank < leaving);
-                    sum.iter_mut().zip(said).for_each(|(sum, said)| *sum += said / size as f32);
+                    let mine = vote(rank < leaving);
+                    sum.iter_mut().zip(mine).for_each(|(sum, mine)| *sum += mine / size as f32);
                 }
                 StepConsensus::decode(&sum, size).expect("five values")
             };
@@ -206,8 +206,8 @@ mod tests {
 
     #[test]
     fn a_loss_that_is_no_number_does_not_disturb_the_flags() {
-        let word = StepVote { leave: true, loss: f64::NAN, ..StepVote::default() };
-        let agreed = StepConsensus::decode(&word.encode(), 1).expect("five values");
+        let vote = StepVote { leave: true, loss: f64::NAN, ..StepVote::default() };
+        let agreed = StepConsensus::decode(&vote.encode(), 1).expect("five values");
         assert!(agreed.leave && !agreed.retune && agreed.loss.is_nan());
     }
 }

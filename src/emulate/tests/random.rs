@@ -1,4 +1,4 @@
-//! Random stories: workers are told to come, go and move, and die, while the driver of the head keeps them together.
+//! Random sequences: workers come, go, move and die, while the driver of the head keeps them together.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -23,7 +23,7 @@ enum Turn {
     /// Nothing but training, in seconds.
     Train(f64),
     Reshape(BTreeSet<u32>),
-    /// A worker dies, which the head notices so many seconds later.
+    /// A worker dies, which the head notices this many seconds later.
     Kill(u32, f64),
     /// All die.
     KillAll,
@@ -43,7 +43,7 @@ fn turn() -> impl Strategy<Value = Turn> {
     ]
 }
 
-/// A head of one trial: an engine that does as the turns say, and remembers what it was told.
+/// A head of one trial: an engine that follows the turns, and remembers what was reported.
 struct Head {
     world: World,
     driver: Driver,
@@ -53,7 +53,7 @@ struct Head {
     /// The next group is launched as soon as this one has left.
     is_restarting: bool,
     has_left: bool,
-    /// Workers that have said that they train, and so have the state.
+    /// Workers that have reported that they train, and so have the state.
     holders: BTreeSet<SlotId>,
     /// Steps that must not be lost.
     kept: u64,
@@ -96,7 +96,7 @@ impl Head {
                     self.about_to_send(slot, &command);
                     // The dead do nothing, even if the head does not know yet.
                     if self.world.workers.contains_key(&slot.index) {
-                        self.world.tell(slot.index, command);
+                        self.world.send_to(slot.index, command);
                     }
                 }
                 Output::Engine { generation, event } => self.on_group(generation, event),
@@ -167,7 +167,7 @@ impl Head {
             }
             WorkerEvent::Finished { .. } => {
                 assert!(self.last_epochs >= self.world.task().epochs, "at {} epochs", self.last_epochs);
-                // It may be said again, but at the same step.
+                // It may be reported again, but at the same step.
                 assert!(self.finished.is_none_or(|steps| steps == self.kept));
                 self.finished = Some(self.kept);
             }
@@ -203,7 +203,7 @@ impl Head {
         self.generation = self.generation.next();
         let (generation, slots, batch) = (self.generation, self.target.clone(), self.batch);
         self.command(GroupCommand::Reshape { generation, slots, batch });
-        assert!(self.ended.is_none_or(|ended| ended == generation), "the end is told again");
+        assert!(self.ended.is_none_or(|ended| ended == generation), "the end is reported again");
     }
 
     async fn turn(&mut self, turn: &Turn) {
@@ -240,9 +240,9 @@ fn launch(world: &World, generation: Generation, slots: &[SlotId], batch: Batch)
     Driver::launch(world.task(), Launch { generation, slots, params, batch, checkpoint: None })
 }
 
-async fn tell(story: &[Turn]) {
+async fn run(turns: &[Turn]) {
     let mut head = Head::new();
-    for turn in story {
+    for turn in turns {
         head.turn(turn).await;
     }
     // Then nothing happens any more, and it comes to its end.
@@ -258,8 +258,8 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 1000, ..ProptestConfig::default() })]
 
     #[test]
-    fn no_progress_is_lost_while_somebody_has_it(story in prop::collection::vec(turn(), 1..25)) {
+    fn no_progress_is_lost_while_somebody_has_it(turns in prop::collection::vec(turn(), 1..25)) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
-        runtime.unwrap().block_on(tell(&story));
+        runtime.unwrap().block_on(run(&turns));
     }
 }
