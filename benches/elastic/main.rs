@@ -6,6 +6,9 @@
 
 #![expect(clippy::print_stdout, clippy::unwrap_used, reason = "a benchmark prints and may end with a panic")]
 
+#[path = "../../tests/common/processes.rs"]
+mod processes;
+
 use std::{
     env, fs,
     path::{Path, PathBuf},
@@ -14,16 +17,20 @@ use std::{
 };
 
 use pollux_tune::{
+    actors::{Training, TrainingEvent, TrainingSettings},
     ids::TrialId,
     space::Params,
     trials::group::{Pause, Task},
     worker::{
-        Batching, BoxError, Dataset, Example, Happening, Optimizer, Pool, Registry, Schedule, Slot,
-        Trainable, Training, builtin::resnet18, serve_if_worker,
+        BoxError, Dataset, Example, Optimizer, Registry, Schedule, Slot, Trainable, builtin::resnet18,
+        serve_if_worker,
     },
 };
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 use tch::{Device, Kind, Tensor, nn, nn::ModuleT};
+
+use self::processes::children;
 
 const SOON: Duration = Duration::from_secs(300);
 /// Rounds of each comparison, if the command line does not say; medians are told.
@@ -80,58 +87,60 @@ fn registry() -> Registry {
 }
 
 struct Bench {
-    pool: Option<Pool>,
     folder: PathBuf,
-    trials: u32,
+    trainings: u32,
     rounds: usize,
 }
 
 impl Bench {
     fn start(&mut self, width: i64, batch: u32, steps: u32, slots: &[u32], measure_noise: bool) -> Training {
-        self.trials += 1;
+        self.trainings += 1;
         let serde_json::Value::Object(params) = json!({"width": width}) else { unreachable!() };
         let task = Task {
-            trial: TrialId(self.trials),
+            trial: TrialId(0),
             trainable: "net".to_owned(),
             params,
             seed: 1,
             epochs: f64::from(steps) * f64::from(batch) / f64::from(EXAMPLES),
             initial_batch: batch,
             lr_rule: "none".to_owned(),
-            checkpoint: self.folder.join(format!("checkpoint-{}", self.trials)),
+            checkpoint: self.folder.join(format!("checkpoint-{}", self.trainings)),
             checkpoint_every_s: 1e6,
             report_every_s: 1e-3,
             evaluate_every: 1e6,
             measure_noise,
             mixed_precision: false,
         };
-        let batching = Batching::fixed(batch, 4096).unwrap();
-        Training::start(self.pool.take().unwrap(), task, batching, slots).unwrap()
-    }
-
-    fn stop(&mut self, training: Training) {
-        self.pool = Some(training.into_pool().unwrap());
+        let settings = TrainingSettings {
+            slots: vec![Slot { threads: 1, cuda: None }; 2],
+            start: slots.to_vec(),
+            max_batch: None,
+            max_batch_per_worker: 4096,
+            worker_arguments: Vec::new(),
+        };
+        Training::start(vec![task], settings).unwrap()
     }
 
     /// What a step takes.
     fn step(&mut self, width: i64, per_worker: u32, slots: &[u32], measure_noise: bool) -> Step {
         let mut training = self.start(width, per_worker * slots.len() as u32, STEPS, slots, measure_noise);
-        let pid = training.pool().pid(slots[0]).unwrap();
+        let pid = worker_of(slots[0]);
         let (mut times, mut began, mut ended) = (Vec::new(), None, None);
         loop {
             match training.next(SOON).unwrap().unwrap() {
-                Happening::Reported(report) => {
+                TrainingEvent::Reported(report) => {
                     times.extend(report.step_times.iter().map(|times| times.iter_time_s));
-                    let now = (report.steps, cpu_s(pid));
+                    // After the last step it may be gone already.
+                    let Some(cpu_s) = cpu_s(pid) else { continue };
+                    let now = (report.steps, cpu_s);
                     began = began.or(Some(now));
                     ended = ended.filter(|(steps, _)| *steps == report.steps).or(Some(now));
                 }
-                Happening::Finished { .. } => break,
-                Happening::Failed { reason } => panic!("{reason}"),
+                TrainingEvent::Finished { .. } => break,
+                TrainingEvent::Failed { reason } => panic!("{reason}"),
                 _ => {}
             }
         }
-        self.stop(training);
         let ((first, began), (last, ended)) = (began.unwrap(), ended.unwrap());
         Step { wall_s: cycle(&times), cpu_s: (ended - began) / (last - first) as f64 }
     }
@@ -144,20 +153,18 @@ impl Bench {
         for _ in 0..rounds {
             for (kind, slots) in [(0, &[0, 1][..]), (1, &[0]), (2, &[1]), (0, &[1, 0])] {
                 await_reports(&mut training, 3);
-                training.reshape(slots).unwrap();
+                training.rescale(slots).unwrap();
                 kinds[kind].push(await_settled(&mut training));
             }
             await_reports(&mut training, 3);
-            let pid = training.pool().pid(0).unwrap();
-            assert!(Command::new("kill").args(["-9", &pid.to_string()]).status().unwrap().success());
+            kill_process(worker_of(0), Signal::KILL).unwrap();
             // The survivor alone; then the replacement joins, which is a growth.
             kinds[3].push(await_formed(&mut training, 1));
             kinds[0].push(await_formed(&mut training, 2));
             await_reports(&mut training, 3);
-            training.reshape(&[0]).unwrap();
+            training.rescale(&[0]).unwrap();
             await_settled(&mut training);
         }
-        self.stop(training);
         kinds
     }
 }
@@ -165,8 +172,8 @@ impl Bench {
 fn await_settled(training: &mut Training) -> Pause {
     loop {
         match training.next(SOON).unwrap().unwrap() {
-            Happening::Formed { pause, .. } if training.is_settled() => return pause,
-            Happening::Failed { reason } => panic!("{reason}"),
+            TrainingEvent::Formed { pause, .. } if training.is_settled() => return pause,
+            TrainingEvent::Failed { reason } => panic!("{reason}"),
             _ => {}
         }
     }
@@ -175,8 +182,8 @@ fn await_settled(training: &mut Training) -> Pause {
 fn await_formed(training: &mut Training, workers: usize) -> Pause {
     loop {
         match training.next(SOON).unwrap().unwrap() {
-            Happening::Formed { pause, slots, .. } if slots.len() == workers => return pause,
-            Happening::Failed { reason } => panic!("{reason}"),
+            TrainingEvent::Formed { pause, slots, .. } if slots.len() == workers => return pause,
+            TrainingEvent::Failed { reason } => panic!("{reason}"),
             _ => {}
         }
     }
@@ -185,7 +192,7 @@ fn await_formed(training: &mut Training, workers: usize) -> Pause {
 fn await_reports(training: &mut Training, count: usize) {
     let mut seen = 0;
     while seen < count {
-        if let Happening::Reported(_) = training.next(SOON).unwrap().unwrap() {
+        if let TrainingEvent::Reported(_) = training.next(SOON).unwrap().unwrap() {
             seen += 1;
         }
     }
@@ -212,12 +219,22 @@ fn cycle(times: &[f64]) -> f64 {
     (0..CYCLE).map(alike).sum::<f64>() / CYCLE as f64
 }
 
-/// Seconds of CPU time that a process has used, in its own code and in the system.
-fn cpu_s(pid: u32) -> f64 {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+/// The worker process on a slot.
+fn worker_of(slot: u32) -> Pid {
+    let variable = format!("POLLUX_TUNE_WORKER_NODE={slot}");
+    let is_it = |pid: &Pid| {
+        let environment = fs::read(format!("/proc/{}/environ", pid.as_raw_nonzero())).unwrap_or_default();
+        environment.split(|byte| *byte == 0).any(|entry| entry == variable.as_bytes())
+    };
+    children(std::process::id()).into_iter().find(is_it).unwrap()
+}
+
+/// Seconds of CPU time that a process has used, in its own code and in the system; none if it has ended.
+fn cpu_s(pid: Pid) -> Option<f64> {
+    let stat = fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).ok()?;
     // After the name, which is in brackets: a state, then numbers, in hundredths of a second where it matters.
     let fields = stat.rsplit_once(')').unwrap().1.split_whitespace();
-    fields.skip(11).take(2).map(|field| field.parse::<f64>().unwrap() / 100.0).sum()
+    Some(fields.skip(11).take(2).map(|field| field.parse::<f64>().unwrap() / 100.0).sum())
 }
 
 /// What a step of PyTorch's takes.
@@ -246,9 +263,8 @@ fn main() {
     let widths: Vec<i64> = number("--width=").map_or_else(|| vec![16, 64], |width| vec![width]);
     let rounds = number("--rounds=").and_then(|rounds| usize::try_from(rounds).ok()).unwrap_or(ROUNDS);
     let folder = env::temp_dir().join(format!("pollux-bench-{}", std::process::id()));
-    let slots = vec![Slot { threads: 1, cuda: None }; 2];
-    let pool = Pool::new(slots, &folder, &[]).unwrap();
-    let mut bench = Bench { pool: Some(pool), folder: folder.clone(), trials: 0, rounds };
+    fs::create_dir_all(&folder).unwrap();
+    let mut bench = Bench { folder: folder.clone(), trainings: 0, rounds };
     print_steps(&mut bench, Path::new(&python), &widths);
     print_pauses(&mut bench, &widths);
     drop(bench);

@@ -16,7 +16,7 @@ use pollux_tune::{
     actors::Runner,
     goodput::{Observation, Shape},
     ids::{Generation, NodeId, TrialId},
-    space::Study,
+    space::{Params, Study},
     store::{Journal, Memory, Reader, Store},
     trials::engine::{
         Command, Engine, Fact, GroupCommand, GroupEvent, Input, JournalEntry, Launch, Metrics,
@@ -146,6 +146,11 @@ fn appends(count: u32) -> Result<()> {
     for batch in [1, 10, 100, 1000] {
         let facts: Vec<JournalEntry> = (0..count).map(report).collect();
         let mut store = Store::open(&folder("append")?)?;
+        let created = (0..16).map(|trial| {
+            let fact = Fact::TrialCreated { trial: TrialId(trial), params: Params::default(), point: vec![] };
+            JournalEntry { at_s: 0.0, fact }
+        });
+        store.append(&created.collect::<Vec<_>>())?;
         let start = Instant::now();
         for facts in facts.chunks(batch) {
             store.append(facts)?;

@@ -4,11 +4,30 @@ use super::{
     exit::{ActorGuard, ExitSender, SessionExit},
     message::{EngineInput, FactsAppended, ForAllocator},
 };
-use crate::trials::engine::{AllocateService, Input};
+use crate::trials::engine::{AllocateService, AllocatorRequest, Error, Input, JournalEntry};
+
+/// Who answers the questions.
+pub(super) trait AllocatorService: Send {
+    /// Takes note of a fact.
+    fn apply(&mut self, entry: &JournalEntry) -> Result<(), Error>;
+
+    /// The answer to a question.
+    fn answer(&mut self, request: &AllocatorRequest) -> Input;
+}
+
+impl AllocatorService for AllocateService {
+    fn apply(&mut self, entry: &JournalEntry) -> Result<(), Error> {
+        self.apply(entry)
+    }
+
+    fn answer(&mut self, request: &AllocatorRequest) -> Input {
+        self.answer(request)
+    }
+}
 
 /// Finds out how fast trials are, and divides the slots among them. It has a thread of its own.
 pub(super) struct Allocator {
-    service: AllocateService,
+    service: Box<dyn AllocatorService>,
     supervisor: Recipient<EngineInput>,
     exit: ExitSender,
     _guard: ActorGuard,
@@ -16,7 +35,7 @@ pub(super) struct Allocator {
 
 impl Allocator {
     pub(super) fn new(
-        service: AllocateService,
+        service: Box<dyn AllocatorService>,
         supervisor: Recipient<EngineInput>,
         exit: &ExitSender,
     ) -> Self {

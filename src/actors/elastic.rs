@@ -21,20 +21,43 @@ use crate::{
     },
 };
 
-/// Makes groups, and hands orders to them.
-pub(super) struct Elastic {
+/// What trials train.
+pub(super) enum Tasks {
+    /// What a study and its suggester say.
+    OfStudy(Box<StudyTasks>),
+    /// These, by the number of the trial.
+    Given(Vec<Task>),
+}
+
+/// The tasks of a study.
+pub(super) struct StudyTasks {
     pub(super) study: Study,
     pub(super) trainable: String,
     pub(super) folder: PathBuf,
     /// Seconds from report to report.
     pub(super) report_every_s: f64,
+}
+
+/// Makes groups, and hands commands to them.
+pub(super) struct Elastic {
+    pub(super) tasks: Tasks,
     pub(super) cluster: ClusterHandles,
     /// Where groups live.
     pub(super) arbiter: ArbiterHandle,
     pub(super) groups: BTreeMap<TrialId, Addr<TrialGroup>>,
 }
 
-impl Elastic {
+impl Tasks {
+    /// None if there is no such trial.
+    fn task(&self, trial: TrialId, launch: &Launch) -> Option<Task> {
+        match self {
+            Self::OfStudy(tasks) => Some(tasks.task(trial, launch)),
+            Self::Given(tasks) => tasks.get(trial.0 as usize).cloned(),
+        }
+    }
+}
+
+impl StudyTasks {
     fn task(&self, trial: TrialId, launch: &Launch) -> Task {
         let settings = &self.study.trial;
         let params = match serde_json::to_value(&launch.params) {
@@ -67,7 +90,7 @@ impl TrialRunners for Elastic {
             if let Some(before) = self.groups.remove(&trial) {
                 before.do_send(ForGroup(GroupCommand::Stop(FinalState::Discarded)));
             }
-            let task = self.task(trial, &launch);
+            let Some(task) = self.tasks.task(trial, &launch) else { return };
             let (cluster, supervisor) = (self.cluster.clone(), supervisor.clone());
             let group = TrialGroup::start_in_arbiter(&self.arbiter, move |_| {
                 TrialGroup::new(task, launch, cluster, supervisor)

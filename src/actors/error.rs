@@ -63,6 +63,14 @@ pub enum Error {
     /// No worker can be started.
     #[error("no worker can be started: {0}")]
     NoWorkers(String),
+    /// A slot that is not there.
+    #[error("there is no slot {slot}; there are {slots}, which are numbered from 0")]
+    NoSuchSlot {
+        /// Its number.
+        slot: u32,
+        /// How many there are.
+        slots: u32,
+    },
     /// The system refuses something.
     #[error("{doing} failed")]
     Io {
@@ -85,6 +93,7 @@ impl Error {
             | Self::GpuType(_)
             | Self::Differs { .. }
             | Self::TooFewSlots { .. }
+            | Self::NoSuchSlot { .. }
             | Self::NoProgram
             | Self::NoFolder
             | Self::NoSuchProgram(_) => true,

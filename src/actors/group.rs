@@ -1,6 +1,9 @@
 //! The group of an elastic trial: carries messages between the pure driver, the nodes of its workers and the engine.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, PoisonError},
+};
 
 use actix::{Actor, ActorContext, AsyncContext, Context, Handler, Recipient};
 
@@ -9,18 +12,41 @@ use super::{
     message::{EngineInput, ForGroup, FromWorker, ToWorker, WorkerOwner},
 };
 use crate::{
-    ids::{NodeId, Round},
+    ids::{NodeId, Round, SlotId, TrialId},
     trials::{
         engine::{Input, Launch},
-        group::{Driver, Output, Task},
+        group::{Driver, Output, Task, WorkerCommand, WorkerEvent},
     },
 };
+
+/// What passes between the group of a trial and a worker.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum GroupMessage<'a> {
+    /// The worker is to do something.
+    Command(&'a WorkerCommand),
+    /// The worker reports something.
+    Event(&'a WorkerEvent),
+    /// The worker is gone.
+    Lost,
+}
+
+/// Sees all that passes between groups and workers.
+pub(super) type Observer = Arc<Mutex<dyn FnMut(TrialId, SlotId, GroupMessage<'_>) + Send>>;
 
 /// What groups need to know of the cluster.
 #[derive(Clone)]
 pub(super) struct ClusterHandles {
     pub(super) nodes: Arc<BTreeMap<NodeId, Recipient<ToWorker>>>,
+    pub(super) observer: Option<Observer>,
     pub(super) exit: ExitSender,
+}
+
+impl ClusterHandles {
+    fn observe(&self, trial: TrialId, slot: SlotId, message: GroupMessage<'_>) {
+        if let Some(observer) = &self.observer {
+            (observer.lock().unwrap_or_else(PoisonError::into_inner))(trial, slot, message);
+        }
+    }
 }
 
 /// The actor around a [`Driver`].
@@ -52,6 +78,7 @@ impl TrialGroup {
         for output in outputs {
             match output {
                 Output::Send { slot, command } => {
+                    self.cluster.observe(trial, slot, GroupMessage::Command(&command));
                     let from =
                         WorkerOwner { trial, round: self.round, events: context.address().recipient() };
                     match self.cluster.nodes.get(&slot.node) {
@@ -84,6 +111,8 @@ impl Handler<FromWorker> for TrialGroup {
     type Result = ();
 
     fn handle(&mut self, FromWorker { slot, event }: FromWorker, context: &mut Context<Self>) {
+        let message = event.as_ref().map_or(GroupMessage::Lost, GroupMessage::Event);
+        self.cluster.observe(self.driver.trial(), slot, message);
         let outputs = match event {
             Some(event) => self.driver.on_worker(slot, event),
             None => self.driver.on_lost(slot),

@@ -43,6 +43,14 @@ pub(super) struct ForSuggester(pub(super) SuggestRequest);
 #[rtype(result = "()")]
 pub(super) struct ForAllocator(pub(super) AllocatorRequest);
 
+/// A command for the group of a trial that the engine has not decided on.
+#[derive(Debug, Message)]
+#[rtype(result = "()")]
+pub(super) struct ForTrial {
+    pub(super) trial: TrialId,
+    pub(super) command: GroupCommand,
+}
+
 /// What a group is to do.
 #[derive(Debug, Message)]
 #[rtype(result = "()")]

@@ -19,18 +19,25 @@ mod function;
 mod group;
 mod message;
 mod node;
+mod process;
 mod runner;
 mod runtime;
+mod scripted;
 mod session;
 mod suggester;
 mod supervisor;
+mod training;
+mod training_events;
 
 #[cfg(feature = "cli")]
 pub(crate) use self::command::end_programs;
 pub use self::{
     error::Error,
     function::{Stopped, Trial},
+    group::GroupMessage,
     runner::{Finished, Runner, StopHandle},
     session::check,
+    training::{Training, TrainingSettings},
+    training_events::TrainingEvent,
 };
 pub use crate::emulate::serve_if_node;

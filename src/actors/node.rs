@@ -1,25 +1,13 @@
-use std::{
-    collections::VecDeque,
-    fs::{File, OpenOptions},
-    io,
-    os::unix::process::ExitStatusExt,
-    path::PathBuf,
-    process,
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::VecDeque, path::PathBuf, sync::Arc, time::Duration};
 
 use actix::{Actor, ActorFutureExt, AsyncContext, Context, Handler, Message, Recipient, WrapFuture};
-use rustix::process::Signal;
-use tokio::{
-    process::{Child, Command as Process},
-    sync::oneshot,
-};
+use tokio::sync::oneshot;
 
 use super::{
     error::Error,
     exit::{ActorGuard, ExitSender, SessionExit},
     message::{EngineInput, FromWorker, ToWorker, WorkerOwner},
+    process::{Gone, ProcessSpec, Spawner},
 };
 use crate::{
     ids::{GpuType, NodeId, SlotId},
@@ -38,9 +26,6 @@ const KILLS: u32 = 12;
 const PAUSE: Duration = Duration::from_millis(500);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
-/// Prepares a worker process for the head at this address.
-pub(crate) type Starter = Arc<dyn Fn(&Address, &Secret) -> Result<process::Command, String> + Send + Sync>;
-
 /// A machine: its slots, and the processes that serve them.
 #[derive(Clone)]
 pub(crate) struct NodeSpec {
@@ -48,25 +33,6 @@ pub(crate) struct NodeSpec {
     pub(crate) gpu_type: GpuType,
     pub(crate) group: u32,
     pub(crate) processes: Vec<ProcessSpec>,
-}
-
-/// How a process ended.
-struct Gone {
-    how: String,
-    is_killed: bool,
-}
-
-impl From<String> for Gone {
-    fn from(how: String) -> Self {
-        Self { how, is_killed: false }
-    }
-}
-
-/// A process that serves some slots, which follow those of the processes before it.
-#[derive(Clone)]
-pub(crate) struct ProcessSpec {
-    pub(crate) slots: u32,
-    pub(crate) start: Starter,
 }
 
 impl NodeSpec {
@@ -85,7 +51,9 @@ pub(super) struct FromGateway(pub(super) GatewayEvent);
 pub(super) struct NodeContext {
     pub(super) address: Address,
     pub(super) secret: Secret,
-    pub(super) logs: PathBuf,
+    /// Where workers print to; none if they share the output of the head.
+    pub(super) logs: Option<PathBuf>,
+    pub(super) spawner: Arc<dyn Spawner>,
     pub(super) supervisor: Recipient<EngineInput>,
     pub(super) exit: ExitSender,
 }
@@ -95,7 +63,7 @@ pub(super) struct Node {
     spec: NodeSpec,
     around: NodeContext,
     slots: Vec<SlotState>,
-    processes: Vec<Running>,
+    processes: Vec<ProcessState>,
     has_joined: bool,
     _guard: ActorGuard,
 }
@@ -112,7 +80,7 @@ struct SlotState {
 
 /// A process, or the attempt to have one.
 #[derive(Default)]
-struct Running {
+struct ProcessState {
     kill: Option<oneshot::Sender<()>>,
     /// Ends since a worker of it last said hello.
     failures: u32,
@@ -126,7 +94,7 @@ impl Node {
             (0..of.slots).map(move |_| SlotState { process, ..SlotState::default() })
         });
         let slots = slots.collect();
-        let processes = spec.processes.iter().map(|_| Running::default()).collect();
+        let processes = spec.processes.iter().map(|_| ProcessState::default()).collect();
         let guard = around.exit.guard("node");
         Self { spec, around, slots, processes, has_joined: false, _guard: guard }
     }
@@ -135,34 +103,22 @@ impl Node {
         SlotId { node: self.spec.node, index: index as u32 }
     }
 
-    fn log(&self, process: usize) -> PathBuf {
-        self.around.logs.join(format!("worker-{}.{process}.log", self.spec.node))
+    fn log(&self, process: usize) -> Option<PathBuf> {
+        Some(self.around.logs.as_ref()?.join(format!("worker-{}.{process}.log", self.spec.node)))
     }
 
     fn start(&mut self, process: usize, context: &mut Context<Self>) {
         let (kill, killed) = oneshot::channel();
         self.processes[process].kill = Some(kill);
-        match self.spawn(process) {
-            Ok(child) => {
-                let ended = watch(child, killed).into_actor(self);
+        let NodeContext { address, secret, spawner, .. } = &self.around;
+        let command = (self.spec.processes[process].start)(address, secret);
+        match command.and_then(|command| spawner.spawn(command, self.log(process).as_deref(), killed)) {
+            Ok(running) => {
+                let ended = running.into_actor(self);
                 context.spawn(ended.map(move |how, actor, context| actor.ended(process, &how, context)));
             }
             Err(problem) => self.ended(process, &problem.into(), context),
         }
-    }
-
-    fn spawn(&self, process: usize) -> Result<Child, String> {
-        let command = (self.spec.processes[process].start)(&self.around.address, &self.around.secret)?;
-        let log = || -> io::Result<(File, File)> {
-            let log = OpenOptions::new().create(true).append(true).open(self.log(process))?;
-            Ok((log.try_clone()?, log))
-        };
-        let (out, err) = log().map_err(|error| format!("its log cannot be written: {error}"))?;
-        let mut command = Process::from(command);
-        command.stdin(process::Stdio::null()).stdout(out).stderr(err).kill_on_drop(true);
-        // Ctrl-C is for the head, which lets trials write their state first.
-        command.process_group(0);
-        command.spawn().map_err(|error| format!("the system refuses: {error}"))
     }
 
     /// A process is gone: another one takes its place.
@@ -179,9 +135,13 @@ impl Node {
         running.faults += u32::from(!is_killed);
         let failures = running.failures;
         if (running.faults >= TRIES || failures >= KILLS) && !self.has_joined {
-            let said = super::command::tail(&self.log(process)).unwrap_or_default();
-            let log = self.log(process);
-            let reason = format!("{how}; it said, in {}:\n{said}", log.display());
+            let reason = match self.log(process) {
+                Some(log) => {
+                    let said = super::command::tail(&log).unwrap_or_default();
+                    format!("{how}; it said, in {}:\n{said}", log.display())
+                }
+                None => how.clone(),
+            };
             self.around.exit.tell(SessionExit::Failed(Error::NoWorkers(reason)));
         }
         let pause = PAUSE.saturating_mul(1 << failures.saturating_sub(2).min(8)).min(LONGEST_PAUSE);
@@ -203,7 +163,7 @@ impl Node {
                 owners.push(owner);
             }
         }
-        // TrialRunners hear it first: what the engine decides must not find them unaware.
+        // Groups are told first: what the engine decides must not find them unaware.
         for owner in owners {
             owner.events.do_send(FromWorker { slot, event: None });
         }
@@ -270,25 +230,6 @@ impl SlotState {
             }
         }
         self.owner = Some(next);
-    }
-}
-
-/// Waits for the end of a process, or brings it about.
-async fn watch(mut child: Child, killed: oneshot::Receiver<()>) -> Gone {
-    let status = tokio::select! {
-        status = child.wait() => status,
-        Ok(()) = killed => {
-            // It may have ended meanwhile.
-            let _ = child.start_kill();
-            child.wait().await
-        }
-    };
-    match status {
-        Ok(status) => Gone {
-            how: format!("its process ended ({status})"),
-            is_killed: status.signal() == Some(Signal::KILL.as_raw()),
-        },
-        Err(error) => format!("its process was lost: {error}").into(),
     }
 }
 

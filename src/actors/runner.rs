@@ -4,18 +4,21 @@ use std::{
     thread,
 };
 
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 
 use super::{
     command,
     error::Error,
     function::{Problem, Trial},
-    node::{NodeSpec, ProcessSpec},
-    session::{self, SharedWatch, TrialBackend, Workers},
+    group::{GroupMessage, Observer},
+    node::NodeSpec,
+    process::ProcessSpec,
+    scripted::Steering,
+    session::{self, SharedWatch, TrialBackend, WorkerTasks, Workers},
 };
 use crate::{
     alloc::{ClusterSpec, NodeSet},
-    ids::NodeId,
+    ids::{NodeId, SlotId, TrialId},
     space::{Program, Study},
     store::Memory,
     trials::{
@@ -49,7 +52,9 @@ pub struct Runner {
     slots: Option<u32>,
     worker_arguments: Vec<String>,
     watch: Option<SharedWatch>,
+    observer: Option<Observer>,
     stop: watch::Sender<bool>,
+    steering: (mpsc::UnboundedSender<Steering>, mpsc::UnboundedReceiver<Steering>),
 }
 
 impl Runner {
@@ -62,7 +67,9 @@ impl Runner {
             slots: None,
             worker_arguments: Vec::new(),
             watch: None,
+            observer: None,
             stop: watch::Sender::new(false),
+            steering: mpsc::unbounded_channel(),
         }
     }
 
@@ -93,6 +100,20 @@ impl Runner {
     pub fn watch(mut self, watch: impl FnMut(&Engine, &[JournalEntry]) + Send + 'static) -> Self {
         self.watch = Some(Arc::new(Mutex::new(watch)));
         self
+    }
+
+    /// Shows all that passes between the groups of trials and their workers. The group waits until this returns.
+    #[must_use]
+    pub fn observe(
+        mut self,
+        observe: impl FnMut(TrialId, SlotId, GroupMessage<'_>) + Send + 'static,
+    ) -> Self {
+        self.observer = Some(Arc::new(Mutex::new(observe)));
+        self
+    }
+
+    pub(super) fn steering(&self) -> mpsc::UnboundedSender<Steering> {
+        self.steering.0.clone()
     }
 
     /// What stops it from elsewhere.
@@ -130,7 +151,7 @@ impl Runner {
         let process = |(number, place): (usize, &crate::worker::Slot)| {
             let (place, arguments) = (*place, self.worker_arguments.clone());
             let start = move |address: &Address, secret: &Secret| {
-                let slot = crate::ids::SlotId { node: NodeId(0), index: number as u32 };
+                let slot = SlotId { node: NodeId(0), index: number as u32 };
                 let arguments = &arguments[..];
                 let launch = crate::worker::Launch { address, secret, slot, place, arguments };
                 crate::worker::launch(&launch).map_err(|error| with_causes(&error))
@@ -181,18 +202,33 @@ impl Runner {
         let Some(Program::Trainable(trainable)) = self.study.trial.program.clone() else {
             return Err(Error::NoProgram);
         };
-        self.run(TrialBackend::Workers(Workers { trainable, nodes, time_scale }))
+        let tasks = WorkerTasks::OfStudy { trainable };
+        self.run(TrialBackend::Workers(Workers { tasks, nodes, time_scale }))
     }
 
     fn run(self, work: TrialBackend) -> Result<Finished, Error> {
-        let Self { study, folder, watch, stop, .. } = self;
+        self.start(work)?.join()
+    }
+
+    pub(super) fn start(self, work: TrialBackend) -> Result<Running, Error> {
+        let Self { study, folder, watch, observer, stop, steering: (_, steering), .. } = self;
         let memory = Arc::new(Mutex::new(Memory::default()));
-        let head = session::Head { study, folder, memory, watch, stop: stop.subscribe(), work };
+        let stop = stop.subscribe();
+        let head = session::Head { study, folder, memory, watch, observer, stop, steering, work };
         // The caller may live in a runtime already, and two in one thread do not get along.
         let thread = thread::Builder::new().name("study".to_owned()).spawn(move || head.run());
-        let thread = thread.map_err(Error::io("starting a thread"))?;
+        Ok(Running(thread.map_err(Error::io("starting a thread"))?))
+    }
+}
+
+/// A study that runs on a thread of its own.
+pub(super) struct Running(thread::JoinHandle<Result<(Outcome, Search), Error>>);
+
+impl Running {
+    /// Waits for its end.
+    pub(super) fn join(self) -> Result<Finished, Error> {
         let died = |_| Err(Error::Died { actor: "head", times: 1 });
-        let (outcome, search) = thread.join().unwrap_or_else(died)?;
+        let (outcome, search) = self.0.join().unwrap_or_else(died)?;
         Ok(Finished { outcome, search })
     }
 }

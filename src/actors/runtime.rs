@@ -15,13 +15,14 @@ use actix::{Actor, Addr, Recipient, System};
 use tokio::sync::mpsc::Receiver;
 
 use super::{
-    elastic::Elastic,
+    elastic::{Elastic, StudyTasks, Tasks},
     error::Error,
     exit::ExitSender,
-    group::ClusterHandles,
+    group::{ClusterHandles, Observer},
     message::EngineInput,
     node::{FromGateway, Node, NodeContext, NodeSpec},
-    session::Workers,
+    process::SystemSpawner,
+    session::{WorkerTasks, Workers},
 };
 use crate::{
     ids::{GpuType, NodeId},
@@ -54,23 +55,37 @@ impl Runtime {
     pub(super) fn workers(
         study: &Study,
         workers: &Workers,
-        folder: &Path,
-        supervisor: &Recipient<EngineInput>,
-        exit: &ExitSender,
+        folder: Option<&Path>,
+        observer: Option<Observer>,
+        (supervisor, exit): (&Recipient<EngineInput>, &ExitSender),
     ) -> Result<(Elastic, Self), Error> {
         let slots: u32 = workers.nodes.iter().map(NodeSpec::slots).sum();
         let wanted = study.trial.min_gpus;
         if slots < wanted {
             return Err(Error::TooFewSlots { wanted, slots });
         }
-        let folder = std::path::absolute(folder).map_err(Error::io("finding the folder"))?;
+        let (tasks, logs) = match &workers.tasks {
+            WorkerTasks::OfStudy { trainable } => {
+                let folder = std::path::absolute(folder.ok_or(Error::NoFolder)?)
+                    .map_err(Error::io("finding the folder"))?;
+                let logs = Folder::new(&folder).logs();
+                let report_every_s = REPORT_EVERY_S.max(REPORT_EVERY_REAL_S / workers.time_scale);
+                let (study, trainable) = (study.clone(), trainable.clone());
+                (
+                    Tasks::OfStudy(Box::new(StudyTasks { study, trainable, folder, report_every_s })),
+                    Some(logs),
+                )
+            }
+            WorkerTasks::Given { tasks, .. } => (Tasks::Given(tasks.clone()), None),
+        };
         let rendezvous = Rendezvous::new()?;
         let secret = Secret::random()?;
         let (gateway, heard) = Gateway::open(&rendezvous.address(), &secret)?;
         let around = NodeContext {
             address: gateway.address().clone(),
             secret,
-            logs: Folder::new(&folder).logs(),
+            logs,
+            spawner: Arc::new(SystemSpawner),
             supervisor: supervisor.clone(),
             exit: exit.clone(),
         };
@@ -80,16 +95,9 @@ impl Runtime {
             .map(|spec| (spec.node, Node::new(spec.clone(), around.clone()).start()))
             .collect();
         let to_workers = nodes.iter().map(|(node, address)| (*node, address.clone().recipient())).collect();
-        let cluster = ClusterHandles { nodes: Arc::new(to_workers), exit: exit.clone() };
-        let elastic = Elastic {
-            study: study.clone(),
-            trainable: workers.trainable.clone(),
-            folder,
-            report_every_s: REPORT_EVERY_S.max(REPORT_EVERY_REAL_S / workers.time_scale),
-            cluster,
-            arbiter: System::current().arbiter().clone(),
-            groups: BTreeMap::new(),
-        };
+        let cluster = ClusterHandles { nodes: Arc::new(to_workers), observer, exit: exit.clone() };
+        let arbiter = System::current().arbiter().clone();
+        let elastic = Elastic { tasks, cluster, arbiter, groups: BTreeMap::new() };
         let addresses = nodes.values().cloned().collect();
         actix::spawn(route(heard, nodes));
         Ok((elastic, Self::Workers { gateway, nodes: addresses, rendezvous }))

@@ -9,16 +9,18 @@ use actix::{Actor, Addr, Arbiter, Recipient, System};
 use tokio::sync::{mpsc, watch};
 
 use super::{
-    allocator::Allocator,
+    allocator::{Allocator, AllocatorService},
     clock::Clock,
     command::Commands,
     error::Error,
     exit::{ExitSender, SessionExit},
     function::{Function, Functions},
-    message::EngineInput,
+    group::Observer,
+    message::{EngineInput, ForTrial},
     node::NodeSpec,
     runtime::Runtime,
-    suggester::Suggester,
+    scripted::{Script, ScriptedAllocator, Steering},
+    suggester::{Suggester, TakeSearch},
     supervisor::{Begin, ServiceAddresses, Supervisor, TrialRunners, Watch},
 };
 use crate::{
@@ -26,7 +28,8 @@ use crate::{
     store::{self, Journal, Memory, Reader, Store},
     trials::{
         Search,
-        engine::{Engine, Input, JournalEntry, Outcome, Services, TrialKind},
+        engine::{Engine, GroupCommand, Input, JournalEntry, Outcome, Services, TrialKind},
+        group::Task,
     },
 };
 
@@ -45,13 +48,29 @@ pub(super) enum TrialBackend {
 
 /// Elastic trials on worker processes.
 pub(crate) struct Workers {
-    pub(crate) trainable: String,
+    pub(crate) tasks: WorkerTasks,
     pub(crate) nodes: Vec<NodeSpec>,
     /// Real seconds in a second of the study: less than 1 where devices are emulated.
     pub(crate) time_scale: f64,
 }
 
+/// What they train.
+pub(crate) enum WorkerTasks {
+    /// What the suggester chooses, where the allocator wants it.
+    OfStudy { trainable: String },
+    /// These, one after the other, where a script wants them.
+    Given { tasks: Vec<Task>, script: Script },
+}
+
 impl TrialBackend {
+    /// Who divides the slots, if that is not the policy of the study.
+    fn script(&self) -> Option<&Script> {
+        match self {
+            Self::Workers(Workers { tasks: WorkerTasks::Given { script, .. }, .. }) => Some(script),
+            _ => None,
+        }
+    }
+
     const fn kind(&self) -> TrialKind {
         match self {
             Self::Function { .. } | Self::Command { .. } => TrialKind::Rigid,
@@ -74,7 +93,9 @@ pub(super) struct Head {
     pub(super) folder: Option<PathBuf>,
     pub(super) memory: Arc<Mutex<Memory>>,
     pub(super) watch: Option<SharedWatch>,
+    pub(super) observer: Option<Observer>,
     pub(super) stop: watch::Receiver<bool>,
+    pub(super) steering: mpsc::UnboundedReceiver<Steering>,
     pub(super) work: TrialBackend,
 }
 
@@ -83,37 +104,34 @@ impl Head {
     pub(super) fn run(mut self) -> Result<(Outcome, Search), Error> {
         let mut deaths = 0;
         loop {
-            let exit = System::new().block_on(self.session())?;
-            match exit {
-                SessionExit::Finished(outcome) => {
-                    let entries = self.journal()?.entries(0)?;
-                    return Ok((
-                        outcome,
-                        replay(&self.study, self.work.kind(), &entries)?.1.suggest.into_search(),
-                    ));
-                }
-                SessionExit::Failed(error) => return Err(error),
-                SessionExit::Died(actor) => {
-                    deaths += 1;
-                    tracing::error!(actor, deaths, "an actor has died; all begin again from the journal");
-                    if deaths > DEATHS_MAX {
-                        return Err(Error::Died { actor, times: deaths });
-                    }
-                }
+            let actor = match System::new().block_on(self.session())? {
+                (SessionExit::Finished(outcome), Some(search)) => return Ok((outcome, search)),
+                (SessionExit::Finished(_), None) => "suggester",
+                (SessionExit::Failed(error), _) => return Err(error),
+                (SessionExit::Died(actor), _) => actor,
+            };
+            deaths += 1;
+            tracing::error!(actor, deaths, "an actor has died; all begin again from the journal");
+            if deaths > DEATHS_MAX {
+                return Err(Error::Died { actor, times: deaths });
             }
         }
     }
 
-    fn journal(&self) -> Result<Box<dyn Journal + Send>, Error> {
-        Ok(match &self.folder {
-            Some(folder) => Box::new(Store::open(folder)?),
-            None => Box::new(Kept(self.memory.clone())),
-        })
+    /// The journal, and what is in it.
+    fn journal(&self) -> Result<(Box<dyn Journal + Send>, Vec<JournalEntry>), Error> {
+        if let Some(folder) = &self.folder {
+            let (store, entries) = Store::load(folder)?;
+            return Ok((Box::new(store), entries));
+        }
+        let kept = Kept(self.memory.clone());
+        let entries = kept.entries(0)?;
+        Ok((Box::new(kept), entries))
     }
 
-    async fn session(&mut self) -> Result<SessionExit, Error> {
-        let journal = self.journal()?;
-        let entries = journal.entries(0)?;
+    /// One life of the actors; with the search and its results, if that is the end of the study.
+    async fn session(&mut self) -> Result<(SessionExit, Option<Search>), Error> {
+        let (journal, entries) = self.journal()?;
         if let (Some(folder), false) = (&self.folder, entries.is_empty()) {
             same_study(&self.study, &Reader::open(folder)?.study()?)?;
         }
@@ -141,6 +159,10 @@ impl Head {
             let (supervisor, exit) = (happened.clone(), exit.clone());
             Suggester::start_in_arbiter(&first.handle(), move |_| Suggester::new(suggest, supervisor, &exit))
         };
+        let allocate: Box<dyn AllocatorService> = match self.work.script() {
+            Some(script) => Box::new(ScriptedAllocator::new(&self.study, script.clone(), &entries)?),
+            None => Box::new(allocate),
+        };
         let allocator = {
             let (supervisor, exit) = (happened.clone(), exit.clone());
             Allocator::start_in_arbiter(&second.handle(), move |_| {
@@ -148,14 +170,22 @@ impl Head {
             })
         };
         let facts = vec![suggester.clone().recipient(), allocator.clone().recipient()];
-        let services =
-            ServiceAddresses { suggester: suggester.recipient(), allocator: allocator.recipient(), facts };
+        let services = ServiceAddresses {
+            suggester: suggester.clone().recipient(),
+            allocator: allocator.recipient(),
+            facts,
+        };
         let (groups, stage) = self.open(&happened, &exit)?;
         supervisor.do_send(Begin { services, groups });
         if let Runtime::Local(joined) = &stage {
             supervisor.do_send(EngineInput::from(joined.clone()));
         }
         let ended = self.wait(&supervisor, &mut exits).await;
+        let search = match ended {
+            // All facts are on their way to the suggester by then.
+            SessionExit::Finished(_) => suggester.send(TakeSearch).await.ok().flatten(),
+            SessionExit::Failed(_) | SessionExit::Died(_) => None,
+        };
         exit.close();
         drop(stage);
         for arbiter in [head, first, second] {
@@ -163,7 +193,7 @@ impl Head {
             // The journal is closed only when the thread of its owner is done.
             let _ = arbiter.join();
         }
-        Ok(ended)
+        Ok((ended, search))
     }
 
     /// Where trials are run, and by whom.
@@ -181,7 +211,9 @@ impl Head {
                 (Box::new(Commands::new(words, &folder()?, *gpus)?), Runtime::local(*slots)?)
             }
             TrialBackend::Workers(workers) => {
-                let (elastic, stage) = Runtime::workers(&self.study, workers, &folder()?, supervisor, exit)?;
+                let (folder, observer) = (self.folder.as_deref(), self.observer.clone());
+                let (elastic, stage) =
+                    Runtime::workers(&self.study, workers, folder, observer, (supervisor, exit))?;
                 (Box::new(elastic), stage)
             }
         })
@@ -204,6 +236,12 @@ impl Head {
                     if let Some(exit) = exit { return exit }
                 }
                 Ok(()) = self.stop.changed(), if !asked => {}
+                Some(steering) = self.steering.recv() => match steering {
+                    Steering::Replan => supervisor.do_send(EngineInput::from(Input::ReplanRequested)),
+                    Steering::Retune { trial, batch } => {
+                        supervisor.do_send(ForTrial { trial, command: GroupCommand::Retune { batch } });
+                    }
+                },
             }
         }
     }

@@ -1,14 +1,15 @@
-use actix::{Actor, Context, Handler, Recipient};
+use actix::{Actor, Context, Handler, Message, Recipient};
 
 use super::{
     exit::{ActorGuard, ExitSender, SessionExit},
     message::{EngineInput, FactsAppended, ForSuggester},
 };
-use crate::trials::engine::SuggestService;
+use crate::trials::{Search, engine::SuggestService};
 
 /// Chooses what trials try. It has a thread of its own.
 pub(super) struct Suggester {
-    service: SuggestService,
+    /// None once its results were taken.
+    service: Option<SuggestService>,
     supervisor: Recipient<EngineInput>,
     exit: ExitSender,
     _guard: ActorGuard,
@@ -21,7 +22,7 @@ impl Suggester {
         exit: &ExitSender,
     ) -> Self {
         let guard = exit.guard("suggester");
-        Self { service, supervisor, exit: exit.clone(), _guard: guard }
+        Self { service: Some(service), supervisor, exit: exit.clone(), _guard: guard }
     }
 }
 
@@ -33,8 +34,9 @@ impl Handler<FactsAppended> for Suggester {
     type Result = ();
 
     fn handle(&mut self, FactsAppended(entries): FactsAppended, _: &mut Context<Self>) {
+        let Some(service) = &mut self.service else { return };
         for entry in &*entries {
-            if let Err(error) = self.service.apply(entry) {
+            if let Err(error) = service.apply(entry) {
                 self.exit.tell(SessionExit::Failed(error.into()));
             }
         }
@@ -45,6 +47,20 @@ impl Handler<ForSuggester> for Suggester {
     type Result = ();
 
     fn handle(&mut self, ForSuggester(request): ForSuggester, _: &mut Context<Self>) {
-        self.supervisor.do_send(self.service.answer(request).into());
+        let Some(service) = &mut self.service else { return };
+        self.supervisor.do_send(service.answer(request).into());
+    }
+}
+
+/// Hands over the search with all trials, at the end of a study. What was said before it counts.
+#[derive(Message)]
+#[rtype(result = "Option<Search>")]
+pub(super) struct TakeSearch;
+
+impl Handler<TakeSearch> for Suggester {
+    type Result = Option<Search>;
+
+    fn handle(&mut self, _: TakeSearch, _: &mut Context<Self>) -> Option<Search> {
+        self.service.take().map(SuggestService::into_search)
     }
 }

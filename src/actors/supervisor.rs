@@ -5,7 +5,7 @@ use actix::{Actor, AsyncContext, Context, Handler, Recipient, SpawnHandle};
 use super::{
     clock::Clock,
     exit::{ActorGuard, ExitSender, SessionExit},
-    message::{EngineInput, FactsAppended, ForAllocator, ForSuggester},
+    message::{EngineInput, FactsAppended, ForAllocator, ForSuggester, ForTrial},
 };
 use crate::{
     ids::TrialId,
@@ -169,6 +169,14 @@ impl Handler<Begin> for Supervisor {
     fn handle(&mut self, Begin { services, groups }: Begin, context: &mut Context<Self>) {
         self.staff = Some((services, groups));
         self.take(Input::Started, context);
+    }
+}
+
+impl Handler<ForTrial> for Supervisor {
+    type Result = ();
+
+    fn handle(&mut self, ForTrial { trial, command }: ForTrial, context: &mut Context<Self>) {
+        self.carry_out(Command::Group { trial, command }, context);
     }
 }
 

@@ -57,7 +57,7 @@ pub(super) enum Error {
     #[error(transparent)]
     Study(#[from] study::Error),
     #[error(transparent)]
-    Journal(#[from] ask_tell::JournalError),
+    AskTell(#[from] ask_tell::Error),
     #[error(transparent)]
     Results(#[from] results::Error),
     #[error(transparent)]
@@ -112,6 +112,7 @@ impl Error {
             Self::Read { .. }
             | Self::Profile(_)
             | Self::Study(_)
+            | Self::AskTell(_)
             | Self::Results(_)
             | Self::Inspect(_)
             | Self::Stop(_)
@@ -121,7 +122,6 @@ impl Error {
             | Self::SearchOf { .. }
             | Self::Engine(_) => true,
             Self::Train(error) => error.is_of_input(),
-            Self::Journal(error) => !error.is_failure(),
             Self::Store(error) => error.is_of_input(),
             Self::Actors(error) => error.is_of_input(),
             Self::Unfinished { source, .. } => source.is_of_input(),
@@ -151,22 +151,22 @@ mod tests {
 
     fn store_errors() -> [(store::Error, ExitStatus); 8] {
         let path = || PathBuf::from("study");
-        let cause = |kind: io::ErrorKind| store::Cause::Io(kind.into());
-        let (denied, full) = (cause(io::ErrorKind::PermissionDenied), cause(io::ErrorKind::StorageFull));
+        let [denied, full] =
+            [io::ErrorKind::PermissionDenied, io::ErrorKind::StorageFull].map(io::Error::from);
         [
             (store::Error::NoStudy(path()), ExitStatus::Usage),
             (store::Error::NotAJournal(path()), ExitStatus::Usage),
             (store::Error::Newer { path: path(), found: 9, known: 1 }, ExitStatus::Usage),
             (store::Error::InUse(path()), ExitStatus::Usage),
             (store::Error::Damaged { path: path(), problem: "torn".to_owned() }, ExitStatus::Usage),
-            (store::Error::NotWritable { path: path(), source: denied }, ExitStatus::Usage),
-            (store::Error::Full { path: path(), source: full }, ExitStatus::Usage),
+            (store::Error::NotWritable { path: path(), source: denied.into() }, ExitStatus::Usage),
+            (store::Error::Full { path: path(), source: full.into() }, ExitStatus::Usage),
             (failed(), ExitStatus::Failure),
         ]
     }
 
     fn failed() -> store::Error {
-        let source = store::Cause::Io(io::ErrorKind::TimedOut.into());
+        let source = io::Error::from(io::ErrorKind::TimedOut).into();
         store::Error::Failed { doing: "write", path: "study".into(), source }
     }
 

@@ -32,19 +32,17 @@ pub(crate) enum Error {
     TooLittle { file: PathBuf, source: crate::trials::Error },
 }
 
-/// The search behind a journal of `ask-tell`, or behind a study in a folder.
-fn search(journal: &Path) -> Result<Search, cli::Error> {
-    if journal.is_dir() {
-        let reader = Reader::open(journal)?;
-        let mut suggesting = SuggestService::new(&reader.study()?)?;
-        for entry in reader.entries(0)? {
-            suggesting.apply(&entry)?;
-        }
-        return Ok(suggesting.into_search());
+/// The search behind the study in a folder, or behind a journal of `ask-tell` of an earlier version.
+pub(crate) fn search(path: &Path) -> Result<Search, cli::Error> {
+    if !path.is_dir() {
+        return Ok(read(path)?.search);
     }
-    let contents = read(journal)?;
-    let study = contents.study.clone();
-    contents.replay(journal, &study)
+    let reader = Reader::open(path)?;
+    let mut suggesting = SuggestService::new(&reader.study()?)?;
+    for entry in reader.entries(0)? {
+        suggesting.apply(&entry)?;
+    }
+    Ok(suggesting.into_search())
 }
 
 fn goals(search: &Search) -> Vec<String> {

@@ -6,6 +6,8 @@ use std::{
 use rusqlite::ErrorCode;
 use thiserror::Error;
 
+use crate::trials::engine;
+
 /// What can go wrong with a study on disk.
 #[derive(Debug, Error)]
 #[non_exhaustive]
@@ -44,6 +46,14 @@ pub enum Error {
         path: PathBuf,
         /// What the system says.
         source: Cause,
+    },
+    /// A fact that contradicts those before it.
+    #[error("a fact does not follow from those before it in {}", .path.display())]
+    OutOfPlace {
+        /// The journal.
+        path: PathBuf,
+        /// What is wrong with it.
+        source: engine::Error,
     },
     /// What is there cannot be understood.
     #[error("{} is damaged: {problem}", .path.display())]

@@ -25,7 +25,7 @@ mod sqlite;
 mod writer;
 
 pub use self::{
-    error::{Cause, Error},
+    error::Error,
     folder::{Folder, Runner},
     memory::Memory,
     reader::{Reader, Span, Status, TrialRow, TrialState},

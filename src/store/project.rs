@@ -1,151 +1,238 @@
-//! Tables that follow from the facts, kept up to date with them in the same transaction.
+//! Tables that follow from the state of a study, brought up to date in the transaction of its facts.
+//!
+//! *Architecture invariant:* a row is made from the engine's [`State`] after a fact, never from the fact. A fact only says which
+//! rows may have changed: those of its trial, or else all that are not over.
 
-use rusqlite::{Connection, Params, Result, params};
+use std::collections::{BTreeMap, BTreeSet};
 
+use rusqlite::{Connection, Params, params};
+
+use super::{Error, TrialState};
 use crate::{
-    ids::SlotId,
-    trials::engine::{Fact, JournalEntry},
+    ids::{Generation, NodeId, SlotId, TrialId},
+    trials::{
+        End,
+        engine::{self, ActiveTrial, EndedTrial, Fact, JournalEntry, Metrics, NodeState, Phase, State},
+    },
 };
 
-/// Changes trials from a time on, and adds up the time that they have had their slots. `?1` is the time.
-macro_rules! from_now_on {
-    ($change:literal) => {
-        concat!(
-            "UPDATE trials SET slot_s = slot_s + slots * max(0, ?1 - counted_s), counted_s = ?1, ",
-            $change
-        )
-    };
+/// Why tables cannot be brought up to date.
+#[derive(Debug)]
+pub(super) enum Problem {
+    Fact(engine::Error),
+    Sqlite(rusqlite::Error),
+    Json(serde_json::Error),
 }
 
-/// Brings the tables up to date with facts.
-pub(super) fn entries(to: &Connection, entries: &[JournalEntry]) -> Result<()> {
-    let mut before_s = None;
-    for JournalEntry { at_s, fact } in entries {
-        match fact.trial() {
-            Some(trial) => of_trial(to, *at_s, trial.0, fact)?,
-            None => of_study(to, before_s, *at_s, fact)?,
+impl Problem {
+    pub(super) fn of(self, path: &std::path::Path) -> Error {
+        match self {
+            Self::Fact(source) => Error::OutOfPlace { path: path.to_owned(), source },
+            Self::Sqlite(source) => Error::sqlite("write", path, source),
+            Self::Json(error) => Error::Damaged { path: path.to_owned(), problem: error.to_string() },
         }
-        before_s = Some(*at_s);
     }
-    before_s.map_or(Ok(()), |last_s| run(to, "UPDATE study SET at_s = ?", [last_s]))
 }
 
-fn run(to: &Connection, sql: &str, values: impl Params) -> Result<()> {
-    to.prepare_cached(sql)?.execute(values).map(|_| ())
+impl From<rusqlite::Error> for Problem {
+    fn from(error: rusqlite::Error) -> Self {
+        Self::Sqlite(error)
+    }
 }
 
-/// `before_s` is the time of the fact before it, unless that is in another transaction.
-fn of_study(to: &Connection, before_s: Option<f64>, at_s: f64, fact: &Fact) -> Result<()> {
-    match fact {
-        Fact::StudyCreated { yaml } => {
-            run(to, "UPDATE study SET yaml = ?, created_s = ?", params![yaml, at_s])
-        }
-        Fact::StudyChanged { yaml } => run(to, "UPDATE study SET yaml = ?", [yaml]),
-        Fact::HeadStarted {} => {
-            // What ran, ran until the last word of the head before this one.
-            let last_s = || to.query_row("SELECT at_s FROM study", [], |row| row.get::<_, f64>(0));
-            let before_s = before_s.map_or_else(last_s, Ok)?;
-            run(to, "UPDATE spans SET to_s = ? WHERE to_s IS NULL", [before_s])?;
-            let wait = from_now_on!("state = 'waiting', slots = 0, batch = NULL WHERE ended_s IS NULL");
-            run(to, wait, [before_s])?;
-            run(to, "DELETE FROM slots", [])?;
-            run(to, "UPDATE study SET stopping = 0, done = 0", [])
-        }
-        Fact::NodeJoined { node, gpu_type, slots, .. } => {
-            for slot in 0..*slots {
-                let add = "INSERT INTO slots (node, slot, gpu_type, up) VALUES (?, ?, ?, 1)";
-                run(to, add, params![node.0, slot, gpu_type.name()])?;
+impl From<serde_json::Error> for Problem {
+    fn from(error: serde_json::Error) -> Self {
+        Self::Json(error)
+    }
+}
+
+/// The state of a study, and what its tables hold of it.
+#[derive(Debug, Default)]
+pub(super) struct Projection {
+    pub(super) state: State,
+    nodes: BTreeMap<NodeId, NodeState>,
+    /// Spans that last: the generation and the slots of a trial.
+    spans: BTreeMap<TrialId, (Generation, Vec<SlotId>)>,
+}
+
+impl Projection {
+    /// What tables hold that are up to date with these facts.
+    pub(super) fn replay(entries: &[JournalEntry]) -> Result<Self, engine::Error> {
+        let mut state = State::default();
+        entries.iter().try_for_each(|entry| state.apply(entry))?;
+        let spans = state.active.iter().filter_map(|(&trial, active)| Some((trial, span(active)?))).collect();
+        Ok(Self { nodes: state.nodes.clone(), spans, state })
+    }
+
+    /// Applies facts, and brings the tables up to date with the state after them.
+    pub(super) fn apply(&mut self, to: &Connection, entries: &[JournalEntry]) -> Result<(), Problem> {
+        let (mut changed, mut study) = (BTreeSet::new(), false);
+        for entry in entries {
+            let before_s = self.state.at_s;
+            self.state.apply(entry).map_err(Problem::Fact)?;
+            // What ran, ran until the last fact of the head before this one.
+            let until_s = if matches!(entry.fact, Fact::HeadStarted {}) { before_s } else { entry.at_s };
+            let trials = entry.fact.trial().map_or_else(
+                || self.state.active.keys().chain(self.spans.keys()).copied().collect(),
+                |trial| vec![trial],
+            );
+            study |= entry.fact.trial().is_none();
+            for trial in trials {
+                self.write_spans(to, trial, until_s, entry.at_s)?;
+                changed.insert(trial);
             }
-            Ok(())
         }
-        Fact::NodeLost { node, .. } => {
-            run(to, "DELETE FROM slots WHERE node = ?", [node.0])?;
-            run(to, "UPDATE spans SET to_s = ? WHERE to_s IS NULL AND node = ?", params![at_s, node.0])
+        for trial in changed {
+            self.write_trial(to, trial)?;
         }
-        Fact::SlotJoined { slot } => set_up(to, *slot, true),
-        Fact::SlotLost { slot, .. } => {
-            set_up(to, *slot, false)?;
-            let close = "UPDATE spans SET to_s = ? WHERE to_s IS NULL AND node = ? AND slot = ?";
-            run(to, close, params![at_s, slot.node.0, slot.index])
+        if study {
+            self.write_nodes(to)?;
+            self.write_study(to)?;
         }
-        Fact::SuggestionsEnded { reason, .. } => run(to, "UPDATE study SET ended = ?", [reason]),
-        Fact::StopRequested {} => run(to, "UPDATE study SET stopping = 1", []),
-        Fact::StudyDone {} => run(to, "UPDATE study SET done = 1", []),
-        // What is planned shows when it happens.
-        _ => Ok(()),
+        Ok(())
     }
-}
 
-fn set_up(to: &Connection, slot: SlotId, up: bool) -> Result<()> {
-    let set = "UPDATE slots SET up = ? WHERE node = ? AND slot = ?";
-    run(to, set, params![up, slot.node.0, slot.index])
-}
-
-fn of_trial(to: &Connection, at_s: f64, trial: u32, fact: &Fact) -> Result<()> {
-    match fact {
-        Fact::TrialCreated { params, .. } => {
-            let add = "INSERT INTO trials (trial, state, params, created_s, counted_s) VALUES (?1, 'waiting', ?2, ?3, ?3)";
-            run(to, add, params![trial, json(params)?, at_s])
+    /// Ends the spans that are over, and begins new ones.
+    fn write_spans(
+        &mut self,
+        to: &Connection,
+        trial: TrialId,
+        until_s: f64,
+        at_s: f64,
+    ) -> Result<(), Problem> {
+        let now = self.state.active.get(&trial).and_then(span);
+        let before = self.spans.get(&trial);
+        if before == now.as_ref() {
+            return Ok(());
         }
-        Fact::TrialStarted { generation, slots, batch, .. } => {
-            leave(to, at_s, trial)?;
-            let total = batch.map(|batch| batch.total(slots.len() as u32).cast_signed());
-            let set =
-                from_now_on!("state = 'forming', generation = ?2, slots = ?3, batch = ?4 WHERE trial = ?5");
-            run(to, set, params![at_s, generation.0, slots.len() as u32, total, trial])?;
-            for slot in slots {
+        let lasts = |spans: Option<&(Generation, Vec<SlotId>)>, generation: Generation, slot: &SlotId| {
+            spans.is_some_and(|(other, slots)| *other == generation && slots.contains(slot))
+        };
+        if let Some((generation, slots)) = before {
+            for slot in slots.iter().filter(|slot| !lasts(now.as_ref(), *generation, slot)) {
+                let end =
+                    "UPDATE spans SET to_s = ? WHERE to_s IS NULL AND trial = ? AND node = ? AND slot = ?";
+                run(to, end, params![until_s, trial.0, slot.node.0, slot.index])?;
+            }
+        }
+        if let Some((generation, slots)) = &now {
+            for slot in slots.iter().filter(|slot| !lasts(before, *generation, slot)) {
                 let add = "INSERT INTO spans (node, slot, trial, generation, from_s) VALUES (?, ?, ?, ?, ?)";
-                run(to, add, params![slot.node.0, slot.index, trial, generation.0, at_s])?;
+                run(to, add, params![slot.node.0, slot.index, trial.0, generation.0, at_s])?;
             }
+        }
+        match now {
+            Some(now) => self.spans.insert(trial, now),
+            None => self.spans.remove(&trial),
+        };
+        Ok(())
+    }
+
+    fn write_trial(&self, to: &Connection, trial: TrialId) -> Result<(), Problem> {
+        if let Some(active) = self.state.active.get(&trial) {
+            write_active(to, trial, active)
+        } else if let Some(ended) = self.state.ended.get(&trial) {
+            write_ended(to, trial, ended)
+        } else {
             Ok(())
         }
-        Fact::GroupFormed { .. } => {
-            run(to, "UPDATE trials SET state = 'running' WHERE trial = ? AND state = 'forming'", [trial])
+    }
+
+    fn write_nodes(&mut self, to: &Connection) -> Result<(), Problem> {
+        let State { nodes, .. } = &self.state;
+        if *nodes == self.nodes {
+            return Ok(());
         }
-        Fact::Retuned { batch, .. } => {
-            let set = "UPDATE trials SET batch = slots * ? WHERE trial = ?";
-            run(to, set, params![batch.total(1).cast_signed(), trial])
+        for (id, _) in self.nodes.iter().filter(|(id, node)| nodes.get(id) != Some(node)) {
+            run(to, "DELETE FROM slots WHERE node = ?", [id.0])?;
         }
-        Fact::Measured { epochs, metrics, .. } => {
-            let set =
-                "UPDATE trials SET epochs = max(epochs, ?), metrics = json_patch(metrics, ?) WHERE trial = ?";
-            run(to, set, params![epochs, json(metrics)?, trial])
+        for (id, node) in nodes.iter().filter(|(id, node)| self.nodes.get(id) != Some(node)) {
+            for slot in 0..node.slots {
+                let add = "INSERT INTO slots (node, slot, gpu_type, up) VALUES (?, ?, ?, ?)";
+                run(to, add, params![id.0, slot, node.gpu_type.name(), node.up.contains(&slot)])?;
+            }
         }
-        Fact::TrialPausing { .. } => run(to, "UPDATE trials SET state = 'pausing' WHERE trial = ?", [trial]),
-        Fact::TrialPaused { .. } | Fact::TrialInterrupted { .. } => {
-            leave(to, at_s, trial)?;
-            let set = from_now_on!("state = 'waiting', slots = 0, batch = NULL WHERE trial = ?2");
-            run(to, set, params![at_s, trial])
-        }
-        Fact::TrialDone { values, .. } => end(to, at_s, trial, "done", None, values),
-        Fact::TrialStopped { reason, .. } => end(to, at_s, trial, "stopped", Some(reason), &[]),
-        Fact::TrialFailed { reason, .. } => end(to, at_s, trial, "failed", Some(reason), &[]),
-        Fact::TrialCancelled { reason, .. } => end(to, at_s, trial, "cancelled", Some(reason), &[]),
-        _ => Ok(()),
+        self.nodes.clone_from(nodes);
+        Ok(())
+    }
+
+    fn write_study(&self, to: &Connection) -> Result<(), Problem> {
+        let State { yaml, stopping, done, search_ended, .. } = &self.state;
+        let ended = search_ended.as_ref().map(|end| &end.reason);
+        let set = "UPDATE study SET yaml = ?, stopping = ?, done = ?, ended = ?";
+        run(to, set, params![yaml, stopping, done, ended])
     }
 }
 
-fn json(value: &impl serde::Serialize) -> Result<String> {
-    serde_json::to_string(value).map_err(|error| rusqlite::Error::ToSqlConversionFailure(error.into()))
+fn run(to: &Connection, sql: &str, values: impl Params) -> Result<(), Problem> {
+    to.prepare_cached(sql)?.execute(values)?;
+    Ok(())
 }
 
-/// The trial has other slots from now on, or none.
-fn leave(to: &Connection, at_s: f64, trial: u32) -> Result<()> {
-    run(to, "UPDATE spans SET to_s = ? WHERE to_s IS NULL AND trial = ?", params![at_s, trial])
+fn span(active: &ActiveTrial) -> Option<(Generation, Vec<SlotId>)> {
+    (!active.slots().is_empty()).then(|| (active.generation, active.slots().to_vec()))
 }
 
-fn end(
-    to: &Connection,
-    at_s: f64,
-    trial: u32,
-    state: &str,
-    reason: Option<&String>,
-    values: &[f64],
-) -> Result<()> {
-    leave(to, at_s, trial)?;
-    let result = if values.is_empty() { None } else { Some(json(&values)?) };
-    let set = from_now_on!(
-        "state = ?2, ended_s = ?1, reason = ?3, result = ?4, value = ?5, slots = 0, batch = NULL WHERE trial = ?6"
-    );
-    run(to, set, params![at_s, state, reason, result, values.first(), trial])
+fn write_active(to: &Connection, trial: TrialId, active: &ActiveTrial) -> Result<(), Problem> {
+    let state = match active.phase {
+        Phase::Waiting => TrialState::Waiting,
+        Phase::Forming { .. } | Phase::Broken { .. } => TrialState::Forming,
+        Phase::Running(_) => TrialState::Running,
+        Phase::Pausing(_) => TrialState::Pausing,
+    };
+    let slots = active.slots().len() as u32;
+    let batch = active.phase.group().and_then(|group| group.batch);
+    let batch = batch.map(|batch| batch.total(slots).cast_signed());
+    let set = "INSERT INTO trials (trial, state, params, created_s, epochs, metrics, generation, slots, batch, slot_s, counted_s) \
+               VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (trial) DO UPDATE SET state = excluded.state, \
+               epochs = excluded.epochs, metrics = excluded.metrics, generation = excluded.generation, \
+               slots = excluded.slots, batch = excluded.batch, slot_s = excluded.slot_s, counted_s = excluded.counted_s";
+    let values = params![
+        trial.0,
+        state.name(),
+        serde_json::to_string(&active.params)?,
+        active.created_s,
+        active.epochs,
+        finite(&active.metrics)?,
+        active.generation.0,
+        slots,
+        batch,
+        active.usage.slot_s,
+        active.usage.until_s,
+    ];
+    run(to, set, values)
+}
+
+fn write_ended(to: &Connection, trial: TrialId, ended: &EndedTrial) -> Result<(), Problem> {
+    let (state, values, reason) = match &ended.end {
+        End::Done(values) => (TrialState::Done, Some(values), None),
+        End::Stopped(reason) => (TrialState::Stopped, None, Some(reason.to_string())),
+        End::Failed(reason) => (TrialState::Failed, None, Some(reason.clone())),
+        End::Cancelled(reason) => (TrialState::Cancelled, None, Some(reason.clone())),
+    };
+    let set = "INSERT OR REPLACE INTO trials \
+               (trial, state, params, created_s, ended_s, epochs, metrics, result, value, reason, generation, slot_s, counted_s) \
+               VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)";
+    let values = params![
+        trial.0,
+        state.name(),
+        serde_json::to_string(&ended.params)?,
+        ended.created_s,
+        ended.ended_s,
+        ended.epochs,
+        finite(&ended.metrics)?,
+        values.map(serde_json::to_string).transpose()?,
+        values.and_then(|values| values.first()),
+        reason,
+        ended.generation.0,
+        ended.slot_s,
+        ended.ended_s,
+    ];
+    run(to, set, values)
+}
+
+/// Metrics as JSON, without those that are no numbers.
+fn finite(metrics: &Metrics) -> Result<String, serde_json::Error> {
+    let finite: BTreeMap<_, _> = metrics.iter().filter(|(_, value)| value.value().is_finite()).collect();
+    serde_json::to_string(&finite)
 }

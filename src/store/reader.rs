@@ -10,9 +10,11 @@ use serde::de::DeserializeOwned;
 use super::{Error, Folder, Runner, sqlite};
 use crate::{
     ids::{NodeId, SlotId, TrialId},
-    space::{Direction, Params, Study},
-    tpe::pareto::non_dominated_ranks,
-    trials::engine::{JournalEntry, Metrics},
+    space::{Params, Study},
+    trials::{
+        best,
+        engine::{JournalEntry, Metrics},
+    },
 };
 
 /// Answers questions about a study on disk, also while it runs. It changes nothing.
@@ -152,7 +154,7 @@ pub struct Span {
 }
 
 const COLUMNS: &str = "trial, state, params, created_s, ended_s, epochs, metrics, result, reason, generation, slots, \
-                       batch, slot_s + slots * max(0, (SELECT at_s FROM study) - counted_s)";
+                       batch, slot_s + slots * max(0, (SELECT at_s FROM facts ORDER BY seq DESC LIMIT 1) - counted_s)";
 
 impl Reader {
     /// Opens the study in a folder.
@@ -195,6 +197,11 @@ impl Reader {
         Study::from_yaml("the study in the journal", yaml).map_err(|problems| damaged(problems.to_string()))
     }
 
+    /// Whether nothing happened yet.
+    pub fn is_empty(&self) -> Result<bool, Error> {
+        Ok(self.rows("SELECT seq FROM facts LIMIT 1", [], |_| Ok(()))?.is_empty())
+    }
+
     /// All facts from a place on; 0 is the first one.
     pub fn entries(&self, from: u64) -> Result<Vec<JournalEntry>, Error> {
         entries(&self.connection, &self.path, from)
@@ -214,27 +221,13 @@ impl Reader {
     /// The best trials that ran to their end, at most so many, the best first; with several objectives by the number of
     /// fronts before them.
     pub fn best(&self, count: usize) -> Result<Vec<TrialRow>, Error> {
-        let objectives = self.study()?.objectives;
-        let signs: Vec<f64> = objectives
-            .iter()
-            .map(|objective| if objective.direction == Direction::Minimize { 1.0 } else { -1.0 })
-            .collect();
-        if let [sign] = signs[..] {
-            let best = format!(
-                "SELECT {COLUMNS} FROM trials WHERE value IS NOT NULL ORDER BY value * ?, trial LIMIT ?"
-            );
-            return self.rows(&best, (sign, i64::try_from(count).unwrap_or(i64::MAX)), trial_row);
-        }
-        let done = format!("SELECT {COLUMNS} FROM trials WHERE result IS NOT NULL ORDER BY trial");
-        let rows = self.rows(&done, [], trial_row)?;
-        let losses: Vec<Vec<f64>> = rows
-            .iter()
-            .map(|row| row.values.iter().flatten().zip(&signs).map(|(value, sign)| value * sign).collect())
-            .collect();
-        let ranks = non_dominated_ranks(&losses);
-        let mut order: Vec<usize> = (0..rows.len()).collect();
-        order.sort_by_key(|&place| ranks[place]);
-        Ok(order.into_iter().take(count).map(|place| rows[place].clone()).collect())
+        let done = "SELECT trial, result FROM trials WHERE result IS NOT NULL ORDER BY trial";
+        let done: Vec<(u32, Vec<f64>)> =
+            self.rows(done, [], |row| Ok((row.get(0)?, json(row, 1)?.unwrap_or_default())))?;
+        let done = done.iter().map(|(trial, values)| (TrialId(*trial), &values[..]));
+        let best = best(&self.study()?.objectives, done, count);
+        let rows = best.into_iter().map(|trial| self.trial(trial));
+        rows.filter_map(Result::transpose).collect()
     }
 
     /// Who had which slot when, in the order of their beginnings.
@@ -258,8 +251,10 @@ impl Reader {
             self.rows("SELECT state, count(*) FROM trials GROUP BY state", [], |row| {
                 Ok((state(row, 0)?, row.get(1)?))
             })?;
-        let one = "SELECT created_s, at_s, stopping, done, ended, (SELECT coalesce(max(seq), 0) FROM facts), \
-                   (SELECT count(*) FROM slots WHERE up), (SELECT coalesce(sum(slots), 0) FROM trials) FROM study";
+        let one = "SELECT coalesce(first.at_s, 0), coalesce(last.at_s, 0), stopping, done, ended, coalesce(last.seq, 0), \
+                   (SELECT count(*) FROM slots WHERE up), (SELECT coalesce(sum(slots), 0) FROM trials) \
+                   FROM study LEFT JOIN facts AS first ON first.seq = 1 \
+                   LEFT JOIN facts AS last ON last.seq = (SELECT max(seq) FROM facts)";
         let mut status = self.rows(one, [], |row| {
             Ok(Status {
                 created_s: row.get(0)?,

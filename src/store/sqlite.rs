@@ -7,7 +7,7 @@ use rusqlite::{Connection, OpenFlags};
 use super::{Error, Folder};
 
 /// The form of the file; readers of an older form refuse it.
-pub(super) const VERSION: u32 = 1;
+pub(super) const VERSION: u32 = 2;
 /// Marks our files among those of `SQLite`: `PlxT`.
 const APPLICATION: i32 = 0x506c_7854;
 /// So long somebody else may hold the file up.
@@ -16,7 +16,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// So many pages of 4 KiB wait before they are moved to their places, which takes a wait for the disk.
 const WAL_PAGES: u32 = 4000;
 
-const SCHEMA: &str = "
+const FACTS: &str = "
 CREATE TABLE facts (
     seq INTEGER PRIMARY KEY,   -- from 1, without gaps
     v INTEGER NOT NULL,        -- the form of the fact
@@ -25,12 +25,17 @@ CREATE TABLE facts (
     trial INTEGER,
     fact TEXT NOT NULL         -- JSON
 ) STRICT;
--- All that follows is made from the facts.
+";
+
+/// What follows from the facts. Form 1 had the same tables; its `study` had two columns more.
+const TABLES: &str = "
+DROP TABLE IF EXISTS study;
+DROP TABLE IF EXISTS slots;
+DROP TABLE IF EXISTS trials;
+DROP TABLE IF EXISTS spans;
 CREATE TABLE study (
     id INTEGER PRIMARY KEY CHECK (id = 1),
     yaml TEXT NOT NULL DEFAULT '',
-    created_s REAL NOT NULL DEFAULT 0,
-    at_s REAL NOT NULL DEFAULT 0,
     stopping INTEGER NOT NULL DEFAULT 0,
     done INTEGER NOT NULL DEFAULT 0,
     ended TEXT                 -- why there are no more trials
@@ -71,8 +76,8 @@ CREATE TABLE spans (
 CREATE INDEX spans_that_last ON spans (trial) WHERE to_s IS NULL;
 ";
 
-/// Opens the journal for the one who writes, and makes it if there is none.
-pub(super) fn open_writer(folder: &Folder) -> Result<Connection, Error> {
+/// Opens the journal for the one who writes, and makes it if there is none. The form that it has is the second.
+pub(super) fn open_writer(folder: &Folder) -> Result<(Connection, u32), Error> {
     let path = folder.journal();
     let failed = |source| Error::sqlite("open", &path, source);
     let mut connection = Connection::open(&path).map_err(failed)?;
@@ -88,15 +93,21 @@ pub(super) fn open_writer(folder: &Folder) -> Result<Connection, Error> {
         connection.set_prepared_statement_cache_capacity(64);
         if version == 0 {
             let transaction = connection.transaction()?;
-            transaction.execute_batch(SCHEMA)?;
+            transaction.execute_batch(FACTS)?;
             transaction.pragma_update(None, "application_id", APPLICATION)?;
-            transaction.pragma_update(None, "user_version", VERSION)?;
+            begin_tables(&transaction)?;
             transaction.commit()?;
         }
         Ok(())
     };
     prepare().map_err(failed)?;
-    Ok(connection)
+    Ok((connection, if version == 0 { VERSION } else { version }))
+}
+
+/// Makes empty tables in place of those that are there.
+pub(super) fn begin_tables(connection: &Connection) -> rusqlite::Result<()> {
+    connection.execute_batch(TABLES)?;
+    connection.pragma_update(None, "user_version", VERSION)
 }
 
 /// Opens the journal for one who only looks.
@@ -191,7 +202,7 @@ mod tests {
         assert!(!has_wal(&folder.journal()));
         let connection = open_finished(&folder.journal()).unwrap();
         assert_eq!(check(&connection, &folder.journal()).unwrap(), VERSION);
-        let writer = open_writer(&folder).unwrap();
+        let (writer, _) = open_writer(&folder).unwrap();
         writer.execute_batch("UPDATE study SET done = 1").unwrap();
         assert!(has_wal(&folder.journal()), "as long as somebody writes");
         drop((connection, writer));

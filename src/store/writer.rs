@@ -2,8 +2,12 @@ use std::{fs::File, path::Path};
 
 use rusqlite::{Connection, TransactionBehavior, params};
 
-use super::{Error, Folder, Journal, project, reader, sqlite};
-use crate::trials::engine::JournalEntry;
+use super::{
+    Error, Folder, Journal,
+    project::{Problem, Projection},
+    reader, sqlite,
+};
+use crate::trials::engine::{JournalEntry, State};
 
 /// A study on disk, for the one process that runs it.
 ///
@@ -26,6 +30,8 @@ pub struct Store {
     folder: Folder,
     connection: Connection,
     next: u64,
+    /// None after a write that failed: it is read again before the next one.
+    projection: Option<Projection>,
     /// Closed after the connection: fields go in their order.
     _lock: File,
 }
@@ -33,21 +39,42 @@ pub struct Store {
 impl Store {
     /// Opens the study in a folder, or begins one there. Fails if another process runs it.
     pub fn open(root: &Path) -> Result<Self, Error> {
+        Ok(Self::load(root)?.0)
+    }
+
+    /// The same, with all facts so far.
+    pub fn load(root: &Path) -> Result<(Self, Vec<JournalEntry>), Error> {
         let folder = Folder::new(root);
         folder.create()?;
-        let lock = folder.lock()?;
-        let connection = sqlite::open_writer(&folder)?;
-        let count = "SELECT coalesce(max(seq), 0) FROM facts";
-        let last: i64 = connection
-            .query_row(count, [], |row| row.get(0))
-            .map_err(|source| Error::sqlite("read", &folder.journal(), source))?;
-        Ok(Self { folder, connection, next: last.cast_unsigned() + 1, _lock: lock })
+        let (lock, path) = (folder.lock()?, folder.journal());
+        let (mut connection, version) = sqlite::open_writer(&folder)?;
+        let entries = reader::entries(&connection, &path, 0)?;
+        let projection = if version < sqlite::VERSION {
+            rebuild(&mut connection, &entries)
+        } else {
+            Projection::replay(&entries).map_err(Problem::Fact)
+        };
+        let projection = Some(projection.map_err(|problem| problem.of(&path))?);
+        let next = entries.len() as u64 + 1;
+        Ok((Self { folder, connection, next, projection, _lock: lock }, entries))
+    }
+
+    /// Where the study stands; none after a write that failed.
+    #[must_use]
+    pub fn state(&self) -> Option<&State> {
+        self.projection.as_ref().map(|projection| &projection.state)
     }
 
     /// Where things are.
     #[must_use]
     pub const fn folder(&self) -> &Folder {
         &self.folder
+    }
+
+    /// From now on facts survive a loss of power, too: each write waits for the disk.
+    pub fn sync_always(&self) -> Result<(), Error> {
+        let set = self.connection.pragma_update(None, "synchronous", "full");
+        set.map_err(|source| Error::sqlite("open", &self.folder.journal(), source))
     }
 
     /// How many facts there are.
@@ -69,25 +96,42 @@ impl Store {
 
     fn write(&mut self, entries: &[JournalEntry]) -> Result<(), Error> {
         let path = self.folder.journal();
-        let failed = |source| Error::sqlite("write", &path, source);
-        let transaction =
-            self.connection.transaction_with_behavior(TransactionBehavior::Immediate).map_err(failed)?;
-        {
-            let insert = "INSERT INTO facts (seq, v, at_s, kind, trial, fact) VALUES (?, ?, ?, ?, ?, ?)";
-            let mut insert = transaction.prepare_cached(insert).map_err(failed)?;
-            for (seq, entry) in (self.next..).zip(entries) {
-                let fact = serde_json::to_string(&entry.fact)
-                    .map_err(|error| Error::Damaged { path: path.clone(), problem: error.to_string() })?;
-                let (kind, trial) = (entry.fact.kind(), entry.fact.trial().map(|trial| trial.0));
-                let row = params![seq.cast_signed(), JournalEntry::VERSION, entry.at_s, kind, trial, fact];
-                insert.execute(row).map_err(failed)?;
-            }
-            project::entries(&transaction, entries).map_err(failed)?;
-        }
-        transaction.commit().map_err(failed)?;
+        let mut projection = match self.projection.take() {
+            Some(projection) => projection,
+            None => Projection::replay(&self.entries(0)?).map_err(|error| Problem::Fact(error).of(&path))?,
+        };
+        let mut write = || -> Result<(), Problem> {
+            let transaction = self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+            insert(&transaction, self.next, entries)?;
+            projection.apply(&transaction, entries)?;
+            Ok(transaction.commit()?)
+        };
+        write().map_err(|problem| problem.of(&path))?;
+        self.projection = Some(projection);
         self.next += entries.len() as u64;
         Ok(())
     }
+}
+
+fn insert(to: &Connection, from: u64, entries: &[JournalEntry]) -> Result<(), Problem> {
+    let insert = "INSERT INTO facts (seq, v, at_s, kind, trial, fact) VALUES (?, ?, ?, ?, ?, ?)";
+    let mut insert = to.prepare_cached(insert)?;
+    for (seq, JournalEntry { at_s, fact }) in (from..).zip(entries) {
+        let (kind, trial) = (fact.kind(), fact.trial().map(|trial| trial.0));
+        let fact = serde_json::to_string(fact)?;
+        insert.execute(params![seq.cast_signed(), JournalEntry::VERSION, at_s, kind, trial, fact])?;
+    }
+    Ok(())
+}
+
+/// Makes all tables again, for those of an earlier form.
+fn rebuild(connection: &mut Connection, entries: &[JournalEntry]) -> Result<Projection, Problem> {
+    let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+    sqlite::begin_tables(&transaction)?;
+    let mut projection = Projection::default();
+    projection.apply(&transaction, entries)?;
+    transaction.commit()?;
+    Ok(projection)
 }
 
 impl Journal for Store {

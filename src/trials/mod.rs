@@ -17,6 +17,6 @@ mod seed;
 pub mod stopping;
 
 pub use promise::{promise_weight, weigh};
-pub use search::{End, Error, Fact, Search, State, Trial};
+pub use search::{End, Error, Search, State, Trial, best};
 pub use seed::{Execution, trial_seed};
 pub use stopping::Verdict;

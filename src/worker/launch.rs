@@ -25,6 +25,13 @@ pub struct Slot {
     pub cuda: Option<u32>,
 }
 
+/// How many GPUs this machine has that libtorch can use.
+#[cfg(feature = "torch")]
+#[must_use]
+pub fn gpus() -> u32 {
+    tch::Cuda::device_count().try_into().unwrap_or(0)
+}
+
 /// What a worker's environment has unless it is there already.
 const DEFAULTS: [(&str, &str); 3] = [
     // Lost connections are events, and need no page of libtorch's about each.

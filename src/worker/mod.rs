@@ -8,28 +8,18 @@
 //! number of its workers.
 
 #[cfg(feature = "torch")]
-mod batching;
-#[cfg(feature = "torch")]
 pub mod builtin;
 mod error;
 mod launch;
-#[cfg(feature = "torch")]
-mod pool;
 pub(crate) mod protocol;
 mod sampler;
 #[cfg(feature = "torch")]
 mod torch;
-#[cfg(feature = "torch")]
-mod training;
 
-#[cfg(feature = "torch")]
-pub use batching::Batching;
 pub use error::Error;
-pub use launch::{Launch, Slot, launch};
 #[cfg(feature = "torch")]
-pub use pool::{Pool, Told};
+pub use launch::gpus;
+pub use launch::{Launch, Slot, launch};
 pub use sampler::{ElasticSampler, shard};
 #[cfg(feature = "torch")]
 pub use torch::{BoxError, Dataset, Example, Optimizer, Registry, Schedule, Trainable, serve_if_worker};
-#[cfg(feature = "torch")]
-pub use training::{Happening, Training};

@@ -1,4 +1,4 @@
-//! A small model, data, and a head for them.
+//! A small model, data, and trainings of them.
 
 use std::{
     env, fs,
@@ -9,17 +9,18 @@ use std::{
 };
 
 use pollux_tune::{
+    actors::{Training, TrainingEvent, TrainingSettings},
     ids::TrialId,
     space::Params,
     trials::group::Task,
-    worker::{
-        Batching, BoxError, Dataset, Example, Happening, Optimizer, Pool, Registry, Schedule, Slot,
-        Trainable, Training,
-    },
+    worker::{BoxError, Dataset, Example, Optimizer, Registry, Schedule, Slot, Trainable},
 };
 use rand::RngExt;
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 use tch::{Device, Kind, Tensor, nn, nn::ModuleT};
+
+use crate::processes::children;
 
 /// For what comes sooner or later, also on a busy machine.
 const SOON: Duration = Duration::from_secs(120);
@@ -169,20 +170,11 @@ impl Drop for Folder {
     }
 }
 
-/// As many workers, each with one thread.
-pub(crate) fn pool(workers: usize, folder: &Folder) -> Pool {
-    // `make test-cuda` sets it.
-    let gpus = env::var_os("POLLUX_TUNE_TEST_GPUS").is_some();
-    let slots = (0..workers as u32).map(|slot| Slot { threads: 1, cuda: gpus.then_some(slot) }).collect();
-    Pool::new(slots, folder.path(), &["worker", "--exact", "--nocapture"]).expect("workers start")
-}
-
 /// The trial of a test; `name` is that of its checkpoint.
 pub(crate) fn task(folder: &Folder, name: &str, params: serde_json::Value) -> Task {
-    static COUNT: AtomicU32 = AtomicU32::new(0);
     let serde_json::Value::Object(params) = params else { panic!("parameters have names") };
     Task {
-        trial: TrialId(COUNT.fetch_add(1, Ordering::Relaxed)),
+        trial: TrialId(0),
         trainable: "net".to_owned(),
         params,
         seed: 11,
@@ -205,42 +197,79 @@ pub(crate) fn sgd() -> serde_json::Value {
 /// The steps of a task at its initial batch.
 pub(crate) const STEPS: u64 = 6 * EXAMPLES as u64 / 24;
 
-/// Trains to the end, and shows everything that happens to `look`, which may intervene.
+/// A training with two workers, for those who intervene.
+pub(crate) struct Run {
+    pub(crate) training: Training,
+    /// The task that trains, from 0.
+    pub(crate) number: usize,
+    tag: String,
+}
+
+impl Run {
+    /// The process on a slot.
+    pub(crate) fn pid(&self, slot: u32) -> Pid {
+        worker_of(slot, &self.tag).expect("there is a worker on every slot")
+    }
+}
+
+/// The worker process on a slot, among those with a word in their arguments.
+fn worker_of(slot: u32, tag: &str) -> Option<Pid> {
+    let (node, tag) = (format!("POLLUX_TUNE_WORKER_NODE={slot}"), tag.to_owned());
+    let has = |pid: Pid, file: &str, word: &str| {
+        let text = fs::read(format!("/proc/{}/{file}", pid.as_raw_nonzero())).unwrap_or_default();
+        text.split(|byte| *byte == 0).any(|part| part == word.as_bytes())
+    };
+    let is_it = |pid: &Pid| has(*pid, "environ", &node) && has(*pid, "cmdline", &tag);
+    children(process::id()).into_iter().find(is_it)
+}
+
+/// Trains tasks to their ends, one after the other, and shows everything that happens to `look`, which may intervene. Gives what has
+/// happened to each.
 pub(crate) fn train(
-    pool: Pool,
-    task: Task,
+    tasks: Vec<Task>,
     slots: &[u32],
-    look: impl FnMut(&mut Training, &Happening),
-) -> (Pool, Vec<Happening>) {
-    train_in_passes(pool, task, slots, 1000, look)
+    look: impl FnMut(&Run, &TrainingEvent),
+) -> Vec<Vec<TrainingEvent>> {
+    train_in_passes(tasks, slots, 1000, look)
 }
 
 /// As `train`, with passes of at most so many examples on a worker.
 pub(crate) fn train_in_passes(
-    pool: Pool,
-    task: Task,
+    tasks: Vec<Task>,
     slots: &[u32],
     per_worker: u32,
-    mut look: impl FnMut(&mut Training, &Happening),
-) -> (Pool, Vec<Happening>) {
-    let batching = Batching::fixed(task.initial_batch, per_worker).expect("fine limits");
-    let mut training = Training::start(pool, task, batching, slots).expect("it starts");
-    let mut all = Vec::new();
-    loop {
-        let happening = training.next(SOON).expect("no failure of the head").expect("something happens");
-        look(&mut training, &happening);
-        let is_end = matches!(happening, Happening::Finished { .. } | Happening::Failed { .. });
-        all.push(happening);
-        if is_end {
-            return (training.into_pool().expect("workers are released"), all);
-        }
+    mut look: impl FnMut(&Run, &TrainingEvent),
+) -> Vec<Vec<TrainingEvent>> {
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    // Tests run side by side: the workers of each can be told from the others.
+    let tag = format!("training-{}", COUNT.fetch_add(1, Ordering::Relaxed));
+    let arguments = ["worker", "--exact", "--nocapture", "--skip", &tag].map(str::to_owned);
+    // `make test-cuda` sets it.
+    let gpus = env::var_os("POLLUX_TUNE_TEST_GPUS").is_some();
+    let settings = TrainingSettings {
+        slots: (0..2).map(|slot| Slot { threads: 1, cuda: gpus.then_some(slot) }).collect(),
+        start: slots.to_vec(),
+        max_batch: None,
+        max_batch_per_worker: per_worker,
+        worker_arguments: arguments.into(),
+    };
+    let mut all = vec![Vec::new(); tasks.len()];
+    let training = Training::start(tasks, settings).expect("it starts");
+    let mut run = Run { training, number: 0, tag };
+    while run.number < all.len() {
+        let event = run.training.next(SOON).expect("no failure of the head").expect("something happens");
+        look(&run, &event);
+        let is_end = matches!(event, TrainingEvent::Finished { .. } | TrainingEvent::Failed { .. });
+        all[run.number].push(event);
+        run.number += usize::from(is_end);
     }
+    all
 }
 
 /// Steps that were reported, if it is a report.
-pub(crate) fn steps(happening: &Happening) -> Option<u64> {
-    match happening {
-        Happening::Reported(report) => Some(report.steps),
+pub(crate) fn steps(event: &TrainingEvent) -> Option<u64> {
+    match event {
+        TrainingEvent::Reported(report) => Some(report.steps),
         _ => None,
     }
 }
@@ -265,8 +294,6 @@ pub(crate) fn assert_same(ours: &[(String, Tensor)], theirs: &[(String, Tensor)]
 }
 
 /// Kills a process as an out-of-memory killer would.
-pub(crate) fn kill(pid: u32) {
-    let status =
-        process::Command::new("kill").args(["-9", &pid.to_string()]).status().expect("kill is there");
-    assert!(status.success());
+pub(crate) fn kill(pid: Pid) {
+    kill_process(pid, Signal::KILL).expect("it is there");
 }

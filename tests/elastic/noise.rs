@@ -1,14 +1,16 @@
 //! The measured noise scale is that of the gradients of single examples.
 
 use pollux_tune::{
+    actors::TrainingEvent,
     goodput::GradientStats,
     space::{Params, Value},
-    worker::{Example, Happening, Pool, Trainable},
+    trials::group::Task,
+    worker::{Example, Trainable},
 };
 use serde_json::json;
 use tch::{Device, Kind, Tensor, nn};
 
-use crate::common::{EXAMPLES, Folder, Net, STEPS, pool, state, task, train_in_passes};
+use crate::common::{EXAMPLES, Folder, Net, STEPS, state, task, train_in_passes};
 
 /// With a learning rate of nothing the weights stay where they are, so that every step measures the same.
 fn params(adam: bool, whole: bool) -> serde_json::Value {
@@ -64,26 +66,24 @@ fn expected(weighting: Option<&Tensor>) -> GradientStats {
 
 /// What was measured in some trainings with examples in other orders.
 fn measured(
-    mut pool: Pool,
     folder: &Folder,
     (adam, whole): (bool, bool),
     slots: &[u32],
     per_worker: u32,
-) -> (Pool, Vec<GradientStats>) {
-    let mut found = Vec::new();
-    for seed in 0..10 {
+) -> Vec<GradientStats> {
+    let tasks = (0..10).map(|seed| {
         let name = format!("noise-{seed}-{}-{per_worker}-{adam}-{whole}", slots.len());
-        let mut task = task(folder, &name, params(adam, whole));
-        task.seed = seed;
-        let (back, all) = train_in_passes(pool, task, slots, per_worker, |_, _| {});
-        pool = back;
-        let last = all.iter().rev().find_map(|happening| match happening {
-            Happening::Reported(report) => report.noise,
+        Task { seed, ..task(folder, &name, params(adam, whole)) }
+    });
+    let all = train_in_passes(tasks.collect(), slots, per_worker, |_, _| {});
+    let last = |events: &Vec<TrainingEvent>| {
+        let noise = |event: &TrainingEvent| match event {
+            TrainingEvent::Reported(report) => report.noise,
             _ => None,
-        });
-        found.push(last.expect("the noise was measured"));
-    }
-    (pool, found)
+        };
+        events.iter().rev().find_map(noise).expect("the noise was measured")
+    };
+    all.iter().map(last).collect()
 }
 
 /// The mean is within three standard errors, and these are small enough to say something.
@@ -99,7 +99,6 @@ fn assert_agrees(values: impl Iterator<Item = f64> + Clone, expected: f64, what:
 #[test]
 fn all_estimators_agree_with_the_gradients_of_single_examples() {
     let folder = Folder::new();
-    let mut pool = pool(2, &folder);
     let expected = expected(None);
     for (what, slots, per_worker, whole) in [
         ("two workers", &[0, 1][..], 1000, false),
@@ -107,8 +106,7 @@ fn all_estimators_agree_with_the_gradients_of_single_examples() {
         ("one worker, steps in a row", &[0], 1000, true),
         ("one worker, four passes", &[0], 6, false),
     ] {
-        let (back, found) = measured(pool, &folder, (false, whole), slots, per_worker);
-        pool = back;
+        let found = measured(&folder, (false, whole), slots, per_worker);
         assert_agrees(found.iter().map(|noise| noise.var), expected.var, &format!("variance of {what}"));
         assert_agrees(found.iter().map(|noise| noise.sqr), expected.sqr, &format!("signal of {what}"));
     }
@@ -118,10 +116,8 @@ fn all_estimators_agree_with_the_gradients_of_single_examples() {
 #[test]
 fn adamw_measures_what_its_steps_see() {
     let folder = Folder::new();
-    let mut pool = pool(2, &folder);
     for (slots, whole) in [(&[0, 1][..], false), (&[0], false), (&[0], true)] {
-        let (back, found) = measured(pool, &folder, (true, whole), slots, 1000);
-        pool = back;
+        let found = measured(&folder, (true, whole), slots, 1000);
         let ratios = found.into_iter().enumerate().map(|(seed, noise)| {
             let state = state(&folder, &format!("noise-{seed}-{}-1000-true-{whole}", slots.len()));
             let (_, second) = state.iter().find(|(name, _)| name == "moments.1").expect("second moments");

@@ -1,31 +1,36 @@
 //! A training that is rescaled ends where an undisturbed one does.
 
-use pollux_tune::{trials::group::Batch, worker::Happening};
+use pollux_tune::{
+    actors::TrainingEvent,
+    trials::group::{Batch, Task},
+};
 use serde_json::json;
 
-use crate::common::{EXAMPLES, Folder, STEPS, assert_same, pool, sgd, state, steps, task, train};
+use crate::common::{EXAMPLES, Folder, STEPS, assert_same, sgd, state, steps, task, train};
 
 /// Trains with a group that changes whenever so many steps were reported, and says which groups there were.
-fn rescaled(params: serde_json::Value, plan: &[(u64, &[u32])]) -> Vec<Vec<u32>> {
+fn rescaled(params: &serde_json::Value, plan: &[(u64, &[u32])]) -> Vec<Vec<u32>> {
     let folder = Folder::new();
-    let pool = pool(2, &folder);
-    let (pool, _) = train(pool, task(&folder, "undisturbed", params.clone()), &[0], |_, _| {});
+    let tasks = ["undisturbed", "rescaled"].map(|name| task(&folder, name, params.clone()));
     let mut plan = plan.iter().peekable();
     let mut groups = Vec::new();
-    let (_, all) = train(pool, task(&folder, "rescaled", params), &[0], |training, happening| {
-        if let Happening::Formed { slots, .. } = happening {
+    let all = train(tasks.into(), &[0], |run, event| {
+        if run.number == 0 {
+            return;
+        }
+        if let TrainingEvent::Formed { slots, .. } = event {
             groups.push(slots.clone());
         }
-        if let (Some(steps), Some((at, slots))) = (steps(happening), plan.peek())
+        if let (Some(steps), Some((at, slots))) = (steps(event), plan.peek())
             && steps >= *at
-            && training.is_settled()
+            && run.training.is_settled()
         {
-            training.reshape(slots).expect("slots of the pool");
+            run.training.rescale(slots).expect("slots of the training");
             plan.next();
         }
     });
     assert!(plan.peek().is_none(), "the training has ended before its last change");
-    let last = all.iter().rev().find_map(steps).expect("there are reports");
+    let last = all[1].iter().rev().find_map(steps).expect("there are reports");
     assert_eq!(last, STEPS, "every step was taken once");
     let undisturbed = state(&folder, "undisturbed");
     assert_same(&state(&folder, "rescaled"), &undisturbed, "rescaled");
@@ -34,19 +39,19 @@ fn rescaled(params: serde_json::Value, plan: &[(u64, &[u32])]) -> Vec<Vec<u32>> 
 
 #[test]
 fn growing_and_shrinking_change_nothing() {
-    let groups = rescaled(sgd(), &[(20, &[0, 1]), (50, &[0]), (80, &[0, 1])]);
+    let groups = rescaled(&sgd(), &[(20, &[0, 1]), (50, &[0]), (80, &[0, 1])]);
     assert_eq!(groups, [vec![0], vec![0, 1], vec![0], vec![0, 1]]);
 }
 
 #[test]
 fn adamw_keeps_its_moments() {
-    let groups = rescaled(json!({"lr": 0.003, "adam": true}), &[(20, &[0, 1]), (50, &[0]), (80, &[0, 1])]);
+    let groups = rescaled(&json!({"lr": 0.003, "adam": true}), &[(20, &[0, 1]), (50, &[0]), (80, &[0, 1])]);
     assert_eq!(groups.len(), 4);
 }
 
 #[test]
 fn a_move_to_other_slots_hands_the_state_over() {
-    let groups = rescaled(sgd(), &[(20, &[1]), (50, &[0]), (80, &[1, 0])]);
+    let groups = rescaled(&sgd(), &[(20, &[1]), (50, &[0]), (80, &[1, 0])]);
     assert_eq!(groups, [vec![0], vec![1], vec![0], vec![0, 1]]);
 }
 
@@ -54,12 +59,15 @@ fn a_move_to_other_slots_hands_the_state_over() {
 #[test]
 fn an_odd_batch_is_split_fairly() {
     let folder = Folder::new();
-    let mut odd = task(&folder, "one", sgd());
-    odd.initial_batch = 25;
-    let pool = pool(2, &folder);
-    let (pool, _) = train(pool, odd.clone(), &[0], |_, _| {});
-    odd.checkpoint = folder.path().join("two");
-    train(pool, odd, &[0, 1], |_, _| {});
+    for (name, slots) in [("one", &[0][..]), ("two", &[0, 1])] {
+        let odd = Task { initial_batch: 25, ..task(&folder, name, sgd()) };
+        let all = train(vec![odd], slots, |_, _| {});
+        let used = |event: &TrainingEvent| match event {
+            TrainingEvent::Reported(report) => report.batch.map(|batch| batch.total),
+            _ => None,
+        };
+        assert!(all[0].iter().filter_map(used).all(|total| total == 25), "{name}");
+    }
     assert_same(&state(&folder, "two"), &state(&folder, "one"), "two workers");
 }
 
@@ -68,12 +76,10 @@ fn an_odd_batch_is_split_fairly() {
 fn batch_normalization_learns_on_any_number_of_workers() {
     let folder = Folder::new();
     let params = json!({"lr": 0.05, "batch_norm": true});
-    let mut pool = pool(2, &folder);
     for slots in [&[0][..], &[0, 1]] {
-        let (back, all) =
-            train(pool, task(&folder, &format!("{}", slots.len()), params.clone()), slots, |_, _| {});
-        pool = back;
-        let Some(Happening::Finished { metrics }) = all.last() else { panic!("{:?}", all.last()) };
+        let task = task(&folder, &format!("{}", slots.len()), params.clone());
+        let all = train(vec![task], slots, |_, _| {});
+        let Some(TrainingEvent::Finished { metrics }) = all[0].last() else { panic!("{:?}", all[0].last()) };
         assert!(metrics["accuracy"] > 0.7, "{metrics:?}");
         // Each example of the test data counts once.
         assert!((metrics["count"] - 1.0).abs() < 1e-9, "{metrics:?}");
@@ -88,22 +94,22 @@ fn the_batch_changes_and_no_example_is_lost() {
         .iter()
         .peekable();
     let mut used = vec![24];
-    let (_, all) =
-        train(pool(2, &folder), task(&folder, "batches", sgd()), &[0, 1], |training, happening| {
-            if let Happening::Reported(report) = happening {
-                used.push(report.batch.expect("a batch").total);
-            }
-            if let (Some(steps), Some((at, batch))) = (steps(happening), larger.peek())
-                && steps >= *at
-            {
-                training.use_batch(*batch);
-                larger.next();
-            }
-        });
+    let all = train(vec![task(&folder, "batches", sgd())], &[0, 1], |run, event| {
+        if let TrainingEvent::Reported(report) = event {
+            used.push(report.batch.expect("a batch").total);
+        }
+        if let (Some(steps), Some((at, batch))) = (steps(event), larger.peek())
+            && steps >= *at
+        {
+            run.training.use_batch(*batch);
+            larger.next();
+        }
+    });
+    let all = &all[0];
     used.dedup();
     assert_eq!(used, [24, 60, 90]);
-    let mut reports = all.iter().filter_map(|happening| match happening {
-        Happening::Reported(report) => Some(report),
+    let mut reports = all.iter().filter_map(|event| match event {
+        TrainingEvent::Reported(report) => Some(report),
         _ => None,
     });
     let mut before = (0, 0);
@@ -117,6 +123,6 @@ fn the_batch_changes_and_no_example_is_lost() {
     // Larger batches learn less from an example: more examples than statistical epochs.
     assert!(last.epochs >= 6.0);
     assert!(last.examples as f64 / f64::from(EXAMPLES) > last.epochs + 0.1, "{last:?}");
-    let Some(Happening::Finished { metrics }) = all.last() else { panic!("{:?}", all.last()) };
+    let Some(TrainingEvent::Finished { metrics }) = all.last() else { panic!("{:?}", all.last()) };
     assert!(metrics["accuracy"] > 0.7, "{metrics:?}");
 }

@@ -23,17 +23,20 @@ pub(crate) struct AskTellArgs {
     /// The study file
     #[arg(value_name = "STUDY.yaml")]
     study: PathBuf,
-    /// Keep everything that happens in this file, and resume from it if it exists
+    /// Keep the study in this folder, and resume it if there is one
+    #[arg(long, value_name = "FOLDER")]
+    folder: Option<PathBuf>,
+    /// Import this journal of an earlier version when the study begins; its folder is beside it unless --folder is given
     #[arg(long, value_name = "FILE.jsonl")]
     journal: Option<PathBuf>,
-    /// Learn from the journal of an earlier study before the first trial; may be given several times
-    #[arg(long, value_name = "FILE.jsonl")]
+    /// Learn from an earlier study before the first trial; may be given several times
+    #[arg(long, value_name = "FOLDER|FILE.jsonl")]
     warm_start: Vec<PathBuf>,
 }
 
 impl From<AskTellArgs> for ask_tell::Settings {
-    fn from(AskTellArgs { study, journal, warm_start }: AskTellArgs) -> Self {
-        Self { study, journal, warm_start }
+    fn from(AskTellArgs { study, folder, journal, warm_start }: AskTellArgs) -> Self {
+        Self { study, folder, journal, warm_start }
     }
 }
 
@@ -115,7 +118,7 @@ how the study stands.";
 #[derive(Debug, Args)]
 #[command(arg_required_else_help = true)]
 pub(crate) struct BestArgs {
-    /// The folder of a study, or what `ask-tell --journal` wrote
+    /// The folder of a study, or a journal that an earlier version of `ask-tell` wrote
     #[arg(value_name = "FOLDER|FILE.jsonl")]
     pub(crate) journal: PathBuf,
     /// How many to show; with several objectives, the whole front is shown
@@ -130,7 +133,7 @@ pub(crate) struct BestArgs {
 #[derive(Debug, Args)]
 #[command(long_about = ABOUT_IMPORTANCE, arg_required_else_help = true)]
 pub(crate) struct ImportanceArgs {
-    /// The folder of a study, or what `ask-tell --journal` wrote
+    /// The folder of a study, or a journal that an earlier version of `ask-tell` wrote
     #[arg(value_name = "FOLDER|FILE.jsonl")]
     pub(crate) journal: PathBuf,
     /// The objective to explain [default: the first one]

@@ -1,32 +1,39 @@
 //! `pollux-tune ask-tell`: the search for programs in any language, as lines of JSON.
 
-mod journal;
+mod error;
+mod import;
 mod protocol;
+mod record;
 
 use std::{
     io::{BufRead, Write},
     path::{Path, PathBuf},
 };
 
-use crate::{
-    ids::TrialId,
-    space::Study,
-    trials::{self, End, Fact, Search, State},
-};
-
-use self::{
-    journal::Journal,
-    protocol::{Ending, Ranked, Report, Request, Status, Tell, plain_json},
-};
 pub(crate) use self::{
-    journal::{Error as JournalError, read},
+    error::Error,
+    import::read,
     protocol::{Reply, Share},
 };
-use super::{Error, output::pluralize, study};
+use self::{
+    import::Imported,
+    protocol::{Ending, Ranked, Report, Request, Status, Tell, plain_json},
+    record::Record,
+};
+use super::{output::pluralize, results, study};
+use crate::{
+    cli,
+    ids::TrialId,
+    space::Study,
+    store::{self, Reader},
+    trials::{self, End, Search, State, Verdict, engine::Fact},
+};
 
 /// What the user asked for.
 pub(crate) struct Settings {
     pub(crate) study: PathBuf,
+    pub(crate) folder: Option<PathBuf>,
+    /// Of an earlier version.
     pub(crate) journal: Option<PathBuf>,
     pub(crate) warm_start: Vec<PathBuf>,
 }
@@ -37,47 +44,50 @@ pub(crate) fn run(
     input: &mut impl BufRead,
     out: &mut impl Write,
     stderr: &mut impl Write,
-) -> Result<(), Error> {
-    let (yaml, study) = study::load(&settings.study, stderr)?;
+) -> Result<(), cli::Error> {
+    let (_, study) = study::load(&settings.study, stderr)?;
     // Read before anything is written.
-    let earlier = settings.warm_start.iter().map(|file| earlier(file)).collect::<Result<Vec<_>, Error>>()?;
-    for (file, search) in &earlier {
-        check_objectives(file, search.study(), &study)?;
+    let earlier = settings.warm_start.iter().map(|path| Ok((path.clone(), results::search(path)?)));
+    let earlier = earlier.collect::<Result<Vec<_>, cli::Error>>()?;
+    for (path, search) in &earlier {
+        check_objectives(path, search.study(), &study)?;
     }
-    let search =
-        Search::new(&study).map_err(|source| Error::SearchOf { file: settings.study.clone(), source })?;
-    let mut session = match &settings.journal {
-        Some(path) => {
-            let (journal, search) = Journal::open(path, &yaml, &study)?;
-            Session { search, journal: Some(journal) }
-        }
-        None => Session { search, journal: None },
+    let mut session = Session {
+        search: Search::new(&study)
+            .map_err(|source| cli::Error::SearchOf { file: settings.study.clone(), source })?,
+        record: None,
+        is_exhausted: false,
     };
-    session.greet(settings.journal.as_deref(), stderr);
+    if let Some(folder) = folder(settings) {
+        session.open(&folder, settings, &study, stderr)?;
+    }
     session.warm_start(&earlier, stderr)?;
     for (number, line) in (1..).zip(input.split(b'\n')) {
-        let line = line.map_err(Error::Stdin)?;
+        let line = line.map_err(cli::Error::Stdin)?;
         if line.trim_ascii().is_empty() {
             continue;
         }
         for reply in session.answer(&line, number)? {
-            serde_json::to_writer(&mut *out, &reply).map_err(|error| Error::Stdout(error.into()))?;
-            out.write_all(b"\n").map_err(Error::Stdout)?;
+            serde_json::to_writer(&mut *out, &reply).map_err(|error| cli::Error::Stdout(error.into()))?;
+            out.write_all(b"\n").map_err(cli::Error::Stdout)?;
         }
-        out.flush().map_err(Error::Stdout)?;
+        out.flush().map_err(cli::Error::Stdout)?;
     }
     Ok(())
 }
 
-/// The trials of an earlier study that ended.
-fn earlier(file: &Path) -> Result<(PathBuf, Search), Error> {
-    let contents = read(file)?;
-    let study = contents.study.clone();
-    Ok((file.to_owned(), contents.replay(file, &study)?))
+/// Where the study is kept: a journal of an earlier version has its folder beside it.
+fn folder(settings: &Settings) -> Option<PathBuf> {
+    let beside = |journal: &PathBuf| match journal.extension() {
+        _ if journal.is_dir() => journal.clone(),
+        Some(_) => journal.with_extension(""),
+        None => journal.with_extension("study"),
+    };
+    settings.folder.clone().or_else(|| settings.journal.as_ref().map(beside))
 }
 
 /// A value of one objective means nothing for another one.
-fn check_objectives(file: &Path, theirs: &Study, ours: &Study) -> Result<(), JournalError> {
+fn check_objectives(path: &Path, theirs: &Study, ours: &Study) -> Result<(), Error> {
     if theirs.objectives == ours.objectives {
         return Ok(());
     }
@@ -85,101 +95,116 @@ fn check_objectives(file: &Path, theirs: &Study, ours: &Study) -> Result<(), Jou
         let goals = study.objectives.iter().map(|goal| format!("{} {}", goal.direction, goal.metric));
         goals.collect::<Vec<_>>().join(" and ")
     };
-    Err(JournalError::OtherObjectives { file: file.to_owned(), theirs: goals(theirs), ours: goals(ours) })
+    Err(Error::OtherObjectives { path: path.to_owned(), theirs: goals(theirs), ours: goals(ours) })
 }
 
 struct Session {
     search: Search,
-    journal: Option<Journal>,
+    record: Option<Record>,
+    /// There are no more suggestions.
+    is_exhausted: bool,
 }
 
-/// Why a request has no answer: a mistake in it, or the end of everything.
-enum Trouble {
-    Request(String),
-    Fatal(Error),
-}
+/// What is wrong with a request.
+struct BadRequest(String);
 
-impl From<trials::Error> for Trouble {
+impl From<trials::Error> for BadRequest {
     fn from(error: trials::Error) -> Self {
-        Self::Request(error.to_string())
-    }
-}
-
-impl From<JournalError> for Trouble {
-    fn from(error: JournalError) -> Self {
-        Self::Fatal(error.into())
+        Self(error.to_string())
     }
 }
 
 impl Session {
-    fn greet(&self, journal: Option<&Path>, stderr: &mut impl Write) {
-        let Some(path) = journal else { return };
+    /// Opens the folder of the study, with what an earlier version left if the study begins.
+    fn open(
+        &mut self,
+        folder: &Path,
+        settings: &Settings,
+        study: &Study,
+        stderr: &mut impl Write,
+    ) -> Result<(), cli::Error> {
+        let is_new = match Reader::open(folder) {
+            Ok(reader) => reader.is_empty()?,
+            Err(error) => matches!(error, store::Error::NoStudy(_)),
+        };
+        // With a folder of its own, a journal that is missing is a mistake.
+        let is_wanted = |path: &&PathBuf| !path.is_dir() && (settings.folder.is_some() || path.exists());
+        let journal = settings.journal.as_ref().filter(|path| is_new && is_wanted(path));
+        let imported = journal.map(|path| import::read_begun(path)).transpose()?.flatten();
+        let (record, search) = Record::open(folder, study, imported.as_ref())?;
+        (self.record, self.search) = (Some(record), search);
+        if let Some(Imported { file, .. }) = imported {
+            let _ = writeln!(stderr, "{}: imported into {}", file.display(), folder.display());
+        } else if let (true, None, Some(file)) = (is_new, &settings.folder, &settings.journal) {
+            let _ = writeln!(stderr, "{}: kept in the folder {}", file.display(), folder.display());
+        }
         let asked = self.search.trials().len();
         if asked > 0 {
-            let running = self.status().running.len();
-            let _ = writeln!(
-                stderr,
-                "{}: resuming after {}, {running} of them running",
-                path.display(),
-                pluralize(asked, "trial")
-            );
+            let (running, asked) = (self.status().running.len(), pluralize(asked, "trial"));
+            let _ =
+                writeln!(stderr, "{}: resuming after {asked}, {running} of them running", folder.display());
         }
+        self.keep()
     }
 
     /// A study that has begun learned from earlier ones when it did.
-    fn warm_start(&mut self, earlier: &[(PathBuf, Search)], stderr: &mut impl Write) -> Result<(), Error> {
+    fn warm_start(
+        &mut self,
+        earlier: &[(PathBuf, Search)],
+        stderr: &mut impl Write,
+    ) -> Result<(), cli::Error> {
         if self.search.trials().len() > 0 || self.search.learned() > 0 {
             return Ok(());
         }
-        let mut facts = Vec::new();
-        for (file, search) in earlier {
-            let (known, mut ended) = (facts.len(), 0);
+        for (path, search) in earlier {
+            let (known, mut ended) = (self.search.learned(), 0);
             for trial in search.trials() {
                 let State::Ended(end) = &trial.state else { continue };
                 ended += 1;
-                let (params, end) = (trial.params.clone(), end.clone());
-                let fact = Fact::Learned { params, end, last: trial.last };
-                if self.search.apply(fact.clone()).is_ok() {
-                    facts.push(fact);
-                }
+                // Others are not of this space.
+                let _ = self.search.learn(&trial.params, end, trial.last);
             }
-            let learned = facts.len() - known;
+            let learned = (self.search.learned() - known) as usize;
             let others = if learned < ended { "; the others are not of this space" } else { "" };
             let of = pluralize(ended, "trial");
-            let _ = writeln!(stderr, "{}: learned from {learned} of {of}{others}", file.display());
+            let _ = writeln!(stderr, "{}: learned from {learned} of {of}{others}", path.display());
         }
-        match &mut self.journal {
-            Some(journal) if !facts.is_empty() => Ok(journal.append_learned(&facts)?),
-            _ => Ok(()),
-        }
+        self.keep()
     }
 
-    fn keep(&mut self, fact: &Fact) -> Result<(), JournalError> {
-        self.journal.as_mut().map_or(Ok(()), |journal| journal.append(fact))
+    /// Journals what became true, before it is answered.
+    fn keep(&mut self) -> Result<(), cli::Error> {
+        let mut facts = self.search.take_facts();
+        let Some(record) = &mut self.record else { return Ok(()) };
+        if (self.is_exhausted || self.search.is_finished())
+            && !record.is_done()
+            && self.search.trials().all(|trial| trial.state != State::Running)
+        {
+            facts.push(Fact::StudyDone {});
+        }
+        if facts.is_empty() { Ok(()) } else { Ok(record.write(facts)?) }
     }
 
-    fn answer(&mut self, line: &[u8], number: usize) -> Result<Vec<Reply>, Error> {
-        let text = str::from_utf8(line).map_err(|error| Trouble::Request(format!("no UTF-8: {error}")));
+    fn answer(&mut self, line: &[u8], number: usize) -> Result<Vec<Reply>, cli::Error> {
+        let text = str::from_utf8(line).map_err(|error| BadRequest(format!("no UTF-8: {error}")));
         let request = text.and_then(|text| {
             // A request is one line, which the reply names itself.
             let wrong = |error: serde_json::Error| error.to_string().replace("at line 1 column", "at column");
-            serde_json::from_str(&plain_json(text)).map_err(|error| Trouble::Request(wrong(error)))
+            serde_json::from_str(&plain_json(text)).map_err(|error| BadRequest(wrong(error)))
         });
-        match request.and_then(|request| self.handle(request, number)) {
-            Ok(replies) => Ok(replies),
-            Err(Trouble::Request(error)) => Ok(vec![Reply::Error { error, line: number }]),
-            Err(Trouble::Fatal(error)) => Err(error),
-        }
+        let replies = request.and_then(|request| self.handle(request, number));
+        let replies = replies.unwrap_or_else(|BadRequest(error)| vec![Reply::Error { error, line: number }]);
+        self.keep()?;
+        Ok(replies)
     }
 
-    fn handle(&mut self, request: Request, number: usize) -> Result<Vec<Reply>, Trouble> {
+    fn handle(&mut self, request: Request, number: usize) -> Result<Vec<Reply>, BadRequest> {
         Ok(match request {
             Request::Ask(count) => return self.ask(count, number),
             Request::Report(report) => vec![self.report(&report)?],
             Request::Tell(tell) => vec![self.tell(tell)?],
             Request::Enqueue(params) => {
                 self.search.enqueue(&params)?;
-                self.keep(&Fact::Enqueued { params })?;
                 vec![Reply::Enqueued { enqueued: self.search.waiting() }]
             }
             Request::Best(count) => vec![Reply::best(self.search.best(count))],
@@ -195,20 +220,16 @@ impl Session {
         })
     }
 
-    fn ask(&mut self, count: u32, number: usize) -> Result<Vec<Reply>, Trouble> {
+    fn ask(&mut self, count: u32, number: usize) -> Result<Vec<Reply>, BadRequest> {
         if count == 0 {
-            return Err(Trouble::Request("`ask` is 0, allowed is 1 or more".to_owned()));
+            return Err(BadRequest("`ask` is 0, allowed is 1 or more".to_owned()));
         }
         let mut replies = Vec::new();
         for _ in 0..count {
             match self.search.ask() {
-                Ok(trial) => {
-                    let (id, params) = (trial.id, trial.params);
-                    let fact = Fact::Asked { id, params: params.clone(), point: Some(trial.point) };
-                    self.keep(&fact)?;
-                    replies.push(Reply::Trial { id: id.0, params });
-                }
+                Ok(trial) => replies.push(Reply::Trial { id: trial.id.0, params: trial.params }),
                 Err(error) if error.is_end() => {
+                    self.is_exhausted = true;
                     replies.push(Reply::Finished { finished: error.to_string() });
                     break;
                 }
@@ -222,35 +243,29 @@ impl Session {
         Ok(replies)
     }
 
-    fn report(&mut self, &Report { id, epochs, value }: &Report) -> Result<Reply, Trouble> {
-        let trial = TrialId(id);
-        match self.search.report(trial, epochs, value) {
-            Ok(_) => self.keep(&Fact::Reported { id: trial, epochs, value })?,
+    fn report(&mut self, &Report { id, epochs, value }: &Report) -> Result<Reply, BadRequest> {
+        match self.search.report(TrialId(id), epochs, value) {
+            Ok(Verdict::Continue) => Ok(Reply::Verdict { id, stop: false, reason: None }),
+            Ok(Verdict::Stop(reason)) => {
+                Ok(Reply::Verdict { id, stop: true, reason: Some(reason.to_string()) })
+            }
             // Its client may not have heard of it.
-            Err(trials::Error::Ended(_, End::Stopped(why) | End::Failed(why) | End::Cancelled(why))) => {
-                return Ok(Reply::Verdict { id, stop: true, reason: Some(why) });
+            Err(trials::Error::Ended(_, End::Stopped(why))) => {
+                Ok(Reply::Verdict { id, stop: true, reason: Some(why.to_string()) })
             }
-            Err(error) => return Err(error.into()),
-        }
-        match self.search.trial(trial).map(|trial| trial.state.clone()) {
-            Some(State::Ended(end)) => {
-                let reason = match &end {
-                    End::Stopped(why) | End::Failed(why) | End::Cancelled(why) => Some(why.clone()),
-                    End::Done(_) => None,
-                };
-                self.keep(&Fact::Ended { id: trial, end })?;
-                Ok(Reply::Verdict { id, stop: true, reason })
+            Err(trials::Error::Ended(_, End::Failed(why) | End::Cancelled(why))) => {
+                Ok(Reply::Verdict { id, stop: true, reason: Some(why) })
             }
-            Some(State::Running) | None => Ok(Reply::Verdict { id, stop: false, reason: None }),
+            Err(error) => Err(error.into()),
         }
     }
 
-    fn tell(&mut self, tell: Tell) -> Result<Reply, Trouble> {
+    fn tell(&mut self, tell: Tell) -> Result<Reply, BadRequest> {
         let id = tell.id;
-        let end = tell.end().map_err(|problem| Trouble::Request(problem.to_owned()))?;
-        self.search.tell(TrialId(id), end.clone())?;
-        let state = ending(&end);
-        self.keep(&Fact::Ended { id: TrialId(id), end })?;
+        let end = tell.end().map_err(|problem| BadRequest(problem.to_owned()))?;
+        self.search.tell(TrialId(id), end)?;
+        let end = self.search.trial(TrialId(id)).map(|trial| &trial.state);
+        let state = if let Some(State::Ended(end)) = end { ending(end) } else { Ending::Failed };
         Ok(Reply::Told { id, state })
     }
 
@@ -273,11 +288,10 @@ impl Session {
     }
 }
 
-/// What becomes of a trial; a result that is not a number is none.
-fn ending(end: &End) -> Ending {
+const fn ending(end: &End) -> Ending {
     match end {
-        End::Done(values) if values.iter().all(|value| value.is_finite()) => Ending::Done,
-        End::Done(_) | End::Failed(_) => Ending::Failed,
+        End::Done(_) => Ending::Done,
+        End::Failed(_) => Ending::Failed,
         End::Stopped(_) => Ending::Stopped,
         End::Cancelled(_) => Ending::Cancelled,
     }

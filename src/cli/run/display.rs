@@ -12,7 +12,7 @@ use indicatif::{HumanDuration, MultiProgress, ProgressBar, ProgressStyle};
 use super::progress::{Best, Progress};
 use crate::{
     cli::inspect::event,
-    space::{Direction, Study, Value},
+    space::Value,
     trials::engine::{Engine, Fact, JournalEntry},
 };
 
@@ -24,7 +24,6 @@ pub(super) struct Display {
     handle: DisplayHandle,
     thread: Option<JoinHandle<()>>,
     is_terminal: bool,
-    objectives: Vec<(String, Direction)>,
 }
 
 /// Prints lines for the user, from any thread.
@@ -52,15 +51,14 @@ impl DisplayHandle {
 }
 
 impl Display {
-    pub(super) fn start(study: &Study, quiet: bool, emulated: bool) -> Self {
+    pub(super) fn start(quiet: bool, emulated: bool) -> Self {
         let is_terminal = io::stderr().is_terminal() && !quiet;
         let (sender, updates) = mpsc::channel();
         let title = if emulated { "emulated " } else { "" };
         let show =
             move || if is_terminal { move_lines(&updates, title) } else { print_lines(&updates, quiet) };
         let thread = thread::Builder::new().name("display".to_owned()).spawn(show).ok();
-        let objectives = study.objectives.iter().map(|goal| (goal.metric.clone(), goal.direction)).collect();
-        Self { handle: DisplayHandle(sender), thread, is_terminal, objectives }
+        Self { handle: DisplayHandle(sender), thread, is_terminal }
     }
 
     pub(super) fn handle(&self) -> DisplayHandle {
@@ -74,11 +72,11 @@ impl Display {
     /// A callback for every step of the study.
     pub(super) fn watch(&self) -> impl FnMut(&Engine, &[JournalEntry]) + Send + 'static {
         let DisplayHandle(updates) = self.handle();
-        let (is_terminal, objectives) = (self.is_terminal, self.objectives.clone());
+        let is_terminal = self.is_terminal;
         let mut last: Option<Instant> = None;
         let mut best = Best::default();
         move |engine, entries| {
-            best.update(&objectives, engine, entries);
+            best.update(engine, entries);
             for entry in entries {
                 if let Some(line) = line(entry, engine, is_terminal) {
                     let at_s = entry.at_s - engine.state().started_s;
@@ -87,7 +85,7 @@ impl Display {
             }
             if is_terminal && last.is_none_or(|last| last.elapsed() >= FRAME) {
                 last = Some(Instant::now());
-                let _ = updates.send(Update::Progress(Progress::of(engine, &objectives, &best)));
+                let _ = updates.send(Update::Progress(Progress::of(engine, &best)));
             }
         }
     }

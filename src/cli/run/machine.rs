@@ -38,7 +38,7 @@ pub(super) fn slots(
     cpu: bool,
     described: Option<&ClusterSpec>,
 ) -> Result<Slots, (String, String)> {
-    let gpus = if cpu { 0 } else { crate::worker::Pool::gpus() };
+    let gpus = if cpu { 0 } else { crate::worker::gpus() };
     let there = if gpus > 0 { format!("{gpus} GPUs") } else { "no GPUs".to_owned() };
     let wanted = match (asked, described) {
         (None, Some(cluster)) => {

@@ -108,7 +108,7 @@ pub(super) fn run(
         Folder::new(folder).mark_emulated(devices)?;
     }
     log_to(folder)?;
-    let display = Display::start(&study, settings.quiet, emulated.is_some());
+    let display = Display::start(settings.quiet, emulated.is_some());
     display.print(&format!("the study is in {}; {}", folder.display(), backend.describe()));
     let runner = Runner::new(study).folder(folder).watch(display.watch());
     let signals = Signals::listen(runner.stop_handle(), folder, display.handle())?;

@@ -1,10 +1,10 @@
 //! How far a study is at one moment.
 
 use crate::{
-    ids::SlotId,
-    space::{Direction, Params, Value},
+    ids::{SlotId, TrialId},
+    space::{Objective, Params, Value},
     trials::{
-        End,
+        End, best,
         engine::{ActiveTrial, Engine, Fact, JournalEntry, Phase},
     },
 };
@@ -21,19 +21,19 @@ pub(super) struct Progress {
 }
 
 impl Progress {
-    pub(super) fn of(engine: &Engine, objectives: &[(String, Direction)], best: &Best) -> Self {
-        let state = engine.state();
+    pub(super) fn of(engine: &Engine, best: &Best) -> Self {
+        let (state, objectives) = (engine.state(), &engine.study().objectives);
         let busy = state.active.values().map(|active| active.slots().len()).sum::<usize>();
         let mut summary = format!("{busy} of {} slots", state.slot_count());
-        if let Some((_, text)) = &best.0 {
+        if let Some(text) = objectives.first().and_then(|objective| best.text(objective)) {
             summary = format!("{text}, {summary}");
         }
         let epochs = engine.study().trial.epochs;
         let part = |active: &ActiveTrial| (active.epochs / epochs).clamp(0.0, 1.0);
         let running = state.active.iter().map(|(trial, active)| {
-            let metric = objectives.iter().find_map(|(name, _)| {
-                let value = active.metrics.get(name)?.value();
-                Some(format!("{name} {}", brief(value)))
+            let metric = objectives.iter().find_map(|Objective { metric, .. }| {
+                let value = active.metrics.get(metric)?.value();
+                Some(format!("{metric} {}", brief(value)))
             });
             let parts = [metric, Some(location(active)), batch(active)];
             let parts = parts.into_iter().flatten().collect::<Vec<_>>().join(", ");
@@ -55,44 +55,41 @@ impl Progress {
     }
 }
 
-/// The best result so far.
+/// The best result so far, of a study with one objective.
 #[derive(Default)]
-pub(super) struct Best(Option<(f64, String)>);
+pub(super) struct Best(Option<(TrialId, Vec<f64>)>);
 
 impl Best {
-    pub(super) fn update(
-        &mut self,
-        objectives: &[(String, Direction)],
-        engine: &Engine,
-        entries: &[JournalEntry],
-    ) {
-        let [(metric, direction)] = objectives else { return };
+    pub(super) fn update(&mut self, engine: &Engine, entries: &[JournalEntry]) {
+        let objectives = &engine.study().objectives;
+        if objectives.len() != 1 {
+            return;
+        }
         // A study that is resumed has results from before.
         let before = engine.state().ended.iter().filter(|_| self.0.is_none());
         let before = before.filter_map(|(trial, ended)| match &ended.end {
-            End::Done(values) => Some((*trial, values.first().copied()?)),
+            End::Done(values) => Some((*trial, &values[..])),
             _ => None,
         });
         let new = entries.iter().filter_map(|entry| match &entry.fact {
-            Fact::TrialDone { trial, values } => Some((*trial, values.first().copied()?)),
+            Fact::TrialDone { trial, values } => Some((*trial, &values[..])),
             _ => None,
         });
-        for (trial, value) in before.chain(new).collect::<Vec<_>>() {
-            let is_better = |old: f64| match direction {
-                Direction::Minimize => value < old,
-                Direction::Maximize => value > old,
-            };
-            if self.0.as_ref().is_none_or(|(old, _)| is_better(*old)) {
-                let text = format!("best {metric} {} (trial {trial})", brief(value));
-                self.0 = Some((value, text));
-            }
-        }
+        let known = self.0.iter().map(|(trial, values)| (*trial, &values[..]));
+        let results = known.chain(before).chain(new).map(|(trial, values)| ((trial, values), values));
+        let found = best(objectives, results, 1).pop();
+        self.0 = found.map(|(trial, values)| (trial, values.to_vec()));
+    }
+
+    fn text(&self, objective: &Objective) -> Option<String> {
+        let (trial, values) = self.0.as_ref()?;
+        Some(format!("best {} {} (trial {trial})", objective.metric, brief(*values.first()?)))
     }
 }
 
 fn location(active: &ActiveTrial) -> String {
     let slots = ranges(active.slots());
-    match active.phase {
+    match &active.phase {
         Phase::Waiting => "waits".to_owned(),
         Phase::Forming { .. } | Phase::Broken { .. } => format!("forms on {slots}"),
         Phase::Pausing(_) => format!("leaves {slots}"),

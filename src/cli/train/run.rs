@@ -13,10 +13,11 @@ use serde_json::json;
 
 use super::{Rescale, Settings, When};
 use crate::{
+    actors::{self, Training, TrainingEvent, TrainingSettings},
     cli,
     ids::TrialId,
     trials::group::{Task, WorkerReport},
-    worker::{self, Batching, Happening, Pool, Registry, Slot, Training},
+    worker::{self, Registry, Slot},
 };
 
 /// Why a training cannot start, or has failed.
@@ -29,7 +30,7 @@ pub(in crate::cli) enum Error {
     #[error("--max-batch is {max}, less than the --batch of {batch}")]
     MaxBatch { max: u32, batch: u32 },
     #[error("cannot start the workers")]
-    Start(#[source] worker::Error),
+    Start(#[source] actors::Error),
     #[error("{0}")]
     Failed(String),
 }
@@ -52,11 +53,6 @@ pub(in crate::cli) fn run(
     check(arguments, trainables, slots.len() as u32)?;
     let folder = Scratch::new()?;
     let task = task(arguments, folder.path());
-    let per_worker = arguments.max_batch_per_worker;
-    let batching = match arguments.max_batch {
-        Some(max) => Batching::adaptive(arguments.batch, max, per_worker.min(max)),
-        None => Batching::fixed(arguments.batch, per_worker),
-    }?;
     let first: Vec<u32> = (0..arguments.start.unwrap_or(slots.len() as u32)).collect();
     let kind = if slots[0].cuda.is_some() { "GPU" } else { "CPU" };
     // The training does not need anybody to read this.
@@ -68,9 +64,15 @@ pub(in crate::cli) fn run(
         slots.len(),
         slots[0].threads
     );
-    let pool = Pool::new(slots, folder.path(), &[]).map_err(Error::Start)?;
+    let settings = TrainingSettings {
+        slots,
+        start: first,
+        max_batch: arguments.max_batch,
+        max_batch_per_worker: arguments.max_batch_per_worker,
+        worker_arguments: Vec::new(),
+    };
+    let mut training = Training::start(vec![task], settings).map_err(Error::Start)?;
     let began = Instant::now();
-    let mut training = Training::start(pool, task, batching, &first)?;
     let mut plan: VecDeque<Rescale> = arguments.rescale.clone().into();
     let mut shown = Shown { began, json: arguments.json, epochs: arguments.epochs };
     let mut steps = 0;
@@ -79,19 +81,19 @@ pub(in crate::cli) fn run(
             Some(When::After(time)) => time.saturating_sub(began.elapsed()),
             Some(When::Steps(_)) | None => Duration::from_secs(3600),
         };
-        if let Some(happening) = training.next(patience)? {
-            if let Happening::Reported(report) = &happening {
+        if let Some(event) = training.next(patience)? {
+            if let TrainingEvent::Reported(report) = &event {
                 steps = report.steps;
             }
-            shown.show(&happening, out)?;
-            match happening {
-                Happening::Finished { .. } => {
+            shown.show(&event, out)?;
+            match event {
+                TrainingEvent::Finished { .. } => {
                     for missed in plan {
                         let _ = writeln!(stderr, "the training had ended before {}", missed.entry);
                     }
                     return Ok(());
                 }
-                Happening::Failed { reason } => return Err(Error::Failed(reason).into()),
+                TrainingEvent::Failed { reason } => return Err(Error::Failed(reason).into()),
                 _ => {}
             }
         }
@@ -103,13 +105,13 @@ pub(in crate::cli) fn run(
             && let Some(next) = plan.pop_front()
         {
             shown.say(&format!("going on with {}", next.entry), &json!({"rescale": next.on.list()}), out)?;
-            training.reshape(&next.on.list())?;
+            training.rescale(&next.on.list())?;
         }
     }
 }
 
 fn slots(arguments: &Settings) -> Vec<Slot> {
-    let gpus = if arguments.cpu { 0 } else { Pool::gpus() };
+    let gpus = if arguments.cpu { 0 } else { worker::gpus() };
     let cores = thread::available_parallelism().map_or(1, |cores| cores.get() as u32);
     let count = arguments.slots.unwrap_or(if gpus > 0 { gpus } else { 2 });
     let threads = arguments.threads.unwrap_or_else(|| (cores / count).max(1));
@@ -200,11 +202,11 @@ impl Shown {
         written.and_then(|()| out.flush()).map_err(cli::Error::Stdout)
     }
 
-    fn show(&mut self, happening: &Happening, out: &mut impl Write) -> Result<(), cli::Error> {
-        let (text, object) = match happening {
-            Happening::Formed { round: generation, slots, steps, pause } => {
+    fn show(&mut self, event: &TrainingEvent, out: &mut impl Write) -> Result<(), cli::Error> {
+        let (text, object) = match event {
+            TrainingEvent::Formed { group: generation, slots, steps, pause } => {
                 let ms = |seconds: f64| format!("{:.0} ms", seconds * 1000.0);
-                let still = match generation.0 {
+                let still = match generation {
                     1 => String::new(),
                     _ => format!(
                         ", after a pause of {} (forming {}, hand-over {})",
@@ -220,26 +222,26 @@ impl Shown {
                     json!({"formed": {"generation": generation, "slots": slots, "steps": steps, "pause": pause}}),
                 )
             }
-            Happening::Reported(report) => (self.report(report), json!({"reported": report})),
-            Happening::Retuned(batch) => (
+            TrainingEvent::Reported(report) => (self.report(report), json!({"reported": report})),
+            TrainingEvent::Retuned(batch) => (
                 format!("batch {} from now on, in {} passes", batch.total, batch.accumulation + 1),
                 json!({"retuned": batch}),
             ),
-            Happening::Checkpointed { steps } => {
+            TrainingEvent::Checkpointed { steps } => {
                 (format!("checkpoint of step {steps}"), json!({"checkpointed": {"steps": steps}}))
             }
-            Happening::Broken { slot, round: generation, steps, reason } => (
+            TrainingEvent::Broken { slot, group: generation, steps, reason } => (
                 format!("slot {slot} has lost group {generation}: {}", first_line(reason)),
                 json!({"broken": {"slot": slot, "generation": generation, "steps": steps, "reason": reason}}),
             ),
-            Happening::Gone { slot } => (
+            TrainingEvent::Lost { slot } => (
                 format!("the worker on slot {slot} has died; another one takes its place"),
                 json!({"gone": {"slot": slot}}),
             ),
-            Happening::Finished { metrics } => {
+            TrainingEvent::Finished { metrics } => {
                 (format!("finished: {}", shown(metrics)), json!({"finished": {"metrics": metrics}}))
             }
-            Happening::Failed { reason } => ("failed".to_owned(), json!({"failed": {"reason": reason}})),
+            TrainingEvent::Failed { reason } => ("failed".to_owned(), json!({"failed": {"reason": reason}})),
         };
         self.say(&text, &object, out)
     }

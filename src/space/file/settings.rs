@@ -89,6 +89,17 @@ pub struct Objective {
     pub direction: Direction,
 }
 
+impl Objective {
+    /// A value of which less is better.
+    #[must_use]
+    pub fn loss(&self, value: f64) -> f64 {
+        match self.direction {
+            Direction::Minimize => value,
+            Direction::Maximize => -value,
+        }
+    }
+}
+
 /// What a trial runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]

@@ -6,6 +6,7 @@ use crate::{
     goodput::{BatchPlan, NoiseScale, Observation},
     ids::{Generation, GpuType, NodeId, SlotId, TrialId},
     space::{Params, Point},
+    trials::{End, stopping::StopReason},
 };
 
 /// A fact with its time, as a journal keeps it.
@@ -19,7 +20,7 @@ pub struct JournalEntry {
 
 impl JournalEntry {
     /// The form of facts in a journal. It grows with every change that older programs would misunderstand.
-    pub const VERSION: u32 = 1;
+    pub const VERSION: u32 = 2;
 }
 
 /// What became true. In their order, facts say everything about a study.
@@ -69,6 +70,21 @@ pub enum Fact {
         slot: SlotId,
         /// What is known about it.
         reason: String,
+    },
+    /// A trial of an earlier study with the same objectives had this result.
+    ResultImported {
+        /// What it tried.
+        params: Params,
+        /// How it ended; all values are finite.
+        end: End,
+        /// Its last report: statistical epochs and the value of the first objective.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        last: Option<(f64, f64)>,
+    },
+    /// Known parameters are to be tried before what the search would choose.
+    TrialEnqueued {
+        /// All of them, fixed ones included.
+        params: Params,
     },
     /// A trial is to be run.
     TrialCreated {
@@ -177,7 +193,8 @@ pub enum Fact {
         /// Why.
         reason: String,
         /// Whether that counts as a failure of the trial.
-        failed: bool,
+        #[serde(rename = "failed")]
+        severity: Severity,
     },
     /// A trial has come to its end.
     TrialDone {
@@ -191,7 +208,7 @@ pub enum Fact {
         /// The trial.
         trial: TrialId,
         /// Why.
-        reason: String,
+        reason: StopReason,
     },
     /// A trial has no usable result.
     TrialFailed {
@@ -212,12 +229,35 @@ pub enum Fact {
         /// Why.
         reason: String,
         /// Whether that is a failure of the study.
-        failed: bool,
+        #[serde(rename = "failed")]
+        severity: Severity,
     },
     /// The user wants to go on later.
     StopRequested {},
     /// The study is over.
     StudyDone {},
+}
+
+/// Whether something that ends counts as a failure. Journals have `true` for a failure.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "bool", into = "bool")]
+pub enum Severity {
+    /// Something went wrong.
+    Failure,
+    /// It was meant to be.
+    Normal,
+}
+
+impl From<bool> for Severity {
+    fn from(is_failure: bool) -> Self {
+        if is_failure { Self::Failure } else { Self::Normal }
+    }
+}
+
+impl From<Severity> for bool {
+    fn from(severity: Severity) -> Self {
+        severity == Severity::Failure
+    }
 }
 
 /// What a plan means for one trial.
@@ -234,6 +274,17 @@ pub struct Target {
 }
 
 impl Fact {
+    /// The end of a trial.
+    #[must_use]
+    pub fn ended(trial: TrialId, end: End) -> Self {
+        match end {
+            End::Done(values) => Self::TrialDone { trial, values },
+            End::Stopped(reason) => Self::TrialStopped { trial, reason },
+            End::Cancelled(reason) => Self::TrialCancelled { trial, reason },
+            End::Failed(reason) => Self::TrialFailed { trial, reason },
+        }
+    }
+
     /// The name of its kind, as in JSON.
     #[must_use]
     pub const fn kind(&self) -> &'static str {
@@ -245,6 +296,8 @@ impl Fact {
             Self::NodeLost { .. } => "node_lost",
             Self::SlotJoined { .. } => "slot_joined",
             Self::SlotLost { .. } => "slot_lost",
+            Self::ResultImported { .. } => "result_imported",
+            Self::TrialEnqueued { .. } => "trial_enqueued",
             Self::TrialCreated { .. } => "trial_created",
             Self::PlanAdopted { .. } => "plan_adopted",
             Self::TrialStarted { .. } => "trial_started",
@@ -291,6 +344,8 @@ impl Fact {
             | Self::NodeLost { .. }
             | Self::SlotJoined { .. }
             | Self::SlotLost { .. }
+            | Self::ResultImported { .. }
+            | Self::TrialEnqueued { .. }
             | Self::PlanAdopted { .. }
             | Self::SuggestionsEnded { .. }
             | Self::StopRequested {}

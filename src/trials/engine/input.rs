@@ -82,6 +82,8 @@ pub enum Input {
     },
     /// The user wants to go on later.
     StopRequested,
+    /// Something that the engine does not know of has changed: the GPUs are to be divided again.
+    ReplanRequested,
 }
 
 impl Input {

@@ -1,8 +1,8 @@
 //! What is true of a study: all of it follows from the facts.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use super::{Checkpoint, Metrics, Refit};
+use super::{Checkpoint, Metrics, Refit, Severity};
 use crate::{
     alloc::{Allocation, Cluster, Node},
     goodput::{BatchPlan, NoiseScale, Shape},
@@ -27,18 +27,31 @@ pub struct State {
     pub up_s: f64,
     /// The machines that are here.
     pub nodes: BTreeMap<NodeId, NodeState>,
+    /// How many results of earlier studies are known.
+    pub imported: u32,
+    /// Parameters that are to be tried before others, the next one first.
+    pub queue: VecDeque<Params>,
     /// Trials that run or wait.
     pub active: BTreeMap<TrialId, ActiveTrial>,
     /// Trials that are over.
     pub ended: BTreeMap<TrialId, EndedTrial>,
-    /// Why there will be no more trials, and whether that is a failure.
-    pub search_ended: Option<(String, bool)>,
+    /// Why there will be no more trials.
+    pub search_ended: Option<SearchEnd>,
     /// The user wants to go on later.
     pub stopping: bool,
     /// All is over.
     pub done: bool,
     /// How long groups took to form again: their number, and seconds in all.
     pub reshapes: (u32, f64),
+}
+
+/// Why there are no more suggestions.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SearchEnd {
+    /// In words.
+    pub reason: String,
+    /// Whether that is a failure of the study.
+    pub severity: Severity,
 }
 
 /// A machine.
@@ -256,12 +269,22 @@ impl Usage {
 /// A trial that is over.
 #[derive(Debug, Clone, PartialEq)]
 pub struct EndedTrial {
+    /// What it tried.
+    pub params: Params,
+    /// When it was created.
+    pub created_s: f64,
+    /// When it ended.
+    pub ended_s: f64,
     /// How.
     pub end: End,
     /// How far it came.
     pub epochs: f64,
     /// Its last generation.
     pub generation: Generation,
+    /// The last value of each metric.
+    pub metrics: Metrics,
+    /// Seconds times slots it has had.
+    pub slot_s: f64,
 }
 
 impl ActiveTrial {

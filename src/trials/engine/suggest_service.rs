@@ -4,7 +4,7 @@ use super::{Error, Fact, Input, JournalEntry, NoSuggestion, SuggestRequest, Sugg
 use crate::{
     ids::TrialId,
     space::{StoppingRule, Study},
-    trials::search::{self, Search},
+    trials::Search,
 };
 
 /// The suggester of a study, kept up to date by its facts.
@@ -13,7 +13,6 @@ use crate::{
 /// the journal, and suggests what it would have suggested.
 pub struct SuggestService {
     search: Search,
-    metric: String,
     /// A suggestion that no trial was made of yet. A second question for the same trial gets the same answer.
     offered: Option<(TrialId, Suggestion)>,
     told: usize,
@@ -26,8 +25,7 @@ impl SuggestService {
         // Whoever runs the study decides on that, and the facts tell.
         study.search.early_stopping.rule = StoppingRule::Never;
         let search = Search::new(&study)?;
-        let metric = study.objectives.first().ok_or(Error::NoObjective)?.metric.clone();
-        Ok(Self { search, metric, offered: None, told: 0 })
+        Ok(Self { search, offered: None, told: 0 })
     }
 
     /// How many results it was told.
@@ -38,35 +36,25 @@ impl SuggestService {
 
     /// The search with all trials that it knows, to ask for the best of them and what they have in common.
     #[must_use]
-    pub fn into_search(self) -> Search {
+    pub fn into_search(mut self) -> Search {
+        if let Some((trial, _)) = self.offered {
+            self.search.withdraw(trial);
+        }
         self.search
     }
 
     /// Takes note of a fact.
     pub fn apply(&mut self, entry: &JournalEntry) -> Result<(), Error> {
-        let fact = match &entry.fact {
-            Fact::TrialCreated { trial, params, point } => {
-                match self.offered.take() {
-                    Some((offered, suggestion)) if offered == *trial && suggestion.point == *point => {
-                        return Ok(());
-                    }
-                    before => self.offered = before,
-                }
-                search::Fact::Asked { id: *trial, params: params.clone(), point: Some(point.clone()) }
-            }
-            Fact::Measured { trial, epochs, metrics, .. } => match metrics.get(&self.metric) {
-                Some(value) => search::Fact::Reported { id: *trial, epochs: *epochs, value: value.value() },
-                None => return Ok(()),
-            },
-            fact => match end_of(fact) {
-                Some((id, _, end)) => {
-                    self.told += 1;
-                    search::Fact::Ended { id, end }
-                }
-                None => return Ok(()),
-            },
-        };
-        Ok(self.search.apply(fact)?)
+        if let Fact::TrialCreated { trial, point, .. } = &entry.fact
+            && self
+                .offered
+                .take_if(|(offered, suggestion)| offered == trial && suggestion.point == *point)
+                .is_some()
+        {
+            return Ok(());
+        }
+        self.told += usize::from(end_of(&entry.fact).is_some());
+        Ok(self.search.apply(entry)?)
     }
 
     /// The answer to a question.
@@ -81,7 +69,10 @@ impl SuggestService {
         {
             return Ok(suggestion.clone());
         }
-        match self.search.ask() {
+        let asked = self.search.ask();
+        // The engine says so itself if it makes a trial of it.
+        self.search.take_facts();
+        match asked {
             Ok(new) if new.id == trial => {
                 let suggestion = Suggestion { params: new.params, point: new.point };
                 self.offered = Some((trial, suggestion.clone()));
@@ -93,5 +84,56 @@ impl SuggestService {
             Err(error) if error.is_end() => Err(NoSuggestion::Exhausted),
             Err(error) => Err(NoSuggestion::Failed(error.to_string())),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{
+        super::{Engine, State, TrialKind},
+        *,
+    };
+    use crate::{space::Params, trials::End};
+
+    /// What a search says became true brings the state, the engine and a second search to where it is.
+    #[test]
+    fn known_parameters_and_results_are_facts_like_others() {
+        let yaml = "{space: {x: {float: [0, 1]}, depth: 3}, objective: {maximize: accuracy}, search: {trials: 20, seed: 3}}";
+        let study = Study::from_yaml("study.yaml", yaml).unwrap();
+        let params = |x: f64| -> Params { [("x", x.into())].into_iter().collect() };
+        let mut search = Search::new(&study).unwrap();
+        for x in 0..12 {
+            search.learn(&params(f64::from(x) / 20.0), &f64::from(x).into(), None).unwrap();
+        }
+        search.learn(&params(0.5), &End::Done(vec![f64::NAN]), Some((1.0, f64::NAN))).unwrap();
+        search.enqueue(&params(0.25)).unwrap();
+        search.enqueue(&params(0.75)).unwrap();
+        search.ask().unwrap();
+        search.report(TrialId(0), 1.0, 0.5).unwrap();
+        search.tell(TrialId(0), f64::INFINITY).unwrap();
+        let (mut state, mut service) = (State::default(), SuggestService::new(&study).unwrap());
+        let mut engine = Engine::new(&study, TrialKind::Rigid).unwrap();
+        for fact in search.take_facts() {
+            // As a journal keeps it.
+            let text = serde_json::to_string(&fact).unwrap();
+            let entry = JournalEntry { at_s: 1.0, fact: serde_json::from_str(&text).unwrap() };
+            assert_eq!(entry.fact, fact);
+            state.apply(&entry).unwrap();
+            engine.apply(&entry).unwrap();
+            service.apply(&entry).unwrap();
+        }
+        assert_eq!((state.imported, state.queue.len(), state.ended.len()), (13, 1, 1));
+        assert_eq!(engine.state(), &state);
+        assert_eq!(service.search.learned(), 13);
+        for trial in [1, 2].map(TrialId) {
+            assert_eq!(service.ask(trial).unwrap().params, search.ask().unwrap().params);
+            for fact in search.take_facts() {
+                let entry = JournalEntry { at_s: 2.0, fact };
+                state.apply(&entry).unwrap();
+                service.apply(&entry).unwrap();
+            }
+        }
+        assert!(state.queue.is_empty() && state.active[&TrialId(1)].params.float("x") == Ok(0.75));
+        assert_eq!(service.into_search().trials().len(), 3);
     }
 }

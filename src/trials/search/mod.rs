@@ -2,24 +2,29 @@
 
 mod build;
 mod error;
-mod fact;
 mod results;
 mod trial;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::{
+    collections::{BTreeMap, VecDeque},
+    mem,
+};
 
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 
 pub use self::{
     error::Error,
-    fact::Fact,
+    results::best,
     trial::{End, State, Trial},
 };
-use super::stopping::{self, Reason, Stopper, Verdict};
+use super::{
+    engine::{Fact, JournalEntry, end_of},
+    stopping::{self, Reason, Stopper, Verdict},
+};
 use crate::{
-    ids::TrialId,
-    space::{Dims, Direction, Params, Point, Study},
+    ids::{Generation, TrialId},
+    space::{Dims, Params, Point, Study},
     tpe::{Outcome, Suggester},
 };
 
@@ -49,8 +54,8 @@ use crate::{
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// Everything that happens to a search is a [`Fact`]. A fresh search of the same study that is shown the same
-/// facts by [`apply`](Self::apply) goes on as this one would.
+/// Everything that happens to a search is a [`Fact`] of the engine's vocabulary: [`take_facts`](Self::take_facts) has those for a
+/// journal. A fresh search of the same study that is shown the journal by [`apply`](Self::apply) continues as this one would.
 pub struct Search {
     study: Study,
     dims: Dims,
@@ -61,6 +66,8 @@ pub struct Search {
     trials: BTreeMap<TrialId, Trial>,
     /// How many results of earlier studies are known.
     known: u32,
+    /// What nobody has taken yet.
+    facts: Vec<Fact>,
 }
 
 impl Search {
@@ -72,8 +79,8 @@ impl Search {
         let dims = study.space.to_dims()?;
         let suggester = build::suggester(study, &dims)?;
         let stopper = build::stopper(study)?;
-        let (queue, trials) = (VecDeque::new(), BTreeMap::new());
-        Ok(Self { study: study.clone(), dims, suggester, stopper, queue, trials, known: 0 })
+        let (queue, trials, facts) = (VecDeque::new(), BTreeMap::new(), Vec::new());
+        Ok(Self { study: study.clone(), dims, suggester, stopper, queue, trials, known: 0, facts })
     }
 
     /// The study that is searched.
@@ -122,35 +129,51 @@ impl Search {
             let point = self.suggester.ask(id, &mut rng)?;
             (self.study.space.decode(&point)?, point)
         };
+        self.facts.push(Fact::TrialCreated { trial: id, params: params.clone(), point: point.clone() });
         Ok(self.add(id, params, point).clone())
     }
 
     fn add(&mut self, id: TrialId, params: Params, point: Point) -> &Trial {
-        if self.queue.front().is_some_and(|waiting| *waiting == params) {
+        if self.queue.front() == Some(&params) {
             self.queue.pop_front();
         }
-        self.trials.entry(id).or_insert(Trial { id, params, point, state: State::Running, last: None })
+        let trial = Trial { id, params, point, state: State::Running, last: None, reported: 0 };
+        self.trials.entry(id).or_insert(trial)
     }
 
     /// Puts known parameters before what the search would choose. Fixed ones may be left out; constraints hold
     /// for the search, not for those who know better.
     pub fn enqueue(&mut self, params: &Params) -> Result<(), Error> {
-        let complete = self.study.space.complete(params)?;
-        self.queue.push_back(complete);
+        let params = self.study.space.complete(params)?;
+        self.queue.push_back(params.clone());
+        self.facts.push(Fact::TrialEnqueued { params });
         Ok(())
     }
 
     /// Tells how a trial of an earlier study with the same objectives ended, with its last report if it was stopped. It
     /// guides the search and counts as no trial; a grid leaves it out.
     pub fn learn(&mut self, params: &Params, end: &End, last: Option<(f64, f64)>) -> Result<(), Error> {
+        let end = self.usable(end.clone())?;
+        let last = last.filter(|(epochs, value)| epochs.is_finite() && value.is_finite());
+        self.import(params, &end, last)?;
+        self.facts.push(Fact::ResultImported { params: params.clone(), end, last });
+        Ok(())
+    }
+
+    fn import(&mut self, params: &Params, end: &End, last: Option<(f64, f64)>) -> Result<(), Error> {
         let point = self.study.space.encode(params)?;
-        let outcome = self.outcome(end, last)?;
+        let outcome = self.outcome(end, last);
         // From the top, where no trial of the study will ever be.
         let id = TrialId(u32::MAX - self.known);
         self.suggester.insert(id, point)?;
         self.suggester.tell(id, outcome)?;
         self.known += 1;
         Ok(())
+    }
+
+    /// Leaves a trial out of the results, since nobody began it.
+    pub(super) fn withdraw(&mut self, id: TrialId) {
+        self.trials.remove(&id);
     }
 
     /// How many parameters wait for a trial.
@@ -169,43 +192,73 @@ impl Search {
     /// stop, the trial has ended, as failed if it diverged: nothing more is to be told about it.
     pub fn report(&mut self, id: TrialId, epochs: f64, value: f64) -> Result<Verdict, Error> {
         self.running(id)?;
-        let loss = self.sign(0) * value;
-        let verdict = self.stopper.report(id, epochs, loss)?;
-        self.note(id, epochs, value);
+        let number = self.trials.get(&id).map_or(0, |trial| trial.reported) + 1;
+        let verdict = self.measure(id, number, epochs, value)?;
+        self.facts.push(Fact::Measured {
+            trial: id,
+            generation: Generation::NONE,
+            number,
+            epochs,
+            metrics: [(self.study.objectives[0].metric.clone(), value.into())].into(),
+            gpu_type: None,
+            steps: Vec::new(),
+            noise: None,
+        });
         match &verdict {
             Verdict::Continue => {}
             Verdict::Stop(reason @ Reason::Diverged { .. }) => {
                 self.end(id, End::Failed(reason.to_string()))?;
             }
-            Verdict::Stop(reason) => self.end(id, End::Stopped(reason.to_string()))?,
+            Verdict::Stop(reason) => self.end(id, End::Stopped((*reason).into()))?,
         }
         Ok(verdict)
     }
 
-    /// What a trial reports again after a restart from a checkpoint is old.
-    fn note(&mut self, id: TrialId, epochs: f64, value: f64) {
-        let Some(trial) = self.trials.get_mut(&id) else { return };
-        if value.is_finite() && trial.last.is_none_or(|(latest, _)| epochs >= latest) {
-            trial.last = Some((epochs, value));
+    fn measure(&mut self, id: TrialId, number: u32, epochs: f64, value: f64) -> Result<Verdict, Error> {
+        let verdict = self.stopper.report(id, epochs, self.study.objectives[0].loss(value))?;
+        if let Some(trial) = self.trials.get_mut(&id) {
+            trial.reported = number;
+            // What a trial reports again after a restart from a checkpoint is old.
+            if value.is_finite() && trial.last.is_none_or(|(latest, _)| epochs >= latest) {
+                trial.last = Some((epochs, value));
+            }
         }
+        Ok(verdict)
     }
 
-    /// Ends a trial: with a value or one for each objective, or with an [`End`].
+    /// Ends a trial: with a value or one for each objective, or with an [`End`]. Values that are not finite are a failure.
     pub fn tell(&mut self, id: TrialId, end: impl Into<End>) -> Result<(), Error> {
-        let end = end.into();
         self.running(id)?;
+        let end = self.usable(end.into())?;
         self.end(id, end)
     }
 
-    fn end(&mut self, id: TrialId, end: End) -> Result<(), Error> {
-        let outcome = self.outcome(&end, self.trials.get(&id).and_then(|trial| trial.last))?;
-        let how = match (&end, &outcome) {
-            (End::Done(_), Outcome::Done(losses)) if losses.iter().all(|loss| loss.is_finite()) => {
-                stopping::End::Done
+    /// An end that can be journaled.
+    fn usable(&self, end: End) -> Result<End, Error> {
+        match end {
+            End::Done(values) if values.len() != self.study.objectives.len() => {
+                Err(Error::Values { given: values.len(), wanted: self.study.objectives.len() })
             }
-            (End::Stopped(_), _) => stopping::End::Stopped,
-            (End::Cancelled(_), _) => stopping::End::Cancelled,
-            (End::Done(_) | End::Failed(_), _) => stopping::End::Failed,
+            End::Done(values) if !values.iter().all(|value| value.is_finite()) => {
+                Ok(End::Failed("its result is not finite".to_owned()))
+            }
+            end => Ok(end),
+        }
+    }
+
+    fn end(&mut self, id: TrialId, end: End) -> Result<(), Error> {
+        self.finish(id, end.clone())?;
+        self.facts.push(Fact::ended(id, end));
+        Ok(())
+    }
+
+    fn finish(&mut self, id: TrialId, end: End) -> Result<(), Error> {
+        let outcome = self.outcome(&end, self.trials.get(&id).and_then(|trial| trial.last));
+        let how = match &end {
+            End::Done(_) => stopping::End::Done,
+            End::Stopped(_) => stopping::End::Stopped,
+            End::Cancelled(_) => stopping::End::Cancelled,
+            End::Failed(_) => stopping::End::Failed,
         };
         self.suggester.tell(id, outcome)?;
         self.stopper.end(id, how)?;
@@ -223,63 +276,57 @@ impl Search {
         }
     }
 
-    /// 1 if less is better, else -1.
-    fn sign(&self, objective: usize) -> f64 {
-        match self.study.objectives[objective].direction {
-            Direction::Minimize => 1.0,
-            Direction::Maximize => -1.0,
-        }
-    }
-
-    /// Values such that less is better.
-    fn losses(&self, values: &[f64]) -> Vec<f64> {
-        (0..).zip(values).map(|(objective, value)| self.sign(objective) * value).collect()
-    }
-
-    fn outcome(&self, end: &End, last: Option<(f64, f64)>) -> Result<Outcome, Error> {
-        Ok(match end {
-            End::Done(values) => {
-                let wanted = self.study.objectives.len();
-                if values.len() != wanted {
-                    return Err(Error::Values { given: values.len(), wanted });
-                }
-                Outcome::Done(self.losses(values))
-            }
+    fn outcome(&self, end: &End, last: Option<(f64, f64)>) -> Outcome {
+        match end {
+            End::Done(values) => Outcome::Done(results::losses(&self.study.objectives, values)),
             // Whole epochs, so that trials that were stopped at the same rung are compared by value.
             End::Stopped(_) => Outcome::Stopped {
-                value: last.map(|(_, value)| self.sign(0) * value),
+                value: last.map(|(_, value)| self.study.objectives[0].loss(value)),
                 step: last.map_or(0, |(epochs, _)| epochs as u64),
             },
             End::Failed(_) => Outcome::Failed,
             End::Cancelled(_) => Outcome::Cancelled,
-        })
+        }
+    }
+
+    /// What became true since this was last called, for a journal. Nothing of it came by [`apply`](Self::apply).
+    pub fn take_facts(&mut self) -> Vec<Fact> {
+        mem::take(&mut self.facts)
     }
 
     /// Brings a fresh search to where another one of the same study was, fact by fact.
     ///
-    /// What was decided then stays decided, even if today's rules would decide otherwise.
-    pub fn apply(&mut self, fact: Fact) -> Result<(), Error> {
-        match fact {
-            Fact::Learned { params, end, last } => self.learn(&params, &end, last),
-            Fact::Enqueued { params } => self.enqueue(&params),
-            Fact::Asked { id, params, point } => {
-                if id != self.next_id() {
-                    return Err(Error::OutOfOrder { found: id, expected: self.next_id() });
+    /// What was decided then stays decided, even if today's rules would decide otherwise. Facts about slots and groups are
+    /// of no concern to a search.
+    pub fn apply(&mut self, entry: &JournalEntry) -> Result<(), Error> {
+        match &entry.fact {
+            Fact::ResultImported { params, end, last } => self.import(params, end, *last),
+            Fact::TrialEnqueued { params } => {
+                self.queue.push_back(self.study.space.complete(params)?);
+                Ok(())
+            }
+            Fact::TrialCreated { trial, params, point } => {
+                if *trial != self.next_id() {
+                    return Err(Error::OutOfOrder { found: *trial, expected: self.next_id() });
                 }
-                let nearest = self.study.space.encode(&params)?;
-                let point = point.unwrap_or(nearest);
-                self.suggester.insert(id, point.clone())?;
-                self.add(id, params, point);
+                self.study.space.encode(params)?;
+                self.suggester.insert(*trial, point.clone())?;
+                self.add(*trial, params.clone(), point.clone());
                 Ok(())
             }
-            Fact::Reported { id, epochs, value } => {
-                self.running(id)?;
+            Fact::Measured { trial, number, epochs, metrics, .. } => {
+                let Some(value) = metrics.get(&self.study.objectives[0].metric) else { return Ok(()) };
+                self.running(*trial)?;
                 // The verdict was journaled as an end of its own.
-                self.stopper.report(id, epochs, self.sign(0) * value)?;
-                self.note(id, epochs, value);
-                Ok(())
+                self.measure(*trial, *number, *epochs, value.value()).map(|_| ())
             }
-            Fact::Ended { id, end } => self.tell(id, end),
+            fact => match end_of(fact) {
+                Some((trial, _, end)) => {
+                    self.running(trial)?;
+                    self.finish(trial, end)
+                }
+                None => Ok(()),
+            },
         }
     }
 }

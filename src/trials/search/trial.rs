@@ -1,8 +1,11 @@
 use std::fmt;
 
+use serde::{Deserialize, Serialize};
+
 use crate::{
     ids::TrialId,
     space::{Params, Point},
+    trials::stopping::StopReason,
 };
 
 /// A trial of a search.
@@ -19,6 +22,8 @@ pub struct Trial {
     pub state: State,
     /// The furthest report with a finite value: statistical epochs and the value of the first objective.
     pub last: Option<(f64, f64)>,
+    /// The number of its last report.
+    pub(super) reported: u32,
 }
 
 /// Whether a trial runs, or how it ended.
@@ -32,12 +37,13 @@ pub enum State {
 }
 
 /// How a trial ended, in the terms of the study: values as they were measured, whichever way is better.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum End {
     /// With a value for each objective. Values that are not finite count as failure.
     Done(Vec<f64>),
     /// Before its time, because its values were not good enough; and why.
-    Stopped(String),
+    Stopped(StopReason),
     /// Before its time for another reason, which says nothing about its parameters.
     Cancelled(String),
     /// Without a usable result, and why.
@@ -45,11 +51,11 @@ pub enum End {
 }
 
 impl Trial {
-    /// The values of its objectives, if it ran to its end and all of them are numbers.
+    /// The values of its objectives, if it ran to its end.
     #[must_use]
     pub fn values(&self) -> Option<&[f64]> {
         match &self.state {
-            State::Ended(End::Done(values)) if values.iter().all(|value| value.is_finite()) => Some(values),
+            State::Ended(End::Done(values)) => Some(values),
             _ => None,
         }
     }
@@ -71,7 +77,7 @@ impl fmt::Display for End {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Done(_) => f.write_str("has its result"),
-            Self::Stopped(why) if why.is_empty() => f.write_str("was stopped"),
+            Self::Stopped(StopReason::Stated(why)) if why.is_empty() => f.write_str("was stopped"),
             Self::Stopped(why) => write!(f, "was stopped: {why}"),
             Self::Cancelled(why) if why.is_empty() => f.write_str("was cancelled"),
             Self::Cancelled(why) => write!(f, "was cancelled: {why}"),

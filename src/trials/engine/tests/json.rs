@@ -10,6 +10,9 @@ const LINES: &str = r#"
 {"at_s":0.5,"fact":{"node_lost":{"node":0,"reason":"no word from it"}}}
 {"at_s":0.5,"fact":{"slot_joined":{"slot":[0,1]}}}
 {"at_s":0.5,"fact":{"slot_lost":{"slot":[0,1],"reason":"exit code 9"}}}
+{"at_s":0.5,"fact":{"result_imported":{"params":{"lr":0.1,"act":"relu"},"end":{"done":[0.5]}}}}
+{"at_s":0.5,"fact":{"result_imported":{"params":{"lr":0.1,"act":"relu"},"end":{"stopped":"rank 2 of 2"},"last":[1.0,0.25]}}}
+{"at_s":0.5,"fact":{"trial_enqueued":{"params":{"lr":0.1,"act":"relu"}}}}
 {"at_s":0.5,"fact":{"trial_created":{"trial":3,"params":{"lr":0.1,"act":"relu"},"point":[0.25,1.0,null]}}}
 {"at_s":0.5,"fact":{"plan_adopted":{"targets":[{"trial":3,"slots":[[0,1]],"speedup":1.5,"reason":"grown"}],"fitness":1.25,"bound":1.5}}}
 {"at_s":0.5,"fact":{"plan_adopted":{"targets":[],"fitness":1.25}}}
@@ -35,7 +38,7 @@ const LINES: &str = r#"
 
 #[test]
 fn facts_are_read_and_written_as_ever() {
-    assert_eq!(JournalEntry::VERSION, 1);
+    assert_eq!(JournalEntry::VERSION, 2, "2 added `result_imported` and `trial_enqueued`");
     for line in LINES.trim().lines() {
         let entry: JournalEntry = serde_json::from_str(line).expect(line);
         assert_eq!(serde_json::to_string(&entry).expect("facts are JSON"), line);

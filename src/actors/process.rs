@@ -1,0 +1,105 @@
+//! Worker processes: how they are started, and how they end.
+
+use std::{
+    fs::{File, OpenOptions},
+    future::Future,
+    io,
+    os::unix::process::ExitStatusExt,
+    path::Path,
+    pin::Pin,
+    process,
+    sync::Arc,
+};
+
+use rustix::process::Signal;
+use tokio::{
+    process::{Child, Command},
+    sync::oneshot,
+};
+
+use crate::wire::{Address, Secret};
+
+/// Prepares a worker process for the head at this address.
+pub(crate) type Starter = Arc<dyn Fn(&Address, &Secret) -> Result<process::Command, String> + Send + Sync>;
+
+/// A process that serves some slots, which follow those of the processes before it.
+#[derive(Clone)]
+pub(crate) struct ProcessSpec {
+    pub(crate) slots: u32,
+    pub(crate) start: Starter,
+}
+
+/// How a process ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Gone {
+    pub(super) how: String,
+    /// By `SIGKILL`: somebody else's doing.
+    pub(super) is_killed: bool,
+}
+
+impl From<String> for Gone {
+    fn from(how: String) -> Self {
+        Self { how, is_killed: false }
+    }
+}
+
+/// A process that runs until this is ready.
+pub(super) type Running = Pin<Box<dyn Future<Output = Gone>>>;
+
+/// What starts processes: the system, or a test.
+pub(super) trait Spawner: Send + Sync {
+    /// Starts a process whose output goes to a log, if there is one; a message through `kill` ends it. An error says why it cannot be
+    /// started.
+    fn spawn(
+        &self,
+        command: process::Command,
+        log: Option<&Path>,
+        kill: oneshot::Receiver<()>,
+    ) -> Result<Running, String>;
+}
+
+/// Real processes.
+pub(super) struct SystemSpawner;
+
+impl Spawner for SystemSpawner {
+    fn spawn(
+        &self,
+        command: process::Command,
+        log: Option<&Path>,
+        kill: oneshot::Receiver<()>,
+    ) -> Result<Running, String> {
+        let open = |path: &Path| -> io::Result<(File, File)> {
+            let log = OpenOptions::new().create(true).append(true).open(path)?;
+            Ok((log.try_clone()?, log))
+        };
+        let log = log.map(open).transpose().map_err(|error| format!("its log cannot be written: {error}"))?;
+        let mut command = Command::from(command);
+        command.stdin(process::Stdio::null()).kill_on_drop(true);
+        if let Some((out, err)) = log {
+            command.stdout(out).stderr(err);
+        }
+        // Ctrl-C is for the head, which lets trials write their state first.
+        command.process_group(0);
+        let child = command.spawn().map_err(|error| format!("the system refuses: {error}"))?;
+        Ok(Box::pin(watch(child, kill)))
+    }
+}
+
+/// Waits for the end of a process, or brings it about.
+async fn watch(mut child: Child, kill: oneshot::Receiver<()>) -> Gone {
+    let status = tokio::select! {
+        status = child.wait() => status,
+        Ok(()) = kill => {
+            // It may have ended meanwhile.
+            let _ = child.start_kill();
+            child.wait().await
+        }
+    };
+    match status {
+        Ok(status) => Gone {
+            how: format!("its process ended ({status})"),
+            is_killed: status.signal() == Some(Signal::KILL.as_raw()),
+        },
+        Err(error) => format!("its process was lost: {error}").into(),
+    }
+}

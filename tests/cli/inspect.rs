@@ -1,0 +1,307 @@
+//! `status`, `trials`, `show` and `best` of a study in its folder, also of one that an earlier version wrote.
+
+#![expect(clippy::disallowed_methods, reason = "tests read files; the list is for the pure modules")]
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::{Command, Output},
+};
+
+use pollux_tune::{
+    alloc::Reason,
+    goodput::BatchPlan,
+    ids::{Generation, GpuType, NodeId, SlotId, TrialId},
+    store::{Folder, Journal, Reader, Store},
+    trials::engine::{Checkpoint, Fact, JournalEntry, Metrics, Target},
+};
+
+const YAML: &str = "
+space: {lr: {log: [1e-5, 1]}, act: [relu, gelu]}
+objective: {maximize: accuracy}
+trial: {trainable: toy, epochs: 10}
+search: {trials: 4}
+";
+
+fn folder(name: &str) -> PathBuf {
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("inspect").join(name);
+    if path.exists() {
+        fs::remove_dir_all(&path).expect("what an earlier run left can be removed");
+    }
+    path
+}
+
+fn slots(places: &[(u32, u32)]) -> Vec<SlotId> {
+    places.iter().map(|&(node, index)| SlotId { node: NodeId(node), index }).collect()
+}
+
+fn created(trial: u32, lr: f64) -> Fact {
+    let params = [("lr", lr.into()), ("act", "relu".into())].into_iter().collect();
+    Fact::TrialCreated { trial: TrialId(trial), params, point: vec![Some(0.5), Some(0.0)] }
+}
+
+fn started(trial: u32, generation: u32, to: &[(u32, u32)], from: &[(u32, u32)]) -> Fact {
+    let batch = Some(BatchPlan { per_gpu: 64, accumulation: 0 });
+    Fact::TrialStarted {
+        trial: TrialId(trial),
+        generation: Generation(generation),
+        slots: slots(to),
+        batch,
+        holders: slots(from),
+    }
+}
+
+fn measured(trial: u32, epochs: f64, accuracy: f64) -> Fact {
+    let metrics = Metrics::from([("accuracy".to_owned(), accuracy.into())]);
+    let (generation, number, steps) = (1, 1, vec![]);
+    let trial = TrialId(trial);
+    Fact::Measured {
+        trial,
+        generation: Generation(generation),
+        number,
+        epochs,
+        metrics,
+        gpu_type: None,
+        steps,
+        noise: None,
+    }
+}
+
+/// Three of four trials: one done, one stopped, one that has lost a worker.
+fn facts() -> Vec<(f64, Fact)> {
+    let gpu_type = GpuType::new("t4").expect("it is a name");
+    let target = |trial, places: &[(u32, u32)]| {
+        let (trial, slots) = (TrialId(trial), slots(places));
+        Target { trial, slots, speedup: 1.5, reason: Reason::Started }
+    };
+    vec![
+        (1000.0, Fact::StudyCreated { yaml: YAML.to_owned() }),
+        (1000.0, Fact::HeadStarted {}),
+        (1001.0, Fact::NodeJoined { node: NodeId(0), gpu_type, island: 0, slots: 4 }),
+        (1002.0, created(0, 0.1)),
+        (1002.5, created(1, 0.01)),
+        (1003.0, created(2, 0.001)),
+        (
+            1004.0,
+            Fact::PlanAdopted {
+                targets: vec![target(0, &[(0, 0)]), target(1, &[(0, 1)]), target(2, &[(0, 2), (0, 3)])],
+                fitness: 1.0,
+                bound: None,
+            },
+        ),
+        (1004.0, started(0, 1, &[(0, 0)], &[])),
+        (1004.0, started(1, 1, &[(0, 1)], &[])),
+        (1004.0, started(2, 1, &[(0, 2), (0, 3)], &[])),
+        (1005.0, Fact::GroupFormed { trial: TrialId(2), generation: Generation(1) }),
+        (1010.0, measured(0, 10.0, 0.9)),
+        (1010.0, Fact::TrialDone { trial: TrialId(0), values: vec![0.9] }),
+        (1011.0, measured(1, 1.0, 0.1)),
+        (1011.0, Fact::TrialStopped { trial: TrialId(1), reason: "rank 2 of 2".to_owned().into() }),
+        (
+            1012.0,
+            Fact::Checkpointed {
+                trial: TrialId(2),
+                checkpoint: Checkpoint { name: "2".to_owned(), epochs: 2.0 },
+            },
+        ),
+        (1013.0, measured(2, 2.5, 0.5)),
+        (1014.0, Fact::SlotLost { slot: slots(&[(0, 3)])[0], reason: "killed".to_owned() }),
+        (1014.0, started(2, 2, &[(0, 2)], &[(0, 2)])),
+        (1075.5, Fact::GroupFormed { trial: TrialId(2), generation: Generation(2) }),
+    ]
+}
+
+fn study(name: &str) -> (PathBuf, Store) {
+    let root = folder(name);
+    let mut store = Store::open(&root).expect("it can be made");
+    let entries: Vec<JournalEntry> =
+        facts().into_iter().map(|(at_s, fact)| JournalEntry { at_s, fact }).collect();
+    store.append(&entries).expect("it can be written");
+    (root, store)
+}
+
+fn program(arguments: &[&str], folder: &Path) -> Output {
+    let (command, rest) = arguments.split_first().expect("there is a command");
+    Command::new(env!("CARGO_BIN_EXE_pollux-tune"))
+        .arg(command)
+        .arg(folder)
+        .args(rest)
+        .output()
+        .expect("it can be run")
+}
+
+fn said(arguments: &[&str], folder: &Path) -> String {
+    let output = program(arguments, folder);
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8(output.stdout).expect("it is text").replace(&folder.display().to_string(), "FOLDER")
+}
+
+#[test]
+fn a_study_is_looked_at_while_it_runs_and_after() {
+    let (root, store) = study("status");
+    let status = "\
+FOLDER is running
+  trials  2 of 4 ended (1 running, 1 done, 1 stopped)
+  slots   1 of 3 in use
+  best    trial 0: accuracy 0.9, lr=0.1 act=relu
+  time    1 min 15 s
+";
+    assert_eq!(said(&["status"], &root), status);
+    drop(store);
+    let stopped = status.replace("FOLDER is running", "FOLDER is stopped: run it again to resume");
+    assert_eq!(said(&["status"], &root), stopped);
+    let json: serde_json::Value =
+        serde_json::from_str(&said(&["status", "--json"], &root)).expect("it is JSON");
+    assert_eq!((&json["state"], &json["trials"]["done"]), (&"stopped".into(), &1.into()));
+    assert_eq!(json["best"]["values"]["accuracy"], 0.9);
+}
+
+#[test]
+fn trials_are_listed() {
+    let (root, _store) = study("trials");
+    let table = "  trial    state  epochs  slots  batch  accuracy  parameters
+      0     done   10.00      -      -       0.9  lr=0.1 act=relu
+      1  stopped    1.00      -      -       0.1  lr=0.01 act=relu
+      2  running    2.50      1     64       0.5  lr=0.001 act=relu
+";
+    assert_eq!(said(&["trials"], &root), table);
+    let lines = said(&["trials", "--json"], &root);
+    let last: serde_json::Value =
+        serde_json::from_str(lines.lines().last().expect("there are three")).expect("it is JSON");
+    assert_eq!((&last["id"], &last["params"]["lr"], &last["batch"]), (&2.into(), &0.001.into(), &64.into()));
+}
+
+#[test]
+fn a_trial_is_shown_with_what_happened_to_it() {
+    let (root, _store) = study("show");
+    let shown = "\
+trial 2: lr=0.001 act=relu
+  state   running
+  epochs  2.50 of 10
+  slots   1, batch 64; 82 slot-seconds so far
+       3.0 s  created
+       4.0 s  planned for slots [0.2 0.3]: started
+       4.0 s  launched as generation 1 on slots [0.2 0.3], batch 128
+       5.0 s  generation 1 trains
+      12.0 s  checkpoint at epoch 2.00
+      14.0 s  reshaped as generation 2 on slots [0.2], batch 64
+  1 min 15 s  generation 2 trains
+";
+    assert_eq!(said(&["show", "2"], &root), shown);
+    let stopped = said(&["show", "1"], &root);
+    assert!(stopped.contains("  state   stopped: rank 2 of 2\n"), "{stopped}");
+    let json: serde_json::Value =
+        serde_json::from_str(&said(&["show", "2", "--json"], &root)).expect("it is JSON");
+    assert_eq!(json["events"][3]["event"], "generation 1 trains");
+}
+
+#[test]
+fn the_best_of_a_study_are_those_of_its_folder() {
+    let (root, _store) = study("best");
+    let best = "\
+maximize accuracy: the best of 1 finished trial
+  trial  accuracy  parameters
+      0       0.9  lr=0.1 act=relu
+";
+    assert_eq!(said(&["best"], &root), best);
+}
+
+#[test]
+fn questions_without_an_answer_say_what_is_wrong() {
+    let (root, _store) = study("wrong");
+    for (arguments, folder, message) in [
+        (&["show", "7"][..], root.clone(), "there is no trial 7 in FOLDER, 3 trials so far"),
+        (&["status"], root.join("nowhere"), "FOLDER holds no study"),
+        (&["trials"], root.join("nowhere"), "FOLDER holds no study"),
+        (&["best"], root.join("logs"), "FOLDER holds no study"),
+    ] {
+        let output = program(arguments, &folder);
+        let error = String::from_utf8(output.stderr).expect("it is text");
+        let error = error.replace(&folder.display().to_string(), "FOLDER");
+        assert_eq!((output.status.code(), error), (Some(2), format!("error: {message}\n")));
+    }
+}
+
+fn earlier(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/earlier").join(name)
+}
+
+/// A copy of a study that an earlier version has run.
+fn earlier_study(name: &str) -> PathBuf {
+    let (from, to) = (earlier("run"), folder(name));
+    fs::create_dir_all(to.join("checkpoints")).expect("it can be made");
+    let states = fs::read_dir(from.join("checkpoints")).expect("it is there");
+    let states =
+        states.map(|entry| Path::new("checkpoints").join(entry.expect("it can be read").file_name()));
+    for file in ["emulated", "journal.sqlite", "study.yaml"].into_iter().map(PathBuf::from).chain(states) {
+        fs::copy(from.join(&file), to.join(&file)).expect("it can be copied");
+    }
+    to
+}
+
+fn shown_as_before(root: &Path) {
+    for (file, arguments) in [
+        ("run-status.txt", &["status"][..]),
+        ("run-trials.txt", &["trials"]),
+        ("run-best.txt", &["best"]),
+        ("run-show3.txt", &["show", "3"]),
+        ("run-show5.txt", &["show", "5"]),
+        ("run-show9.txt", &["show", "9"]),
+    ] {
+        let before = fs::read_to_string(earlier(file)).expect("it is there");
+        // These words have changed since.
+        let before = before.replace("to go on", "to resume").replace("told to leave", "asked to leave");
+        assert_eq!(said(arguments, root), before, "{file}");
+    }
+}
+
+/// The form of a journal, from its header.
+fn form(root: &Path) -> u8 {
+    fs::read(Folder::new(root).journal()).expect("it is there")[63]
+}
+
+#[test]
+fn a_study_of_an_earlier_version_is_shown_as_it_was() {
+    let root = earlier_study("earlier");
+    shown_as_before(&root);
+    assert_eq!(form(&root), 1, "looking changes nothing");
+    let tables = || {
+        let reader = Reader::open(&root).expect("it can be read");
+        (reader.trials().expect("trials"), reader.timeline().expect("spans"))
+    };
+    let (trials, spans) = tables();
+    let (store, entries) = Store::load(&root).expect("it can be opened");
+    let state = store.state().expect("it is known");
+    assert_eq!((state.facts, state.ended.len(), state.active.len()), (entries.len() as u64, 9, 1));
+    drop(store);
+    assert_eq!(form(&root), 2, "its tables were made again");
+    let (trials_again, spans_again) = tables();
+    assert_eq!(spans_again, spans);
+    for (mut again, row) in trials_again.into_iter().zip(trials) {
+        assert!((again.slot_s - row.slot_s).abs() < 1e-5, "{} and {}", again.slot_s, row.slot_s);
+        again.slot_s = row.slot_s;
+        assert_eq!(again, row);
+    }
+    shown_as_before(&root);
+}
+
+#[test]
+fn a_study_of_an_earlier_version_is_resumed() {
+    let root = earlier_study("resumed");
+    let before = said(&["trials"], &root);
+    let run = Command::new(env!("CARGO_BIN_EXE_pollux-tune"))
+        .args(["run", "--quiet", "--emulate", "1x4xa100", "--time-scale", "0.01", "--folder"])
+        .args([&root, &root.join("study.yaml")])
+        .output()
+        .expect("it can be run");
+    assert!(run.status.success(), "{run:?}");
+    let status = said(&["status"], &root);
+    assert!(status.contains("FOLDER is done\n  trials  10 of 10 ended"), "{status}");
+    let (kept, after) = (before.lines().skip(1).take(10), said(&["trials"], &root));
+    assert_eq!(after.lines().skip(1).take(10).collect::<Vec<_>>(), kept.collect::<Vec<_>>());
+    let events = said(&["show", "9"], &root);
+    assert!(
+        events.contains("paused at epoch 0.62") && events.contains("launched as generation 3"),
+        "{events}"
+    );
+}

@@ -1,0 +1,115 @@
+//! Whatever happens, a study ends with the trials it was asked for, each told once, and its journal is the study.
+
+use pollux_tune::{
+    space::Study,
+    trials::engine::{Outcome, TrialKind},
+};
+
+use crate::world::{Faults, NONE, World};
+
+const NODES: [(&str, u32); 3] = [("t4", 3), ("t4", 2), ("a100", 2)];
+
+fn study(policy: &str) -> Study {
+    let yaml = format!(
+        "
+space: {{x: {{float: [0, 1]}}, width: {{int: [1, 8]}}, act: [relu, gelu]}}
+objective: {{minimize: loss}}
+trial: {{trainable: toy, epochs: 6, initial_batch: 64, max_batch: 512}}
+search: {{trials: 12, parallel: 5, early_stopping: {{rule: asha, grace: 1, reduction: 2}}}}
+scheduler: {{interval: 5s, policy: {policy}}}
+"
+    );
+    Study::from_yaml("study.yaml", &yaml).expect("it is a study")
+}
+
+/// First everything goes wrong, then nothing does any more.
+fn play(study: &Study, kind: TrialKind, faults: Faults, seed: u64) -> World {
+    let mut world = World::new(study, kind, &NODES, seed);
+    for _ in 0..1500 {
+        world.step(faults);
+    }
+    finish(&mut world, seed);
+    world
+}
+
+fn finish(world: &mut World, seed: u64) {
+    let mut steps = 0;
+    while world.outcome.is_none() {
+        world.step(NONE);
+        steps += 1;
+        assert!(steps < 200_000, "seed {seed}: it does not end: {:#?}", world.engine.state().active);
+    }
+    assert_eq!(world.outcome, Some(Outcome::Done), "seed {seed}");
+    let ends = world.ends();
+    assert_eq!(ends.len(), 12, "seed {seed}: {ends:?}");
+    assert!(ends.values().all(|&times| times == 1), "seed {seed}: {ends:?}");
+    assert_eq!(world.services.suggest.told(), 12, "seed {seed}");
+}
+
+const MILD: Faults = Faults { worker: 10, node: 2, group: 10, head: 1, messages: 100 };
+const WILD: Faults = Faults { worker: 60, node: 20, group: 50, head: 5, messages: 300 };
+
+#[test]
+fn elastic_studies_end_well_whatever_happens() {
+    let (mut reshapes, mut restarts) = (0, 0);
+    for seed in 0..40 {
+        let faults = if seed % 2 == 0 { MILD } else { WILD };
+        let policy = if seed % 4 < 3 { "goodput" } else { "static" };
+        let world = play(&study(policy), TrialKind::Elastic, faults, seed);
+        reshapes += world.reshapes;
+        restarts += world.restarts;
+    }
+    assert!(reshapes > 200 && restarts > 100, "too little happened: {reshapes}, {restarts}");
+}
+
+#[test]
+fn other_policies_do_as_well() {
+    for (seed, policy) in (100..).zip(["pollux", "optimus", "tiresias"]) {
+        play(&study(policy), TrialKind::Elastic, MILD, seed);
+    }
+}
+
+#[test]
+fn rigid_studies_end_well_whatever_happens() {
+    for seed in 0..40 {
+        let faults = if seed % 2 == 0 { MILD } else { WILD };
+        play(&study("goodput"), TrialKind::Rigid, faults, seed);
+    }
+}
+
+#[test]
+fn studies_that_are_stopped_go_on_later() {
+    let mut paused = 0;
+    for seed in 0..20 {
+        let mut world = World::new(&study("goodput"), TrialKind::Elastic, &NODES, seed);
+        for _ in 0..20 * seed {
+            world.step(MILD);
+        }
+        if world.outcome.is_some() {
+            continue;
+        }
+        world.stop();
+        let mut steps = 0;
+        while world.outcome.is_none() {
+            world.step(NONE);
+            steps += 1;
+            assert!(steps < 10_000, "seed {seed}: it does not stop: {:#?}", world.engine.state().active);
+        }
+        if world.outcome == Some(Outcome::Stopped) {
+            assert!(world.engine.state().active.values().all(|active| active.slots().is_empty()));
+            let facts = world.journal.iter().rev().map(|entry| entry.fact.kind());
+            let since = facts.take_while(|kind| *kind != "stop_requested");
+            paused += since.filter(|kind| *kind == "trial_paused").count();
+            world.resume();
+        }
+        finish(&mut world, seed);
+    }
+    assert!(paused > 10, "only {paused} trials were kept on disk");
+}
+
+/// The same seed gives the same journal: nothing depends on anything else.
+#[test]
+fn one_seed_decides_everything() {
+    let [one, other] = [(); 2].map(|()| play(&study("goodput"), TrialKind::Elastic, WILD, 7));
+    assert_eq!(one.journal, other.journal);
+}
