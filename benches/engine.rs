@@ -3,7 +3,7 @@
 //! `make bench` prints the table of `docs/performance.md`. All times are wall-clock medians of one core in one run; compare
 //! them within a run, not between machines.
 
-#[path = "../tests/common/study.rs"]
+#[path = "../tests/support/measured.rs"]
 mod study;
 
 use std::{hint::black_box, path::Path, time::Instant};

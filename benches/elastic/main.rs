@@ -6,7 +6,7 @@
 
 #![expect(clippy::print_stdout, clippy::unwrap_used, reason = "a benchmark prints and may end with a panic")]
 
-#[path = "../../tests/common/processes.rs"]
+#[path = "../../tests/support/processes.rs"]
 mod processes;
 
 use std::{

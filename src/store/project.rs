@@ -158,7 +158,7 @@ impl Projection {
 
     fn write_study(&self, to: &Connection) -> Result<(), Problem> {
         let State { yaml, stopping, done, search_ended, .. } = &self.state;
-        let ended = search_ended.as_ref().map(|(reason, _)| reason);
+        let ended = search_ended.as_ref().map(|end| &end.reason);
         let set = "UPDATE study SET yaml = ?, stopping = ?, done = ?, ended = ?";
         run(to, set, params![yaml, stopping, done, ended])
     }
@@ -206,9 +206,9 @@ fn write_active(to: &Connection, trial: TrialId, active: &ActiveTrial) -> Result
 fn write_ended(to: &Connection, trial: TrialId, ended: &EndedTrial) -> Result<(), Problem> {
     let (state, values, reason) = match &ended.end {
         End::Done(values) => (TrialState::Done, Some(values), None),
-        End::Stopped(reason) => (TrialState::Stopped, None, Some(reason)),
-        End::Failed(reason) => (TrialState::Failed, None, Some(reason)),
-        End::Cancelled(reason) => (TrialState::Cancelled, None, Some(reason)),
+        End::Stopped(reason) => (TrialState::Stopped, None, Some(reason.to_string())),
+        End::Failed(reason) => (TrialState::Failed, None, Some(reason.clone())),
+        End::Cancelled(reason) => (TrialState::Cancelled, None, Some(reason.clone())),
     };
     let set = "INSERT OR REPLACE INTO trials \
                (trial, state, params, created_s, ended_s, epochs, metrics, result, value, reason, generation, slot_s, counted_s) \

@@ -8,10 +8,11 @@
 mod common;
 mod failures;
 mod noise;
-#[path = "../common/processes.rs"]
+#[path = "../support/processes.rs"]
 mod processes;
 mod rescale;
 mod study;
+mod torch;
 
 use pollux_tune::worker::serve_if_worker;
 

@@ -74,7 +74,7 @@ impl Ended {
             Self::Done(values) => {
                 End::Done(values.into_iter().map(|value| value.unwrap_or(f64::NAN)).collect())
             }
-            Self::Stopped(why) => End::Stopped(why),
+            Self::Stopped(why) => End::Stopped(why.into()),
             Self::Cancelled(why) => End::Cancelled(why),
             Self::Failed(why) => End::Failed(why),
         }

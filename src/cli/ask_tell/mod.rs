@@ -250,7 +250,10 @@ impl Session {
                 Ok(Reply::Verdict { id, stop: true, reason: Some(reason.to_string()) })
             }
             // Its client may not have heard of it.
-            Err(trials::Error::Ended(_, End::Stopped(why) | End::Failed(why) | End::Cancelled(why))) => {
+            Err(trials::Error::Ended(_, End::Stopped(why))) => {
+                Ok(Reply::Verdict { id, stop: true, reason: Some(why.to_string()) })
+            }
+            Err(trials::Error::Ended(_, End::Failed(why) | End::Cancelled(why))) => {
                 Ok(Reply::Verdict { id, stop: true, reason: Some(why) })
             }
             Err(error) => Err(error.into()),

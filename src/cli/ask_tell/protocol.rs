@@ -71,7 +71,7 @@ impl Tell {
             (None | Some(Ending::Done), None, Some(values)) => {
                 Ok(End::Done(values.into_iter().map(|Measured(value)| value).collect()))
             }
-            (Some(Ending::Stopped), None, None) => Ok(End::Stopped(reason)),
+            (Some(Ending::Stopped), None, None) => Ok(End::Stopped(reason.into())),
             (Some(Ending::Cancelled), None, None) => Ok(End::Cancelled(reason)),
             (Some(Ending::Failed), None, None) => Ok(End::Failed(reason)),
             _ => Err(

@@ -1,11 +1,12 @@
 //! From facts to the state: the only code that changes it.
 
 use super::{
-    ActiveTrial, Checkpoint, EndedTrial, Engine, Error, Fact, JournalEntry, Metrics, NodeState, Phase, State,
-    WorkerGroup,
+    ActiveTrial, Checkpoint, EndedTrial, Engine, Error, Fact, JournalEntry, Metrics, NodeState, Phase,
+    SearchEnd, Severity, State, Target, WorkerGroup,
 };
 use crate::{
     ids::{Generation, SlotId, TrialId},
+    space::{Params, Point},
     trials::{
         End,
         stopping::{self, Verdict},
@@ -72,8 +73,7 @@ impl State {
         if at_s.is_finite() && *at_s >= self.at_s {
             return Ok(());
         }
-        let problem = format!("its time is {at_s}, the one before it {}", self.at_s);
-        Err(Error::OutOfPlace { kind: fact.kind(), problem })
+        Err(Error::out_of_place(fact, format!("its time is {at_s}, the one before it {}", self.at_s)))
     }
 
     /// Makes a fact true; an error leaves everything as it was. An [`Engine`] does that and more: this is for those who only
@@ -81,53 +81,19 @@ impl State {
     pub fn apply(&mut self, entry: &JournalEntry) -> Result<(), Error> {
         self.check_time(entry)?;
         let JournalEntry { at_s, fact } = entry;
-        let at_s = *at_s;
-        if let Some((trial, _, end)) = end_of(fact) {
-            let mut active =
-                self.active.remove(&trial).ok_or_else(|| Error::NotActive { kind: fact.kind(), trial })?;
-            active.count(at_s);
-            let ActiveTrial { params, created_s, epochs, generation, metrics, usage, .. } = active;
-            let (ended_s, slot_s) = (at_s, usage.slot_s);
-            let ended = EndedTrial { params, created_s, ended_s, end, epochs, generation, metrics, slot_s };
-            self.ended.insert(trial, ended);
-        } else if let Some(trial) = fact.trial() {
-            self.apply_to_trial(at_s, fact, trial)?;
-        } else {
-            self.apply_to_study(at_s, fact)?;
-        }
-        self.at_s = at_s;
-        self.facts += 1;
-        Ok(())
-    }
-
-    fn apply_to_study(&mut self, at_s: f64, fact: &Fact) -> Result<(), Error> {
         match fact {
             Fact::StudyCreated { yaml } | Fact::StudyChanged { yaml } => yaml.clone_into(&mut self.yaml),
-            Fact::HeadStarted {} => {
-                if self.facts > 1 {
-                    self.up_s += self.at_s - self.started_s;
-                }
-                let before_s = self.at_s;
-                (self.started_s, self.stopping, self.done) = (at_s, false, false);
-                self.nodes.clear();
-                for active in self.active.values_mut() {
-                    active.count(before_s);
-                    active.usage.until_s = at_s;
-                    active.phase = Phase::Waiting;
-                    active.target.clear();
-                }
-            }
+            Fact::HeadStarted {} => self.restart(*at_s),
             Fact::NodeJoined { node, gpu_type, island, slots } => {
                 if self.nodes.contains_key(node) {
-                    let problem = format!("node {node} is here already");
-                    return Err(Error::OutOfPlace { kind: fact.kind(), problem });
+                    return Err(Error::out_of_place(fact, format!("node {node} is here already")));
                 }
                 let (gpu_type, up) = (gpu_type.clone(), (0..*slots).collect());
                 self.nodes.insert(*node, NodeState { gpu_type, island: *island, slots: *slots, up });
             }
             Fact::NodeLost { node, reason } => {
                 self.nodes.remove(node);
-                self.lose(at_s, reason, |slot| slot.node == *node);
+                self.lose(*at_s, reason, |slot| slot.node == *node);
             }
             Fact::SlotJoined { slot } => {
                 if let Some(node) = self.nodes.get_mut(&slot.node) {
@@ -138,25 +104,56 @@ impl State {
                 if let Some(node) = self.nodes.get_mut(&slot.node) {
                     node.up.remove(&slot.index);
                 }
-                self.lose(at_s, reason, |other| other == slot);
+                self.lose(*at_s, reason, |other| other == slot);
             }
             Fact::ResultImported { .. } => self.imported += 1,
             Fact::TrialEnqueued { params } => self.queue.push_back(params.clone()),
-            Fact::PlanAdopted { targets, .. } => {
-                for target in targets {
-                    self.of(fact, target.trial)?;
-                }
-                for (trial, active) in &mut self.active {
-                    let target = targets.iter().find(|target| target.trial == *trial);
-                    active.target = target.map_or_else(Vec::new, |target| target.slots.clone());
-                }
+            Fact::PlanAdopted { targets, .. } => self.adopt_targets(fact, targets)?,
+            Fact::SuggestionsEnded { reason, severity } => {
+                self.search_ended = Some(SearchEnd { reason: reason.clone(), severity: *severity });
             }
-            Fact::SuggestionsEnded { reason, failed } => self.search_ended = Some((reason.clone(), *failed)),
             Fact::StopRequested {} => self.stopping = true,
             Fact::StudyDone {} => self.done = true,
-            _ => unreachable!("all other facts are about a trial"),
+            Fact::TrialCreated { trial, params, point } => self.create(*at_s, fact, *trial, params, point)?,
+            Fact::TrialStarted { trial, .. }
+            | Fact::GroupFormed { trial, .. }
+            | Fact::Retuned { trial, .. }
+            | Fact::Measured { trial, .. }
+            | Fact::Refitted { trial, .. }
+            | Fact::Checkpointed { trial, .. }
+            | Fact::TrialPausing { trial }
+            | Fact::TrialPaused { trial, .. }
+            | Fact::TrialInterrupted { trial, .. } => {
+                let formed_s = self.of(fact, *trial)?.apply(*at_s, fact)?;
+                if let Some(seconds) = formed_s {
+                    self.reshapes.0 += 1;
+                    self.reshapes.1 += seconds;
+                }
+            }
+            Fact::TrialDone { .. }
+            | Fact::TrialStopped { .. }
+            | Fact::TrialFailed { .. }
+            | Fact::TrialCancelled { .. } => self.end(*at_s, fact)?,
         }
+        self.at_s = *at_s;
+        self.facts += 1;
         Ok(())
+    }
+
+    /// A head has started: nothing runs.
+    fn restart(&mut self, at_s: f64) {
+        if self.facts > 1 {
+            self.up_s += self.at_s - self.started_s;
+        }
+        let before_s = self.at_s;
+        (self.started_s, self.stopping, self.done) = (at_s, false, false);
+        self.nodes.clear();
+        for active in self.active.values_mut() {
+            active.count(before_s);
+            active.usage.until_s = at_s;
+            active.phase = Phase::Waiting;
+            active.target.clear();
+        }
     }
 
     /// Workers are gone.
@@ -169,78 +166,107 @@ impl State {
         }
     }
 
-    fn apply_to_trial(&mut self, at_s: f64, fact: &Fact, trial: TrialId) -> Result<(), Error> {
-        if let Fact::TrialCreated { params, point, .. } = fact {
-            let expected = self.next_trial();
-            if trial != expected {
-                let problem = format!("trial {trial} was created, the next one is {expected}");
-                return Err(Error::OutOfPlace { kind: fact.kind(), problem });
-            }
-            if self.queue.front() == Some(params) {
-                self.queue.pop_front();
-            }
-            self.active.insert(trial, ActiveTrial::new(params.clone(), point.clone(), at_s));
-            return Ok(());
+    fn adopt_targets(&mut self, fact: &Fact, targets: &[Target]) -> Result<(), Error> {
+        for target in targets {
+            self.of(fact, target.trial)?;
         }
-        let active = self.of(fact, trial)?;
-        if let Fact::TrialStarted { generation, .. } = fact
-            && *generation != active.generation.next()
-        {
-            let problem = format!("generation {generation} after {}", active.generation);
-            return Err(Error::OutOfPlace { kind: fact.kind(), problem });
+        for (trial, active) in &mut self.active {
+            let target = targets.iter().find(|target| target.trial == *trial);
+            active.target = target.map_or_else(Vec::new, |target| target.slots.clone());
         }
+        Ok(())
+    }
+
+    fn create(
+        &mut self,
+        at_s: f64,
+        fact: &Fact,
+        trial: TrialId,
+        params: &Params,
+        point: &Point,
+    ) -> Result<(), Error> {
+        let expected = self.next_trial();
+        if trial != expected {
+            let problem = format!("trial {trial} was created, the next one is {expected}");
+            return Err(Error::out_of_place(fact, problem));
+        }
+        if self.queue.front() == Some(params) {
+            self.queue.pop_front();
+        }
+        self.active.insert(trial, ActiveTrial::new(params.clone(), point.clone(), at_s));
+        Ok(())
+    }
+
+    fn end(&mut self, at_s: f64, fact: &Fact) -> Result<(), Error> {
+        let Some((trial, _, end)) = end_of(fact) else { return Ok(()) };
+        let active = self.active.remove(&trial);
+        let mut active = active.ok_or_else(|| Error::NotActive { kind: fact.kind(), trial })?;
         active.count(at_s);
-        match fact {
-            Fact::TrialStarted { generation, slots, batch, holders, .. } => {
-                active.reallocations += u32::from(!active.slots().is_empty());
-                let previous = (!holders.is_empty()).then(|| (active.generation, active.phase.reported()));
-                active.generation = *generation;
-                let group = WorkerGroup { slots: slots.clone(), batch: *batch, reported: 0 };
-                active.phase = Phase::Forming { group, holders: holders.clone(), since_s: at_s, previous };
-            }
-            Fact::GroupFormed { .. } => {
-                if let Phase::Forming { group, holders, since_s, .. } = &active.phase {
-                    let (again, seconds) = (!holders.is_empty(), at_s - since_s);
-                    active.phase = Phase::Running(group.clone());
-                    if again {
-                        self.reshapes.0 += 1;
-                        self.reshapes.1 += seconds;
-                    }
-                }
-            }
-            Fact::Retuned { batch, .. } => {
-                if let Some(group) = active.phase.group_mut() {
-                    group.batch = Some(*batch);
-                }
-            }
-            Fact::Measured { generation, number, epochs, metrics, noise, .. } => {
-                active.measure(*generation, *number, *epochs, metrics);
-                active.noise = noise.or(active.noise);
-            }
-            Fact::Refitted { fit, .. } => active.fit = Some(fit.clone()),
-            Fact::Checkpointed { checkpoint, .. } => active.keep(checkpoint),
-            Fact::TrialPausing { .. } => {
-                if let Some(group) = active.phase.group().cloned() {
-                    active.phase = Phase::Pausing(group);
-                }
-            }
-            Fact::TrialPaused { checkpoint, .. } => {
-                active.keep(checkpoint);
-                active.phase = Phase::Waiting;
-            }
-            Fact::TrialInterrupted { reason, failed, .. } => {
-                if *failed {
-                    active.failures.add(reason);
-                }
-                active.phase = Phase::Waiting;
-            }
-            _ => unreachable!("all other facts are handled above"),
-        }
+        let ActiveTrial { params, created_s, epochs, generation, metrics, usage, .. } = active;
+        let (ended_s, slot_s) = (at_s, usage.slot_s);
+        let ended = EndedTrial { params, created_s, ended_s, end, epochs, generation, metrics, slot_s };
+        self.ended.insert(trial, ended);
         Ok(())
     }
 }
 
 impl ActiveTrial {
+    /// Makes a fact about this trial true. If its group has come together once more, says how many seconds that took.
+    fn apply(&mut self, at_s: f64, fact: &Fact) -> Result<Option<f64>, Error> {
+        if let Fact::TrialStarted { generation, .. } = fact
+            && *generation != self.generation.next()
+        {
+            let problem = format!("generation {generation} after {}", self.generation);
+            return Err(Error::out_of_place(fact, problem));
+        }
+        self.count(at_s);
+        match fact {
+            Fact::TrialStarted { generation, slots, batch, holders, .. } => {
+                self.reallocations += u32::from(!self.slots().is_empty());
+                let previous = (!holders.is_empty()).then(|| (self.generation, self.phase.reported()));
+                self.generation = *generation;
+                let group = WorkerGroup { slots: slots.clone(), batch: *batch, reported: 0 };
+                self.phase = Phase::Forming { group, holders: holders.clone(), since_s: at_s, previous };
+            }
+            Fact::GroupFormed { .. } => {
+                if let Phase::Forming { group, holders, since_s, .. } = &self.phase {
+                    let formed_s = (!holders.is_empty()).then_some(at_s - since_s);
+                    self.phase = Phase::Running(group.clone());
+                    return Ok(formed_s);
+                }
+            }
+            Fact::Retuned { batch, .. } => {
+                if let Some(group) = self.phase.group_mut() {
+                    group.batch = Some(*batch);
+                }
+            }
+            Fact::Measured { generation, number, epochs, metrics, noise, .. } => {
+                self.measure(*generation, *number, *epochs, metrics);
+                self.noise = noise.or(self.noise);
+            }
+            Fact::Refitted { fit, .. } => self.fit = Some(fit.clone()),
+            Fact::Checkpointed { checkpoint, .. } => self.keep(checkpoint),
+            Fact::TrialPausing { .. } => {
+                if let Some(group) = self.phase.group().cloned() {
+                    self.phase = Phase::Pausing(group);
+                }
+            }
+            Fact::TrialPaused { checkpoint, .. } => {
+                self.keep(checkpoint);
+                self.phase = Phase::Waiting;
+            }
+            Fact::TrialInterrupted { reason, severity, .. } => {
+                if *severity == Severity::Failure {
+                    self.failures.add(reason);
+                }
+                self.phase = Phase::Waiting;
+            }
+            // Those change the study, or the list of trials.
+            _ => {}
+        }
+        Ok(None)
+    }
+
     fn measure(&mut self, generation: Generation, number: u32, epochs: f64, metrics: &Metrics) {
         match &mut self.phase {
             Phase::Forming { previous: Some((of, reported)), .. } if *of == generation => *reported = number,

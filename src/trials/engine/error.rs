@@ -1,5 +1,6 @@
 use thiserror::Error;
 
+use super::Fact;
 use crate::{
     alloc, goodput,
     ids::TrialId,
@@ -49,4 +50,10 @@ pub enum Error {
     /// A space that cannot be searched.
     #[error(transparent)]
     Space(#[from] space::BadDims),
+}
+
+impl Error {
+    pub(super) fn out_of_place(fact: &Fact, problem: String) -> Self {
+        Self::OutOfPlace { kind: fact.kind(), problem }
+    }
 }

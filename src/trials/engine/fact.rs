@@ -6,7 +6,7 @@ use crate::{
     goodput::{BatchPlan, NoiseScale, Observation},
     ids::{Generation, GpuType, NodeId, SlotId, TrialId},
     space::{Params, Point},
-    trials::End,
+    trials::{End, stopping::StopReason},
 };
 
 /// A fact with its time, as a journal keeps it.
@@ -193,7 +193,8 @@ pub enum Fact {
         /// Why.
         reason: String,
         /// Whether that counts as a failure of the trial.
-        failed: bool,
+        #[serde(rename = "failed")]
+        severity: Severity,
     },
     /// A trial has come to its end.
     TrialDone {
@@ -207,7 +208,7 @@ pub enum Fact {
         /// The trial.
         trial: TrialId,
         /// Why.
-        reason: String,
+        reason: StopReason,
     },
     /// A trial has no usable result.
     TrialFailed {
@@ -228,12 +229,35 @@ pub enum Fact {
         /// Why.
         reason: String,
         /// Whether that is a failure of the study.
-        failed: bool,
+        #[serde(rename = "failed")]
+        severity: Severity,
     },
     /// The user wants to go on later.
     StopRequested {},
     /// The study is over.
     StudyDone {},
+}
+
+/// Whether something that ends counts as a failure. Journals have `true` for a failure.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "bool", into = "bool")]
+pub enum Severity {
+    /// Something went wrong.
+    Failure,
+    /// It was meant to be.
+    Normal,
+}
+
+impl From<bool> for Severity {
+    fn from(is_failure: bool) -> Self {
+        if is_failure { Self::Failure } else { Self::Normal }
+    }
+}
+
+impl From<Severity> for bool {
+    fn from(severity: Severity) -> Self {
+        severity == Severity::Failure
+    }
 }
 
 /// What a plan means for one trial.

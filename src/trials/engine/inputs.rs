@@ -2,7 +2,8 @@
 
 use super::{
     ActiveTrial, AllocatorRequest, Command, Engine, Fact, FailureCause, GroupCommand, GroupEvent, Input,
-    Metrics, NoSuggestion, Phase, Refit, Report, StepBuilder, TrialKind, snapshot, state::NodeState,
+    Metrics, NoSuggestion, Phase, Refit, Report, Severity, StepBuilder, TrialKind, snapshot,
+    state::NodeState,
 };
 use crate::{
     alloc::Node,
@@ -106,7 +107,7 @@ impl Engine {
     }
 
     fn suggested(&mut self, work: &mut StepBuilder, answer: Result<super::Suggestion, NoSuggestion>) {
-        let (reason, failed) = match answer {
+        let (reason, severity) = match answer {
             Ok(_) if !self.wants_trials() => return,
             Ok(suggestion) => {
                 let super::Suggestion { params, point } = suggestion;
@@ -114,10 +115,10 @@ impl Engine {
                 self.pending.dirty = true;
                 return;
             }
-            Err(NoSuggestion::Exhausted) => ("everything was tried".to_owned(), false),
-            Err(NoSuggestion::Failed(reason)) => (reason, true),
+            Err(NoSuggestion::Exhausted) => ("everything was tried".to_owned(), Severity::Normal),
+            Err(NoSuggestion::Failed(reason)) => (reason, Severity::Failure),
         };
-        self.emit(work, Fact::SuggestionsEnded { reason, failed });
+        self.emit(work, Fact::SuggestionsEnded { reason, severity });
     }
 
     /// Groups speak with their generation: what an older one says does not count.
@@ -151,7 +152,7 @@ impl Engine {
                 self.end(work, fact, trial);
             }
             GroupEvent::Failed { reason, cause: FailureCause::Infrastructure } => {
-                self.emit(work, Fact::TrialInterrupted { trial, reason, failed: true });
+                self.emit(work, Fact::TrialInterrupted { trial, reason, severity: Severity::Failure });
             }
             GroupEvent::Failed { reason, cause: FailureCause::Trial } => {
                 self.end(work, Fact::TrialFailed { trial, reason }, trial);
@@ -204,7 +205,7 @@ impl Engine {
                 self.stop_and_end(work, Fact::TrialFailed { trial, reason: reason.to_string() }, trial);
             }
             Verdict::Stop(reason) => {
-                self.stop_and_end(work, Fact::TrialStopped { trial, reason: reason.to_string() }, trial);
+                self.stop_and_end(work, Fact::TrialStopped { trial, reason: reason.into() }, trial);
             }
             Verdict::Continue => {
                 if measured {

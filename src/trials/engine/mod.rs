@@ -37,14 +37,14 @@ pub(super) use self::apply::end_of;
 pub use self::{
     command::{AllocatorRequest, Command, GroupCommand, Launch, Outcome, SuggestRequest},
     error::Error,
-    fact::{Fact, JournalEntry, Target},
+    fact::{Fact, JournalEntry, Severity, Target},
     fit_service::FitService,
     input::{FailureCause, GroupEvent, Input, NoSuggestion, Refit, Suggestion},
     report::{Checkpoint, Metrics, Number, Report},
     services::{AllocateService, Services},
     snapshot::{AllocationSnapshot, TrialSnapshot},
     solve_service::SolveService,
-    state::{ActiveTrial, EndedTrial, Failures, NodeState, Phase, State, Usage, WorkerGroup},
+    state::{ActiveTrial, EndedTrial, Failures, NodeState, Phase, SearchEnd, State, Usage, WorkerGroup},
     suggest_service::SuggestService,
 };
 use crate::{

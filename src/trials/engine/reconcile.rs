@@ -14,7 +14,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
-    ActiveTrial, Command, Engine, Fact, Failures, GroupCommand, Launch, Phase, StepBuilder, Target,
+    ActiveTrial, Command, Engine, Fact, Failures, GroupCommand, Launch, Phase, Severity, StepBuilder, Target,
     TrialKind, snapshot,
 };
 use crate::{
@@ -47,7 +47,7 @@ impl Engine {
                 }
                 Move::Interrupt(reason) => {
                     self.stop_group(work, trial);
-                    self.emit(work, Fact::TrialInterrupted { trial, reason, failed: false });
+                    self.emit(work, Fact::TrialInterrupted { trial, reason, severity: Severity::Normal });
                     self.pending.dirty = true;
                 }
                 Move::Fail => {

@@ -1,8 +1,8 @@
 //! Time that has run out, and questions that follow from the state.
 
 use super::{
-    ActiveTrial, AllocatorRequest, Command, Engine, Fact, Outcome, Phase, StepBuilder, SuggestRequest,
-    TrialKind,
+    ActiveTrial, AllocatorRequest, Command, Engine, Fact, Outcome, Phase, SearchEnd, Severity, StepBuilder,
+    SuggestRequest, TrialKind,
 };
 use crate::ids::TrialId;
 
@@ -14,7 +14,7 @@ impl Engine {
         }
         if self.study_ends_s().is_some_and(|end_s| work.now_s >= end_s) && self.state.search_ended.is_none() {
             let reason = "the time of the study is up".to_owned();
-            self.emit(work, Fact::SuggestionsEnded { reason: reason.clone(), failed: false });
+            self.emit(work, Fact::SuggestionsEnded { reason: reason.clone(), severity: Severity::Normal });
             let trials: Vec<TrialId> = self.state.active.keys().copied().collect();
             for trial in trials {
                 self.stop_and_end(work, Fact::TrialCancelled { trial, reason: reason.clone() }, trial);
@@ -131,7 +131,7 @@ impl Engine {
                 self.emit(work, Fact::StudyDone {});
             }
             let outcome = match &self.state.search_ended {
-                Some((reason, true)) => Outcome::Failed(reason.clone()),
+                Some(SearchEnd { reason, severity: Severity::Failure }) => Outcome::Failed(reason.clone()),
                 _ => Outcome::Done,
             };
             self.pending.finished = true;

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use super::{Checkpoint, Metrics, Refit};
+use super::{Checkpoint, Metrics, Refit, Severity};
 use crate::{
     alloc::{Allocation, Cluster, Node},
     goodput::{BatchPlan, NoiseScale, Shape},
@@ -35,14 +35,23 @@ pub struct State {
     pub active: BTreeMap<TrialId, ActiveTrial>,
     /// Trials that are over.
     pub ended: BTreeMap<TrialId, EndedTrial>,
-    /// Why there will be no more trials, and whether that is a failure.
-    pub search_ended: Option<(String, bool)>,
+    /// Why there will be no more trials.
+    pub search_ended: Option<SearchEnd>,
     /// The user wants to go on later.
     pub stopping: bool,
     /// All is over.
     pub done: bool,
     /// How long groups took to form again: their number, and seconds in all.
     pub reshapes: (u32, f64),
+}
+
+/// Why there are no more suggestions.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SearchEnd {
+    /// In words.
+    pub reason: String,
+    /// Whether that is a failure of the study.
+    pub severity: Severity,
 }
 
 /// A machine.

@@ -7,6 +7,7 @@ use super::{
     Batch, FinalState, Form, Group, GroupAction, Member, Task, WorkerCommand, WorkerEvent, WorkerReport,
 };
 use crate::{
+    goodput::GradientStats,
     ids::{Generation, Round, SlotId, TrialId},
     trials::engine::{Checkpoint, FailureCause, GroupCommand, GroupEvent, Launch, Metrics, Report},
 };
@@ -381,7 +382,7 @@ fn engine_reports(report: &WorkerReport) -> Vec<Report> {
         metrics: numbers(evaluation.values.clone()),
         ..Report::default()
     });
-    let noise = report.noise.map(|stats| stats.noise_scale());
+    let noise = report.noise.map(GradientStats::noise_scale);
     let steps = report.step_times.clone();
     let last = Report { epochs: report.epochs, steps, noise, ..Report::default() };
     evaluated.chain([last]).collect()

@@ -209,7 +209,7 @@ impl Search {
             Verdict::Stop(reason @ Reason::Diverged { .. }) => {
                 self.end(id, End::Failed(reason.to_string()))?;
             }
-            Verdict::Stop(reason) => self.end(id, End::Stopped(reason.to_string()))?,
+            Verdict::Stop(reason) => self.end(id, End::Stopped((*reason).into()))?,
         }
         Ok(verdict)
     }

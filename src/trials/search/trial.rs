@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     ids::TrialId,
     space::{Params, Point},
+    trials::stopping::StopReason,
 };
 
 /// A trial of a search.
@@ -42,7 +43,7 @@ pub enum End {
     /// With a value for each objective. Values that are not finite count as failure.
     Done(Vec<f64>),
     /// Before its time, because its values were not good enough; and why.
-    Stopped(String),
+    Stopped(StopReason),
     /// Before its time for another reason, which says nothing about its parameters.
     Cancelled(String),
     /// Without a usable result, and why.
@@ -76,7 +77,7 @@ impl fmt::Display for End {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Done(_) => f.write_str("has its result"),
-            Self::Stopped(why) if why.is_empty() => f.write_str("was stopped"),
+            Self::Stopped(StopReason::Stated(why)) if why.is_empty() => f.write_str("was stopped"),
             Self::Stopped(why) => write!(f, "was stopped: {why}"),
             Self::Cancelled(why) if why.is_empty() => f.write_str("was cancelled"),
             Self::Cancelled(why) => write!(f, "was cancelled: {why}"),

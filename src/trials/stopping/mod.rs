@@ -25,4 +25,4 @@ mod stopper;
 
 pub use build::stopper;
 pub use error::Error;
-pub use stopper::{End, Reason, Stopper, Verdict};
+pub use stopper::{End, Reason, StopReason, Stopper, Verdict};

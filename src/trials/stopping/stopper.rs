@@ -1,5 +1,7 @@
 use std::fmt;
 
+use serde::{Deserialize, Serialize};
+
 use super::Error;
 use crate::ids::TrialId;
 
@@ -13,7 +15,8 @@ pub enum Verdict {
 }
 
 /// Why a trial is stopped early. Progress is in statistical epochs.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Reason {
     /// Its value is not a finite number.
@@ -68,6 +71,37 @@ impl fmt::Display for Reason {
             }
             Self::Threshold { progress } => write!(f, "worse than the threshold at epoch {progress:.2}"),
         }
+    }
+}
+
+/// Why a trial was stopped before its end.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum StopReason {
+    /// By a stopping rule.
+    Rule(Reason),
+    /// By whoever ran it, in their words; journals of earlier versions have rules in words, too.
+    Stated(String),
+}
+
+impl fmt::Display for StopReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Rule(reason) => reason.fmt(f),
+            Self::Stated(words) => f.write_str(words),
+        }
+    }
+}
+
+impl From<Reason> for StopReason {
+    fn from(reason: Reason) -> Self {
+        Self::Rule(reason)
+    }
+}
+
+impl From<String> for StopReason {
+    fn from(words: String) -> Self {
+        Self::Stated(words)
     }
 }
 

@@ -73,8 +73,11 @@ fn a_trial_that_lost_everything_goes_back_to_its_checkpoint() {
     scene.input(checkpointed(0, 1, 1.5));
     let (facts, commands) =
         scene.input(Input::NodeLost { node: NodeId(0), reason: "the node is gone".to_owned() });
-    let interrupted =
-        Fact::TrialInterrupted { trial: TrialId(0), reason: "the node is gone".to_owned(), failed: false };
+    let interrupted = Fact::TrialInterrupted {
+        trial: TrialId(0),
+        reason: "the node is gone".to_owned(),
+        severity: Severity::Normal,
+    };
     assert_eq!((facts.len(), &facts[1]), (2, &interrupted));
     assert!(matches!(
         commands[..],

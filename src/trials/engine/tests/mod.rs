@@ -1,4 +1,4 @@
-//! What follows from each input, as values. `tests/engine.rs` puts a small random world around the engine.
+//! What follows from each input, as values. `tests/core/engine.rs` puts a small random world around the engine.
 
 mod elastic;
 mod failures;

@@ -1,7 +1,5 @@
 //! What every policy promises, on random problems.
 
-mod common;
-
 use std::{
     cell::Cell,
     collections::{BTreeMap, BTreeSet},
@@ -47,7 +45,7 @@ fn conformance(make: impl Fn() -> Box<dyn Policy>) {
         prop_assert_eq!(&ask(&mut *twin, &next, 2)?, &plan, "the same questions, another answer");
         Ok(())
     };
-    if let Err(error) = runner().run(&common::problems(), run) {
+    if let Err(error) = runner().run(&crate::problems::problems(), run) {
         panic!("{}: {error}", make().name());
     }
     if let Err(error) = answers_without_a_choice(&make) {
@@ -239,7 +237,7 @@ fn never_worse_than_keeping(plans: impl Fn(&Problem) -> Result<Vec<Plan>, TestCa
         }
         Ok(())
     };
-    if let Err(error) = runner().run(&common::problems(), run) {
+    if let Err(error) = runner().run(&crate::problems::problems(), run) {
         panic!("{error}");
     }
     assert!(4 * kept.get() > asked.get(), "only {kept:?} of {asked:?} problems could be kept");
@@ -280,7 +278,7 @@ fn goodput_moves_nobody_without_a_gain() {
         prop_assert!(!moved || again.fitness > plan.fitness, "{} {}", again.fitness, plan.fitness);
         Ok(())
     };
-    if let Err(error) = runner().run(&common::problems(), run) {
+    if let Err(error) = runner().run(&crate::problems::problems(), run) {
         panic!("{error}");
     }
 }

@@ -1,8 +1,5 @@
 //! With several objectives, learning pays off.
 
-#[path = "../benches/several/problems.rs"]
-mod several;
-
 use pollux_tune::{
     ids::TrialId,
     space::{Dim, Dims},
@@ -10,7 +7,8 @@ use pollux_tune::{
 };
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
-use several::{Problem, problems};
+
+use crate::several::{Problem, problems};
 
 type Make = fn(Dims, usize) -> Box<dyn Suggester>;
 

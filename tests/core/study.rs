@@ -3,9 +3,6 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot build its study has failed")]
 #![expect(clippy::disallowed_methods, reason = "tests read files; the list is for the pure modules")]
 
-#[path = "common/spaces.rs"]
-mod spaces;
-
 use std::{fs, path::Path, time::Duration};
 
 use pollux_tune::{
@@ -18,7 +15,8 @@ use pollux_tune::{
 };
 use proptest::prelude::*;
 use serde_json::Value;
-use spaces::space;
+
+use crate::spaces::space;
 
 const MINIMAL: &str = "space: {lr: {log: [1e-5, 1e-1]}}\nobjective: {minimize: loss}\n";
 
@@ -124,7 +122,7 @@ fn studies() -> impl Strategy<Value = Study> {
 
 #[test]
 fn the_files_in_the_documentation_are_right() {
-    let document = include_str!("../docs/search-spaces.md");
+    let document = include_str!("../../docs/search-spaces.md");
     let files = document.split("```yaml\n").skip(1).filter_map(|rest| rest.split_once("```"));
     let mut count = 0;
     for (text, _) in files {

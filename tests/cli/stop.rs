@@ -62,7 +62,7 @@ impl Running {
     fn start(root: &Path) -> Self {
         let program = env::current_exe().expect("this is a program");
         let mut process = Command::new(program)
-            .args(["--exact", "runner", "--nocapture", "--test-threads=1"])
+            .args(["--exact", "stop::runner", "--nocapture", "--test-threads=1"])
             .env(RUNNER, root)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())

@@ -1,11 +1,7 @@
 //! What early stopping saves and what it costs, on synthetic learning curves.
 
-#[path = "common/curves.rs"]
-mod curves;
-
 use std::{cmp::Reverse, collections::BinaryHeap};
 
-use curves::{EPOCHS, LearningCurve, family};
 use pollux_tune::{
     ids::TrialId,
     space::{Direction, EarlyStopping, StoppingRule},
@@ -13,6 +9,8 @@ use pollux_tune::{
 };
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
+
+use crate::curves::{EPOCHS, LearningCurve, family};
 
 const TRIALS: u32 = 400;
 

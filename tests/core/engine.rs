@@ -1,13 +1,11 @@
 //! Whatever happens, a study ends with the trials it was asked for, each told once, and its journal is the study.
 
-#[path = "common/world.rs"]
-mod world;
-
 use pollux_tune::{
     space::Study,
     trials::engine::{Outcome, TrialKind},
 };
-use world::{Faults, NONE, World};
+
+use crate::world::{Faults, NONE, World};
 
 const NODES: [(&str, u32); 3] = [("t4", 3), ("t4", 2), ("a100", 2)];
 

@@ -2,24 +2,23 @@
 
 #![expect(clippy::print_stdout, reason = "the figures are read with --nocapture")]
 
-#[path = "common/study.rs"]
-mod study;
-
 use pollux_tune::alloc::{Cluster, GoodputPolicy, Policy, PolluxPolicy};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
+
+use crate::measured::Zoo;
 
 const INSTANCES: u64 = 200;
 
 #[test]
 fn goodput_is_never_worse_than_the_papers_search_and_better_on_the_mean() {
-    let zoo = study::Zoo::load();
+    let zoo = Zoo::load();
     let clusters = ["16x4xt4", "2x8xa100", "4x4xt4,2x8xa100", "8x4xt4,1x8xa100", "6x4xt4,1x4xt4,1x2xa100"];
     let (mut gains, mut gaps) = ([Vec::new(), Vec::new()], Vec::new());
     for seed in 0..INSTANCES {
         let rng = &mut ChaCha8Rng::seed_from_u64(seed);
         let cluster = Cluster::parse(clusters[seed as usize % clusters.len()]).unwrap();
-        let mut study = study::Zoo::study(&cluster, rng.random_range(4..40), rng);
+        let mut study = Zoo::study(&cluster, rng.random_range(4..40), rng);
         let mut pollux = PolluxPolicy::default();
         // Half of the instances are the first question of a study, half come after three rounds under `pollux`, which
         // then brings its population along.

@@ -1,14 +1,7 @@
 //! The promise of a trial weighs in its share of the GPUs: what the allocator makes of it, and what a study gains.
 
-#[path = "common/curves.rs"]
-mod curves;
-#[path = "common/study.rs"]
-#[expect(dead_code, reason = "only the models are needed here")]
-mod study;
-
 use std::sync::Arc;
 
-use curves::{EPOCHS, LearningCurve, family};
 use pollux_tune::{
     alloc::{Allocation, Cluster, GoodputOptions, GoodputPolicy, Plan, Policy, Problem, TrialRequest},
     goodput::GoodputTable,
@@ -22,7 +15,11 @@ use pollux_tune::{
 };
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
-use study::{MODELS, Zoo};
+
+use crate::{
+    curves::{EPOCHS, LearningCurve, family},
+    measured::{MODELS, Zoo},
+};
 
 fn plan(cluster: &Cluster, requests: Vec<TrialRequest>) -> Plan {
     let problem = Problem::new(cluster.clone(), requests);

@@ -96,7 +96,7 @@ fn facts() -> Vec<(f64, Fact)> {
         (1010.0, measured(0, 10.0, 0.9)),
         (1010.0, Fact::TrialDone { trial: TrialId(0), values: vec![0.9] }),
         (1011.0, measured(1, 1.0, 0.1)),
-        (1011.0, Fact::TrialStopped { trial: TrialId(1), reason: "rank 2 of 2".to_owned() }),
+        (1011.0, Fact::TrialStopped { trial: TrialId(1), reason: "rank 2 of 2".to_owned().into() }),
         (
             1012.0,
             Fact::Checkpointed {

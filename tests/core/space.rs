@@ -2,12 +2,10 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot build its space has failed")]
 
-#[path = "common/spaces.rs"]
-mod spaces;
-
 use pollux_tune::space::{Dim, Domain, Error, Params, Point, Space, Value};
 use proptest::prelude::*;
-use spaces::space;
+
+use crate::spaces::space;
 
 /// A point with a coordinate in every dimension, active or not.
 fn full_point(space: &Space, parts: &[f64]) -> Point {

@@ -276,7 +276,7 @@ fn a_killed_worker_is_gone() {
         let secret = secret();
         let (gateway, mut heard) = Gateway::open(&folder.socket(), &secret).expect("it opens");
         let mut process = process::Command::new(env::current_exe().expect("this program"))
-            .args(["worker", "--exact"])
+            .args(["gateway::worker", "--exact"])
             .env(ADDRESS, gateway.address().to_string())
             .env(SECRET, secret.reveal())
             .stdout(Stdio::null())

@@ -2,18 +2,15 @@
 
 #![expect(clippy::print_stdout, reason = "the figures are read with --nocapture")]
 
-#[path = "common/study.rs"]
-#[expect(dead_code, reason = "only the profiles are needed here")]
-mod study;
-
 use std::fmt::Write;
 
 use pollux_tune::goodput::ThroughputParams;
 
-fn mean_error(params: &ThroughputParams, rows: &[study::Measured]) -> f64 {
-    let error = |row: &study::Measured| {
-        (params.iter_time_s(row.shape, f64::from(row.per_gpu), 0) / row.step_s - 1.0).abs()
-    };
+use crate::measured::{MODELS, Measured, fitted, measured};
+
+fn mean_error(params: &ThroughputParams, rows: &[Measured]) -> f64 {
+    let error =
+        |row: &Measured| (params.iter_time_s(row.shape, f64::from(row.per_gpu), 0) / row.step_s - 1.0).abs();
     rows.iter().map(error).sum::<f64>() / rows.len() as f64
 }
 
@@ -21,11 +18,11 @@ fn mean_error(params: &ThroughputParams, rows: &[study::Measured]) -> f64 {
 fn the_model_fits_measured_step_times_within_the_papers_ten_percent() {
     let mut table =
         String::from("| model | T4: rows | mean error | A100: rows | mean error |\n|---|---|---|---|---|\n");
-    for model in study::MODELS {
+    for model in MODELS {
         write!(table, "| {model} ").unwrap();
         for gpu in ["t4", "a100"] {
-            let rows = study::measured(model, gpu);
-            let error = mean_error(&study::fitted(&rows), &rows);
+            let rows = measured(model, gpu);
+            let error = mean_error(&fitted(&rows), &rows);
             write!(table, "| {} | {:.1} % ", rows.len(), 100.0 * error).unwrap();
             // YOLOv3 on A100 does not get slower with the batch, but jumps up and down: see docs/goodput.md.
             if (model, gpu) != ("yolov3", "a100") {
@@ -36,14 +33,14 @@ fn the_model_fits_measured_step_times_within_the_papers_ten_percent() {
     }
     println!("{table}");
     assert!(
-        include_str!("../docs/goodput.md").contains(&table),
+        include_str!("../../docs/goodput.md").contains(&table),
         "docs/goodput.md shows another table than\n{table}"
     );
 }
 
 #[test]
 fn yolov3_on_a100_fits_where_its_step_time_is_monotone_in_the_batch() {
-    let rows = study::measured("yolov3", "a100");
+    let rows = measured("yolov3", "a100");
     let time = |gpus: u32, per_gpu: u32| {
         let mut times = rows
             .iter()
@@ -54,12 +51,9 @@ fn yolov3_on_a100_fits_where_its_step_time_is_monotone_in_the_batch() {
     // More examples in less time: no model that grows with the batch can follow.
     assert!(time(8, 32) < 0.8 * time(8, 23));
     assert!(time(8, 8) < 0.7 * time(8, 6));
-    let (smooth, all): (Vec<_>, Vec<_>) = (
-        study::measured("yolov3", "a100").into_iter().filter(|row| row.per_gpu.is_power_of_two()).collect(),
-        rows,
-    );
-    let (smooth_error, all_error) =
-        (mean_error(&study::fitted(&smooth), &smooth), mean_error(&study::fitted(&all), &all));
+    let (smooth, all): (Vec<_>, Vec<_>) =
+        (measured("yolov3", "a100").into_iter().filter(|row| row.per_gpu.is_power_of_two()).collect(), rows);
+    let (smooth_error, all_error) = (mean_error(&fitted(&smooth), &smooth), mean_error(&fitted(&all), &all));
     println!(
         "yolov3 on a100: {:.1} %, batches of 4, 8, 16, 32 only: {:.1} %",
         100.0 * all_error,
@@ -85,7 +79,7 @@ fn never_falling(values: &[f64]) -> Vec<f64> {
 
 #[test]
 fn no_model_that_grows_with_the_batch_fits_yolov3_on_a100_within_ten_percent() {
-    let mut rows = study::measured("yolov3", "a100");
+    let mut rows = measured("yolov3", "a100");
     // The file lists each placement with its batches in ascending order.
     let mut error = (0.0, 0);
     while !rows.is_empty() {

@@ -2,10 +2,6 @@
 
 #![expect(clippy::print_stdout, reason = "the figures are read with --nocapture")]
 
-#[path = "common/study.rs"]
-#[expect(dead_code, reason = "only the profiles are needed here")]
-mod study;
-
 use std::convert::Infallible;
 
 use basin::{
@@ -13,6 +9,8 @@ use basin::{
     Gradient, Lbfgsb, State,
 };
 use pollux_tune::goodput::{ComputeCost, Observation, Observations, SyncCost, ThroughputParams, fit, rmsle};
+
+use crate::measured::{MODELS, measured};
 
 struct Rmsle {
     seen: Vec<Observation>,
@@ -88,10 +86,10 @@ fn with_lbfgsb(seen: &[Observation]) -> f64 {
 
 #[test]
 fn the_change_of_variables_loses_nothing_against_bounds() {
-    for model in study::MODELS {
+    for model in MODELS {
         for gpu in ["t4", "a100"] {
             let mut folded = Observations::default();
-            for row in study::measured(model, gpu) {
+            for row in measured(model, gpu) {
                 folded.record(row.shape, row.per_gpu, 0, row.step_s).unwrap();
             }
             // As many steps of each configuration, so that both solvers weigh them alike.

@@ -2,10 +2,6 @@
 
 #![expect(clippy::disallowed_methods, reason = "tests read files; the list is for the pure modules")]
 
-#[path = "common/world.rs"]
-#[expect(dead_code, reason = "studies run to their end here")]
-mod world;
-
 use std::{
     env, fs,
     io::{BufRead, BufReader, Write},
@@ -22,7 +18,8 @@ use pollux_tune::{
         engine::{Engine, Fact, JournalEntry, TrialKind},
     },
 };
-use world::{Faults, World};
+
+use crate::world::{Faults, NONE, World};
 
 /// An empty folder for one test.
 fn folder(name: &str) -> PathBuf {
@@ -52,7 +49,7 @@ fn eventful() -> World {
         world.step(faults);
     }
     while world.outcome.is_none() {
-        world.step(world::NONE);
+        world.step(NONE);
     }
     world
 }
@@ -298,7 +295,7 @@ fn a_killed_writer_loses_nothing_that_it_has_promised() {
     let program = env::current_exe().expect("this is a program");
     for round in 0..8 {
         let mut victim = Command::new(&program)
-            .args(["--exact", "victim", "--nocapture", "--test-threads=1"])
+            .args(["--exact", "store::victim", "--nocapture", "--test-threads=1"])
             .env(VICTIM, &root)
             .stdout(Stdio::piped())
             .spawn()

@@ -6,10 +6,6 @@
 #![expect(clippy::unwrap_used, reason = "a failed test may panic")]
 #![expect(clippy::print_stderr, reason = "the table is for the reader")]
 
-#[path = "common/study.rs"]
-#[expect(dead_code, reason = "only the profiles are needed here")]
-mod study;
-
 use std::{collections::BTreeMap, fmt::Write};
 
 use pollux_tune::{
@@ -17,7 +13,7 @@ use pollux_tune::{
     ids::GpuType,
 };
 
-use study::MODELS;
+use crate::measured::{MODELS, measured};
 
 const GPUS: [&str; 3] = ["t4", "a100", "rtx2080ti"];
 
@@ -38,7 +34,7 @@ fn gpu(name: &str) -> GpuType {
 fn load(model: &str, gpu: &str) -> Truth {
     let (mut seen, mut single) = (Observations::default(), Observations::default());
     let (mut largest, mut longest_s) = (0, 0.0_f64);
-    for row in study::measured(model, gpu) {
+    for row in measured(model, gpu) {
         seen.record(row.shape, row.per_gpu, 0, row.step_s).unwrap();
         if row.shape.gpus() == 1 {
             single.record(row.shape, row.per_gpu, 0, row.step_s).unwrap();

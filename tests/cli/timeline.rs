@@ -2,10 +2,6 @@
 
 #![expect(clippy::disallowed_methods, reason = "tests read files; the list is for the pure modules")]
 
-#[path = "common/world.rs"]
-#[expect(dead_code, reason = "studies run to their end here")]
-mod world;
-
 use std::{
     collections::BTreeMap,
     fs,
@@ -21,7 +17,8 @@ use pollux_tune::{
 };
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
-use world::{Faults, World};
+
+use crate::world::{Faults, NONE, World};
 
 /// An empty folder for one test.
 fn folder(name: &str) -> PathBuf {
@@ -143,7 +140,7 @@ impl Story {
             if trial.epochs >= 10.0 {
                 ended.push(Fact::TrialDone { trial: id, values: vec![accuracy] });
             } else if trial.epochs >= 2.0 && trial.skill < 0.6 {
-                ended.push(Fact::TrialStopped { trial: id, reason: "rank 3 of 3".to_owned() });
+                ended.push(Fact::TrialStopped { trial: id, reason: "rank 3 of 3".to_owned().into() });
             }
         }
         let before = self.running.len();
@@ -240,7 +237,7 @@ scheduler: {interval: 5s}
         world.step(faults);
     }
     while world.outcome.is_none() {
-        world.step(world::NONE);
+        world.step(NONE);
     }
     let text = drawn("eventful", &world.journal);
     assert!(world.restarts > 0 && text.contains("run again") && text.contains("in which the study ran"));

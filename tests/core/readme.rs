@@ -42,7 +42,7 @@ fn share_gpus() -> Result<String, Box<dyn std::error::Error>> {
 
 #[test]
 fn the_readme_shows_this_example_and_what_it_prints() {
-    let readme = include_str!("../README.md");
+    let readme = include_str!("../../README.md");
     let file = include_str!("readme.rs");
     let (_, rest) = file.split_once("// The example begins.\n").expect("the first mark is there");
     let (example, _) = rest.split_once("// The example ends.\n").expect("the second mark is there");

@@ -1,0 +1,10 @@
+//! The program: what it prints, and what it reads and writes.
+
+mod ask_tell;
+mod inspect;
+mod stop;
+mod timeline;
+mod transcripts;
+#[path = "../support/world.rs"]
+#[expect(dead_code, reason = "studies run to their end here")]
+mod world;

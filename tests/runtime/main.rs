@@ -1,0 +1,14 @@
+//! Studies that run: the store, head and workers, emulated nodes, and whole studies with all their actors.
+
+mod commands;
+mod common;
+mod emulate;
+mod emulated;
+mod functions;
+mod gateway;
+#[path = "../support/processes.rs"]
+mod processes;
+mod store;
+#[path = "../support/world.rs"]
+#[expect(dead_code, reason = "studies run to their end here")]
+mod world;
