@@ -1,5 +1,7 @@
 //! Studies that run: the store, head and workers, emulated nodes, and whole studies with all their actors.
 
+#![expect(clippy::unwrap_used, reason = "a test that panics has failed")]
+
 mod commands;
 mod common;
 mod emulate;

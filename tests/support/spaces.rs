@@ -1,5 +1,7 @@
 //! Random spaces.
 
+#![expect(clippy::unwrap_used, reason = "a test that cannot build its space has failed")]
+
 use pollux_tune::space::{Dim, Domain, Space, Value};
 use proptest::prelude::*;
 

@@ -31,6 +31,7 @@ enum State {
 
 /// A slot: its worker, and what its node knows of it.
 #[derive(Debug, Default)]
+#[expect(clippy::struct_excessive_bools, reason = "what a worker has done so far")]
 struct Slot {
     state: State,
     has_state: bool,
@@ -319,11 +320,11 @@ impl World {
                 let batch = Batch { total: 8 + number, accumulation: 0 };
                 self.mailbox.push_back(Mail::Command(GroupCommand::Retune { batch }));
             }
-            2 if self.phase == Phase::Running && number % 4 == 0 => {
+            2 if self.phase == Phase::Running && number.is_multiple_of(4) => {
                 self.phase = Phase::Pausing;
                 self.mailbox.push_back(Mail::Command(GroupCommand::Stop(FinalState::Saved)));
             }
-            3 if self.phase != Phase::Over && number % 16 == 0 => self.stop(),
+            3 if self.phase != Phase::Over && number.is_multiple_of(16) => self.stop(),
             _ => {}
         }
     }
