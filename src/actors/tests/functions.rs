@@ -25,9 +25,9 @@ struct Scene {
 }
 
 impl Scene {
-    fn new(function: Arc<Function>) -> Self {
+    fn new(function: &Arc<Function>) -> Self {
         let (supervisor, inputs) = probe::<EngineInput>();
-        Self { functions: Functions::start(&function, 1).expect("threads"), supervisor, inputs }
+        Self { functions: Functions::start(function, 1).expect("threads"), supervisor, inputs }
     }
 
     fn launch(&mut self, trial: u32, x: f64) {
@@ -71,7 +71,7 @@ fn a_function_reports_and_returns_its_metrics() {
             trial.report(2.0, [("loss", x / 2.0)])?;
             Ok(loss(x / 4.0))
         };
-        let mut scene = Scene::new(Arc::new(function));
+        let mut scene = Scene::new(&(Arc::new(function) as Arc<Function>));
         scene.launch(0, 8.0);
         for (number, epochs, value) in [(1, 1.0, 8.0), (2, 2.0, 4.0)] {
             let report = Report { number, epochs, metrics: loss(value), ..Report::default() };
@@ -89,7 +89,7 @@ fn errors_and_panics_are_failures_of_the_trial_and_the_thread_lives_on() {
             1 => panic!("a mistake in {}", "the function"),
             _ => Ok(loss(0.5)),
         };
-        let mut scene = Scene::new(Arc::new(function));
+        let mut scene = Scene::new(&(Arc::new(function) as Arc<Function>));
         for trial in 0..3 {
             scene.launch(trial, 0.0);
         }
@@ -109,7 +109,7 @@ fn a_trial_that_is_stopped_ends_at_its_next_report_or_never_begins() {
             outcome?;
             Ok(loss(0.5))
         };
-        let mut scene = Scene::new(Arc::new(function));
+        let mut scene = Scene::new(&(Arc::new(function) as Arc<Function>));
         for trial in 0..3 {
             scene.launch(trial, 0.0);
         }
