@@ -12,7 +12,7 @@ help: ## List the targets
 
 STUDY ?= search-spaces/cifar10-small.yaml
 
-run: cifar10 ## Run a real study, CIFAR-10 on this machine (4 to 6 minutes), or go on with it; gets libtorch and the images first
+run: cifar10 ## Run a real study, CIFAR-10 on this machine (4 to 6 minutes), or resume it; gets libtorch and the images first
 	$(TORCH) build $(ALL) --bin pollux-tune
 	@scripts/with-libtorch.sh sh -c 'exec "$${CARGO_TARGET_DIR:-target}/debug/pollux-tune" run $(STUDY)'
 
@@ -45,7 +45,7 @@ check-cuda: ## Compile what is for GPUs; needs 1.5 GB of packages, but no GPU
 
 PEER := $(CURDIR)/.cache/peer
 
-# On a machine with GPUs. NCCL wants a GPU for each worker.
+# On a machine with GPUs. NCCL needs a GPU for each worker.
 test-cuda: peer ## Run the tests of elastic training on two GPUs; gets PyTorch with CUDA first (3 GB)
 	$(PEER)/bin/pip install --quiet 'nvidia-cuda-crt==13.0.*' 'nvidia-cuda-cccl==13.0.*'
 	LIBTORCH=$$($(PEER)/bin/python -c 'import os, torch; print(os.path.dirname(torch.__file__))') POLLUX_TUNE_TEST_GPUS=1 \
@@ -77,7 +77,7 @@ bench-c10d: ## Measure process groups on this machine
 
 SEARCH := $(CURDIR)/.cache/search
 
-bench-search: ## Measure the suggesters against others, which are installed into .cache/ (hours; goes on where it stopped)
+bench-search: ## Measure the suggesters against others, which are installed into .cache/ (hours; resumes where it stopped)
 	python3 -m venv $(SEARCH)
 	$(SEARCH)/bin/pip install --quiet --requirement benches/search/requirements.txt
 	$(SEARCH)/bin/python benches/search/problems.py $(SEARCH)/problems

@@ -34,7 +34,7 @@ pub(super) enum Command {
     /// Print the JSON Schema of study files, for editors
     Schema,
     AskTell(AskTellArgs),
-    /// Show how a study stands
+    /// Show the state of a study
     Status(FolderArgs),
     /// Show all trials of a study
     Trials(FolderArgs),
@@ -95,7 +95,7 @@ Other columns are ignored, and so are lines that begin with `#`.
 Example:
   pollux-tune fit data/profiles/cifar10/{placements,scalability}-t4.csv --svg fit.svg";
 
-/// A drawing must not replace a table by a slip of the fingers.
+/// A drawing must not replace a table because of a typo.
 fn svg_path(text: &str) -> Result<PathBuf, String> {
     let path = PathBuf::from(text);
     match path.extension() {

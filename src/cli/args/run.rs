@@ -12,7 +12,7 @@ Examples:
     pollux-tune run search-spaces/cifar10.yaml
   On two shares of the processor:
     pollux-tune run search-spaces/cifar10.yaml --slots 2 --cpu
-  The same on two machines that are not there, a hundred times as fast:
+  The same on two emulated machines, a hundred times as fast:
     pollux-tune run search-spaces/cifar10.yaml --emulate 2x8xa100 --time-scale 0.01 --folder /tmp/emulated
 While it runs, and after: pollux-tune status, trials, show, best, timeline and stop, each with the folder.
 Ctrl-C lets trials write their state and ends; the same command resumes. Ctrl-C twice ends at once.";
@@ -42,13 +42,13 @@ pub(crate) struct RunArgs {
     /// Real seconds that an emulated second takes
     #[arg(long, value_name = "SECONDS", default_value_t = 1.0, value_parser = time_scale, requires = "emulate", help_heading = "Emulation")]
     time_scale: f64,
-    /// Who shares the slots out, instead of the study file's: goodput, pollux, static, optimus or tiresias
+    /// The policy that divides the slots, instead of the study file's: goodput, pollux, static, optimus or tiresias
     #[arg(long, value_name = "POLICY", help_heading = "Search")]
     policy: Option<PolicyKind>,
-    /// How many trials, instead of the study file's
+    /// The number of trials, instead of the study file's
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..), help_heading = "Search")]
     trials: Option<u32>,
-    /// Say nothing while it runs
+    /// Print nothing while it runs
     #[arg(short, long, help_heading = "Output")]
     quiet: bool,
 }

@@ -22,26 +22,26 @@ pub(crate) enum SimulateCommand {
 #[derive(Debug, Args)]
 #[command(long_about = ABOUT_SIMULATE_STUDY, after_long_help = STUDY_POLICIES, arg_required_else_help = true)]
 pub(crate) struct SimulateStudyArgs {
-    /// The study file, with a trainable that was measured: cifar10, say
+    /// The study file, with a trainable that was measured, such as cifar10
     #[arg(value_name = "STUDY.yaml")]
     study: PathBuf,
     /// The machines, such as 2x8xa100,4x4xt4, or a study file that has them [default: those of the study]
     #[arg(long, value_name = "CLUSTER")]
     cluster: Option<String>,
-    /// Policies to compare, with commas between [default: static,static-best,pollux,goodput]
+    /// Policies to compare, separated by commas [default: static,static-best,pollux,goodput]
     #[arg(long, value_name = "POLICY", value_delimiter = ',', hide_possible_values = true,
           value_parser = clap::builder::PossibleValuesParser::new(simulate_study::POLICIES))]
     policy: Vec<String>,
-    /// Show too what goodput loses without each of the things that make it fast
+    /// Also show what goodput loses without each of its parts
     #[arg(long)]
     ablation: bool,
-    /// How many seeds to simulate each of them with
+    /// The number of seeds for each of them
     #[arg(long, value_name = "COUNT", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     seeds: u32,
-    /// Seconds that a trial stands still when its GPUs change
+    /// Seconds that a trial pauses when its GPUs change
     #[arg(long, value_name = "SECONDS", default_value_t = 1.0)]
     restart_delay: f64,
-    /// How many to simulate at the same time [default: one for each processor]
+    /// The number of simulations at the same time [default: one for each processor]
     #[arg(long, value_name = "COUNT")]
     threads: Option<usize>,
     /// Print a JSON object for each policy, on a line each, instead of text
@@ -68,17 +68,17 @@ impl From<SimulateStudyArgs> for simulate_study::Settings {
 #[derive(Debug, Args)]
 #[command(arg_required_else_help = true)]
 pub(crate) struct PaperArgs {
-    /// Where to write; what is there of the same name is replaced
+    /// Where to write; files of the same names are replaced
     #[arg(value_name = "FOLDER")]
     folder: PathBuf,
-    /// Which experiments, with commas between [default: all]; those already in the folder stay
+    /// Which experiments, separated by commas [default: all]; those already in the folder stay
     #[arg(long, value_name = "EXPERIMENT", value_delimiter = ',',
           value_parser = clap::builder::PossibleValuesParser::new(paper::EXPERIMENTS))]
     only: Vec<String>,
-    /// How many workloads of each kind to take, and seeds of a study, at most
+    /// The largest number of workloads of each kind, and of seeds of a study
     #[arg(long, value_name = "COUNT", default_value_t = 8, value_parser = clap::value_parser!(u8).range(1..=8))]
     workloads: u8,
-    /// How many to simulate at the same time [default: one for each processor]
+    /// The number of simulations at the same time [default: one for each processor]
     #[arg(long, value_name = "COUNT")]
     threads: Option<usize>,
 }
@@ -89,7 +89,7 @@ impl From<PaperArgs> for paper::Settings {
     }
 }
 
-/// One for each processor, unless the user says otherwise.
+/// One for each processor by default.
 fn threads(count: Option<usize>) -> usize {
     count.unwrap_or_else(|| thread::available_parallelism().map_or(1, NonZero::get))
 }
@@ -101,7 +101,7 @@ pub(crate) struct WorkloadArgs {
     /// The jobs, a CSV file with a header line
     #[arg(value_name = "FILE.csv")]
     file: PathBuf,
-    /// Who shares the GPUs out: goodput, pollux, optimus, tiresias or static
+    /// The policy that divides the GPUs: goodput, pollux, optimus, tiresias or static
     #[arg(long, default_value = "goodput")]
     policy: String,
     /// The machines, such as 2x8xa100,4x4xt4, or a study file that has them
@@ -119,7 +119,7 @@ pub(crate) struct WorkloadArgs {
     /// Let distributed jobs share nodes
     #[arg(long)]
     no_avoidance: bool,
-    /// Seconds that a job stands still when its GPUs change
+    /// Seconds that a job pauses when its GPUs change
     #[arg(long, value_name = "SECONDS", default_value_t = 30.0)]
     restart_delay: f64,
     /// For policies that draw random numbers
@@ -172,8 +172,8 @@ impl Compat {
 const ABOUT_SIMULATE_STUDY: &str = "\
 Simulate a study: how long it would take, and under which policy
 
-Runs the engine of live studies in virtual time, with trials that train as fast as was measured. How well they
-do is from a synthetic surface over lr, momentum, weight_decay, annealing and width.";
+Runs the engine of live studies in virtual time, with trials that train as fast as was measured. Their results
+are from a synthetic surface over lr, momentum, weight_decay, annealing and width.";
 
 const STUDY_POLICIES: &str = "\
 Policies:
@@ -191,7 +191,7 @@ Example:
 const ABOUT_WORKLOAD: &str = "\
 Simulate a cluster that trains a list of jobs
 
-Each job trains one of six measured models. The policy is asked whenever a job comes or goes, and at least
+Each job trains one of six measured models. The policy is asked whenever a job is submitted or ends, and at least
 once in every interval.";
 
 const WORKLOAD_COLUMNS: &str = "\

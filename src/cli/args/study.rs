@@ -26,7 +26,7 @@ pub(crate) struct AskTellArgs {
     /// Keep the study in this folder, and resume it if there is one
     #[arg(long, value_name = "FOLDER")]
     folder: Option<PathBuf>,
-    /// Import this journal of an earlier version when the study begins; its folder is beside it unless --folder is given
+    /// Import this journal of an earlier version when the study begins; its folder is next to it unless --folder is given
     #[arg(long, value_name = "FILE.jsonl")]
     journal: Option<PathBuf>,
     /// Learn from an earlier study before the first trial; may be given several times
@@ -43,8 +43,8 @@ impl From<AskTellArgs> for ask_tell::Settings {
 const ABOUT_ASK_TELL: &str = "\
 Suggest parameters to any program, as lines of JSON
 
-Reads one request on each line of the standard input and answers on the standard output. Mistakes are answered
-with {\"error\": ..., \"line\": ...} and change nothing. Ends when the input ends.";
+Reads one request on each line of the standard input and answers on the standard output. Invalid requests are
+answered with {\"error\": ..., \"line\": ...} and change nothing. Ends when the input ends.";
 
 const REQUESTS: &str = "\
 Requests:
@@ -111,8 +111,8 @@ pub(crate) struct StopArgs {
 const ABOUT_STOP: &str = "\
 Stop a study that runs, to resume it later
 
-The process that runs the study is asked to stop as by Ctrl-C: trials write their state first. Then it is shown
-how the study stands.";
+Asks the process that runs the study to stop as by Ctrl-C: trials write their state first. Then shows the
+state of the study.";
 
 /// Show the best trials of a study, or its Pareto front
 #[derive(Debug, Args)]
@@ -121,7 +121,7 @@ pub(crate) struct BestArgs {
     /// The folder of a study, or a journal that an earlier version of `ask-tell` wrote
     #[arg(value_name = "FOLDER|FILE.jsonl")]
     pub(crate) journal: PathBuf,
-    /// How many to show; with several objectives, the whole front is shown
+    /// The number of trials to show; with several objectives, the whole front is shown
     #[arg(short = 'n', long, value_name = "COUNT", default_value_t = 10)]
     pub(crate) count: usize,
     /// Print one JSON object instead of text

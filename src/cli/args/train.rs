@@ -45,22 +45,22 @@ pub(crate) struct TrainArgs {
     /// How the learning rate follows the batch: adascale, linear, sqrt, legw or none
     #[arg(long, value_name = "RULE", default_value = "adascale", value_parser = lr_rule, help_heading = "Training")]
     lr_rule: LrRule,
-    /// Decides initial weights, the order of the examples and their augmentation
+    /// Seed of the initial weights, the order of the examples and their augmentation
     #[arg(long, value_name = "NUMBER", default_value_t = 0, help_heading = "Training")]
     seed: u64,
-    /// Epochs from evaluation to evaluation
+    /// Epochs between evaluations
     #[arg(long, value_name = "EPOCHS", default_value_t = 1.0, value_parser = positive, help_heading = "Training")]
     evaluate_every: f64,
-    /// Half precision where a GPU gains by it
+    /// Use mixed precision on GPUs
     #[arg(long, help_heading = "Training")]
     mixed_precision: bool,
-    /// Workers that there are [default: one for each GPU, else 2]
+    /// The number of slots, each with a worker [default: one for each GPU, else 2]
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=1024), help_heading = "Workers")]
     slots: Option<u32>,
-    /// Workers to start with [default: all]
+    /// The number of workers to start with [default: all]
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..), help_heading = "Workers")]
     start: Option<u32>,
-    /// When to change to how many workers, or to which slots: `30s:2,60s:1`, `200 steps:[1]`
+    /// Changes of the number of workers, or of their slots: `30s:2,60s:1`, `200 steps:[1]`
     #[arg(long, value_name = "TIME:SLOTS", value_delimiter = ',', value_parser = rescale, help_heading = "Workers")]
     rescale: Vec<Rescale>,
     /// Threads of each worker [default: cores divided by workers]
@@ -78,7 +78,7 @@ pub(crate) struct TrainArgs {
     /// Time between reports
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = duration, help_heading = "Output")]
     report_every: Duration,
-    /// Print everything that happens as lines of JSON
+    /// Print all events as lines of JSON
     #[arg(long, help_heading = "Output")]
     json: bool,
 }
@@ -134,7 +134,7 @@ fn rescale(text: &str) -> Result<Rescale, String> {
 
 fn duration(text: &str) -> Result<Duration, String> {
     let time = space::duration(text).ok_or("write a time with its unit, such as 30s, 5m or 1h30m")?;
-    if time.is_zero() { Err("a time of nothing is too short".to_owned()) } else { Ok(time) }
+    if time.is_zero() { Err("allowed is a time above 0".to_owned()) } else { Ok(time) }
 }
 
 fn positive(text: &str) -> Result<f64, String> {
