@@ -118,7 +118,7 @@ impl Bench {
             max_batch_per_worker: 4096,
             worker_arguments: Vec::new(),
         };
-        Training::start(vec![task], settings).unwrap()
+        Training::start(vec![task], &settings).unwrap()
     }
 
     /// What a step takes.

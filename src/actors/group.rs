@@ -21,6 +21,7 @@ use crate::{
 
 /// What passes between the group of a trial and a worker.
 #[derive(Debug, Clone, Copy, PartialEq)]
+#[non_exhaustive]
 pub enum GroupMessage<'a> {
     /// The worker is to do something.
     Command(&'a WorkerCommand),

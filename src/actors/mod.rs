@@ -26,6 +26,8 @@ mod scripted;
 mod session;
 mod suggester;
 mod supervisor;
+#[cfg(test)]
+mod tests;
 mod training;
 mod training_events;
 

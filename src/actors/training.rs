@@ -73,16 +73,16 @@ pub struct Training {
 
 impl Training {
     /// Starts workers, and then the first task when all of them are there. All tasks have the same batch; they are numbered in their order.
-    pub fn start(mut tasks: Vec<Task>, settings: TrainingSettings) -> Result<Self, Error> {
+    pub fn start(mut tasks: Vec<Task>, settings: &TrainingSettings) -> Result<Self, Error> {
         for (number, task) in (0..).zip(&mut tasks) {
             task.trial = crate::ids::TrialId(number);
         }
-        let study = study(&tasks, &settings);
+        let study = study(&tasks, settings);
         let slots = settings.slots.len() as u32;
         let wanted = Arc::new(Mutex::new(settings.start.clone()));
         check(&settings.start, slots)?;
         let script = Script { wanted: wanted.clone(), slots, is_adaptive: settings.max_batch.is_some() };
-        let nodes = nodes(&settings)?;
+        let nodes = nodes(settings)?;
         let (tell, seen) = channel();
         let of_facts = tell.clone();
         let runner = Runner::new(study)
@@ -148,9 +148,8 @@ impl Training {
             }
             match self.seen.recv_timeout(timeout) {
                 Ok(seen) => self.ready.extend(self.tracker.take(seen)),
-                Err(RecvTimeoutError::Timeout) => return Ok(None),
                 Err(RecvTimeoutError::Disconnected) if self.study.is_some() => self.end()?,
-                Err(RecvTimeoutError::Disconnected) => return Ok(None),
+                Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => return Ok(None),
             }
         }
     }

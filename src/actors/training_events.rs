@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::group::GroupMessage;
 use crate::{
-    goodput::{Observation, Shape},
+    goodput::Shape,
     ids::{Round, TrialId},
     trials::{
         engine::Fact,
@@ -14,6 +14,7 @@ use crate::{
 
 /// What happens to a training. Slots are numbers; groups are numbered from 1 in each task.
 #[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
 pub enum TrainingEvent {
     /// A new group trains.
     Formed {
@@ -128,9 +129,8 @@ impl Tracker {
             Seen::Command(slot, WorkerCommand::Retune { batch, .. }) => {
                 (self.members().first() == Some(&slot)).then_some(TrainingEvent::Retuned(batch))
             }
-            Seen::Command(..) | Seen::Lost => None,
             Seen::Event(slot, event) if event.trial() == self.trial => self.on_event(slot, event),
-            Seen::Event(..) => None,
+            Seen::Command(..) | Seen::Event(..) | Seen::Lost => None,
             Seen::Fact(fact) => self.on_fact(fact),
         }
     }
@@ -148,9 +148,9 @@ impl Tracker {
             WorkerEvent::Reported(mut report) => {
                 report.round = Round(self.group(report.round));
                 // It is one machine, whatever the engine was told.
-                let on_one =
-                    |times: &mut Observation| Some(times.shape = Shape::new(times.shape.gpus(), 1).ok()?);
-                report.step_times.iter_mut().for_each(|times| _ = on_one(times));
+                for times in &mut report.step_times {
+                    times.shape = Shape::new(times.shape.gpus(), 1).unwrap_or(times.shape);
+                }
                 Some(TrainingEvent::Reported(report))
             }
             WorkerEvent::Checkpointed { steps, .. } => Some(TrainingEvent::Checkpointed { steps }),
@@ -182,9 +182,8 @@ impl Tracker {
         let reason = match fact {
             Fact::SlotLost { slot, .. } => return Some(TrainingEvent::Lost { slot: slot.node.0 }),
             Fact::TrialDone { .. } => String::new(),
-            Fact::TrialFailed { reason, .. } => reason,
+            Fact::TrialFailed { reason, .. } | Fact::TrialCancelled { reason, .. } => reason,
             Fact::TrialStopped { reason, .. } => reason.to_string(),
-            Fact::TrialCancelled { reason, .. } => reason.to_string(),
             _ => return None,
         };
         let next = TrialId(self.trial.0 + 1);

@@ -1,11 +1,11 @@
-//! What a head and its workers tell each other, and how it gets there.
+//! How messages get from a head to its workers and back.
 //!
 //! A worker process hosts one rank of one trial at a time. Commands go down to it, events come up: plain values, which travel as
 //! protobuf in one gRPC call that lasts as long as the worker (`proto/pollux_tune.proto`). The head opens a [`Gateway`]; a
 //! worker attaches itself with [`attach`], or with [`attach_blocking`] if it has no runtime.
 //!
-//! *Architecture invariant:* every message about a group carries the group's generation, and whoever gets one of an older generation
-//! ignores it. What protobuf needs never leaves this module.
+//! *Architecture invariant:* what a worker or a head means is a plain value of `trials::group`; this module only converts and carries it. What
+//! protobuf needs never leaves this module.
 
 mod address;
 mod attach;

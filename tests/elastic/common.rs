@@ -254,7 +254,7 @@ pub(crate) fn train_in_passes(
         worker_arguments: arguments.into(),
     };
     let mut all = vec![Vec::new(); tasks.len()];
-    let training = Training::start(tasks, settings).expect("it starts");
+    let training = Training::start(tasks, &settings).expect("it starts");
     let mut run = Run { training, number: 0, tag };
     while run.number < all.len() {
         let event = run.training.next(SOON).expect("no failure of the head").expect("something happens");

@@ -71,7 +71,7 @@ pub(in crate::cli) fn run(
         max_batch_per_worker: arguments.max_batch_per_worker,
         worker_arguments: Vec::new(),
     };
-    let mut training = Training::start(vec![task], settings).map_err(Error::Start)?;
+    let mut training = Training::start(vec![task], &settings).map_err(Error::Start)?;
     let began = Instant::now();
     let mut plan: VecDeque<Rescale> = arguments.rescale.clone().into();
     let mut shown = Shown { began, json: arguments.json, epochs: arguments.epochs };

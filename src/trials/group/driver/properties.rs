@@ -39,8 +39,18 @@ struct Slot {
     /// On their way to the node; none is the end of the process.
     events: VecDeque<Option<WorkerEvent>>,
     is_alive: bool,
-    is_up: bool,
-    is_owned: bool,
+    known: Known,
+}
+
+/// What a node knows of a slot.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+enum Known {
+    /// Its worker is gone.
+    Down,
+    #[default]
+    Free,
+    /// The group has it.
+    Owned,
 }
 
 impl Slot {
@@ -99,7 +109,7 @@ struct World {
 impl World {
     fn new() -> Self {
         let (generation, wanted) = (Generation(1), vec![slot(0), slot(1)]);
-        let fresh = || Slot { is_alive: true, is_up: true, ..Slot::default() };
+        let fresh = || Slot { is_alive: true, ..Slot::default() };
         let slots: BTreeMap<SlotId, Slot> = (0..SLOTS).map(|index| (slot(index), fresh())).collect();
         let (params, batch, checkpoint) = (Params::default(), Some(BATCH), None);
         let launch = Launch { generation, slots: wanted.clone(), params, batch, checkpoint };
@@ -142,7 +152,7 @@ impl World {
                     self.news.push_back(News::Group(generation, event));
                 }
                 Output::Left => {
-                    assert!(self.slots.values().all(|slot| !slot.is_owned), "{self:?}");
+                    assert!(self.slots.values().all(|slot| slot.known != Known::Owned), "{self:?}");
                     self.driver = None;
                 }
             }
@@ -152,13 +162,15 @@ impl World {
     fn send(&mut self, to: SlotId, command: WorkerCommand) {
         let slot = self.slot(to);
         match command {
-            WorkerCommand::Prepare(_) if !slot.is_up => self.mailbox.push_back(Mail::Worker(to, None)),
+            WorkerCommand::Prepare(_) if slot.known == Known::Down => {
+                self.mailbox.push_back(Mail::Worker(to, None));
+            }
             WorkerCommand::Prepare(_) => {
-                assert!(!slot.is_owned, "{to} was prepared twice");
-                slot.is_owned = true;
+                assert_eq!(slot.known, Known::Free, "{to} was prepared twice");
+                slot.known = Known::Owned;
                 slot.take(command);
             }
-            _ if slot.is_owned => slot.take(command),
+            _ if slot.known == Known::Owned => slot.take(command),
             // It has left or is lost, and that is on its way.
             _ => {}
         }
@@ -175,7 +187,10 @@ impl World {
                 wanted.sort_unstable();
                 assert_eq!(members, wanted, "it is not whole");
                 for (slot, state) in &self.slots {
-                    assert!(!state.is_owned || members.contains(slot), "slot {slot} has not left");
+                    assert!(
+                        state.known != Known::Owned || members.contains(slot),
+                        "slot {slot} has not left"
+                    );
                 }
             }
             GroupEvent::Reported(report) => {
@@ -217,16 +232,18 @@ impl World {
     fn forward(&mut self, from: SlotId) -> bool {
         let slot = self.slot(from);
         let Some(event) = slot.events.pop_front() else { return false };
-        let is_owned = slot.is_owned;
+        let known = slot.known;
         match &event {
             None => {
-                (slot.is_up, slot.is_owned) = (false, false);
+                slot.known = Known::Down;
                 self.news.push_back(News::Lost(from));
             }
-            Some(WorkerEvent::Released { .. } | WorkerEvent::Failed { .. }) => slot.is_owned = false,
+            Some(WorkerEvent::Released { .. } | WorkerEvent::Failed { .. }) if known == Known::Owned => {
+                slot.known = Known::Free;
+            }
             Some(_) => {}
         }
-        if is_owned {
+        if known == Known::Owned {
             self.mailbox.push_back(Mail::Worker(from, event));
         }
         true
@@ -243,10 +260,10 @@ impl World {
 
     fn restart(&mut self, of: SlotId) -> bool {
         let slot = self.slot(of);
-        if slot.is_up || slot.is_alive {
+        if slot.known != Known::Down || slot.is_alive {
             return false;
         }
-        (slot.is_up, slot.is_alive) = (true, true);
+        (slot.known, slot.is_alive) = (Known::Free, true);
         self.news.push_back(News::Joined(of));
         true
     }

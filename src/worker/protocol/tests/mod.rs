@@ -1,12 +1,8 @@
-//! A worker whose backend does what the test wants, call by call.
+//! A worker with a backend and a head that do what the test wants.
 
-use std::{
-    collections::BTreeMap,
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicU32, Ordering},
-    },
-};
+mod fake;
+
+use std::sync::atomic::Ordering;
 
 use proptest::prelude::*;
 use tokio::{
@@ -14,6 +10,7 @@ use tokio::{
     task::yield_now,
 };
 
+use self::fake::{Call, Fake, Script, Steps, evaluation};
 use super::*;
 use crate::{
     ids::NodeId,
@@ -42,144 +39,6 @@ fn form(round: u64, members: &[u32], donors: &[u32]) -> Form {
 
 const fn release(state: FinalState) -> WorkerCommand {
     WorkerCommand::Release { trial: TRIAL, state }
-}
-
-/// What a backend was asked to do.
-#[derive(Debug, Clone, PartialEq)]
-enum Call {
-    Join(Role),
-    Train(StepRequest),
-    Evaluate,
-    Save,
-    /// A checkpoint was waited for.
-    Wait,
-    Leave,
-    Abort,
-    Drop,
-}
-
-type Steps = Result<StepProgress, Failure>;
-
-/// What a test does with a backend.
-#[derive(Debug, Clone, Default)]
-struct Script {
-    calls: Arc<Mutex<Vec<Call>>>,
-    now_s: Arc<AtomicU32>,
-    /// Steps until the trial is complete.
-    finish: Arc<AtomicU32>,
-}
-
-impl Script {
-    fn called(&self, call: Call) {
-        self.calls.lock().unwrap().push(call);
-    }
-
-    /// What was called since the last look.
-    fn calls(&self) -> Vec<Call> {
-        std::mem::take(&mut self.calls.lock().unwrap())
-    }
-}
-
-struct Fake {
-    script: Script,
-    prepares: UnboundedReceiver<Result<(), Failure>>,
-    meetings: UnboundedReceiver<Result<u64, Failure>>,
-    steps: UnboundedReceiver<Steps>,
-}
-
-struct FakeSession {
-    script: Script,
-    steps: Option<u64>,
-    saving: Option<u64>,
-}
-
-impl Drop for FakeSession {
-    fn drop(&mut self) {
-        self.script.called(Call::Drop);
-    }
-}
-
-impl Backend for Fake {
-    type Session = FakeSession;
-    type Group = ();
-
-    fn rendezvous_addr(&self) -> String {
-        "here".to_owned()
-    }
-
-    fn now_s(&self) -> f64 {
-        f64::from(self.script.now_s.load(Ordering::Relaxed))
-    }
-
-    async fn prepare(&mut self, _: Task) -> Result<FakeSession, Failure> {
-        self.prepares.recv().await.expect("the test continues")?;
-        Ok(FakeSession { script: self.script.clone(), steps: None, saving: None })
-    }
-
-    fn steps(&self, session: &FakeSession) -> Option<u64> {
-        session.steps
-    }
-
-    fn is_finished(&self, session: &FakeSession) -> Result<bool, Failure> {
-        Ok(session.steps >= Some(u64::from(self.script.finish.load(Ordering::Relaxed))))
-    }
-
-    fn join(&mut self, _: &FakeSession, _: &Form, role: Role) -> Result<(), Failure> {
-        self.script.called(Call::Join(role));
-        Ok(())
-    }
-
-    async fn rendezvous(&mut self, session: &mut FakeSession, (): &mut ()) -> Result<Pause, Failure> {
-        session.steps = Some(self.meetings.recv().await.expect("the test continues")?);
-        Ok(Pause::default())
-    }
-
-    async fn train(
-        &mut self,
-        session: &mut FakeSession,
-        (): &mut (),
-        request: StepRequest,
-    ) -> Result<StepProgress, Failure> {
-        self.script.called(Call::Train(request));
-        let progress = self.steps.recv().await.expect("the test continues")?;
-        session.steps = session.steps.map(|steps| steps + 1);
-        Ok(progress)
-    }
-
-    fn evaluate(&mut self, _: &mut FakeSession, (): &mut ()) -> Result<Evaluation, Failure> {
-        self.script.called(Call::Evaluate);
-        Ok(evaluation(2.0))
-    }
-
-    fn measure(&mut self, session: &mut FakeSession, (): &mut ()) -> Result<WorkerReport, Failure> {
-        Ok(WorkerReport { steps: session.steps.unwrap_or(0), ..WorkerReport::default() })
-    }
-
-    fn save(&mut self, session: &mut FakeSession) -> Result<(), Failure> {
-        assert_eq!(session.saving, None, "one at a time");
-        self.script.called(Call::Save);
-        session.saving = session.steps;
-        Ok(())
-    }
-
-    fn saved(&mut self, session: &mut FakeSession, wait: bool) -> Result<Option<u64>, Failure> {
-        if wait {
-            self.script.called(Call::Wait);
-        }
-        Ok(session.saving.take_if(|_| wait))
-    }
-
-    fn leave(&mut self, (): ()) {
-        self.script.called(Call::Leave);
-    }
-
-    fn abort(&mut self, _: &mut FakeSession, (): ()) {
-        self.script.called(Call::Abort);
-    }
-}
-
-fn evaluation(epochs: f64) -> Evaluation {
-    Evaluation { epochs, values: BTreeMap::from([("accuracy".to_owned(), epochs / 4.0)]) }
 }
 
 /// A worker of slot 0, its head and its backend.

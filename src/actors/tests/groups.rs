@@ -1,0 +1,192 @@
+use std::{
+    collections::BTreeMap,
+    path::Path,
+    sync::{Arc, Mutex},
+};
+
+use actix::{Actor, System};
+use tokio::sync::mpsc::UnboundedReceiver;
+
+use super::{drain, exits, in_virtual_time, probe, settle, slot, study};
+use crate::{
+    actors::{
+        elastic::{Elastic, StudyTasks, Tasks},
+        exit::SessionExit,
+        group::{ClusterHandles, GroupMessage, TrialGroup},
+        message::{EngineInput, ForGroup, FromWorker, ToWorker},
+        supervisor::TrialRunners,
+    },
+    ids::{Generation, NodeId, Round, SlotId, TrialId},
+    space::Params,
+    trials::{
+        engine::{GroupCommand, GroupEvent, Input, Launch},
+        group::{Batch, FinalState, Pause, Task, WorkerCommand, WorkerEvent},
+    },
+};
+
+const TRIAL: TrialId = TrialId(4);
+const DISCARD: GroupCommand = GroupCommand::Stop(FinalState::Discarded);
+
+/// What an observer has seen, in short.
+type Seen = Arc<Mutex<Vec<String>>>;
+
+/// A cluster of one node, which is a probe.
+struct Scene {
+    cluster: ClusterHandles,
+    to_workers: UnboundedReceiver<ToWorker>,
+    exits: UnboundedReceiver<SessionExit>,
+    seen: Seen,
+}
+
+impl Scene {
+    fn new() -> Self {
+        let ((node, to_workers), (exit, exits)) = (probe::<ToWorker>(), exits());
+        let seen = Seen::default();
+        let log = seen.clone();
+        let observer = move |trial: TrialId, slot: SlotId, message: GroupMessage<'_>| {
+            let text = match message {
+                GroupMessage::Command(WorkerCommand::Prepare(_)) => "prepare",
+                GroupMessage::Command(_) => "command",
+                GroupMessage::Event(_) => "event",
+                GroupMessage::Lost => "lost",
+            };
+            log.lock().expect("a log").push(format!("{trial} {slot} {text}"));
+        };
+        let nodes = Arc::new(BTreeMap::from([(NodeId(0), node)]));
+        let cluster = ClusterHandles { nodes, observer: Some(Arc::new(Mutex::new(observer))), exit };
+        Self { cluster, to_workers, exits, seen }
+    }
+
+    async fn sent(&mut self) -> ToWorker {
+        self.to_workers.recv().await.expect("a command")
+    }
+}
+
+fn launch(generation: u32, slots: &[SlotId]) -> Launch {
+    Launch {
+        generation: Generation(generation),
+        slots: slots.to_vec(),
+        params: Params::from_iter([("x", 0.5.into())]),
+        batch: Some(Batch { total: 64, accumulation: 0 }),
+        checkpoint: None,
+    }
+}
+
+#[test]
+fn a_group_carries_messages_between_workers_and_the_engine() {
+    in_virtual_time(async {
+        let mut scene = Scene::new();
+        let (supervisor, mut inputs) = probe::<EngineInput>();
+        let task = Task::new(TRIAL, "net");
+        let group =
+            TrialGroup::new(task.clone(), launch(2, &[slot(0, 1)]), scene.cluster.clone(), supervisor);
+        let group = group.start();
+        let ToWorker { slot: to, from, command } = scene.sent().await;
+        assert_eq!((to, from.trial, from.round), (slot(0, 1), TRIAL, Round::before(Generation(2))));
+        assert_eq!(command, WorkerCommand::Prepare(Box::new(task)));
+        let event = WorkerEvent::Prepared { trial: TRIAL, rendezvous_addr: "host:1".to_owned() };
+        from.events.do_send(FromWorker { slot: to, event: Some(event) });
+        let WorkerCommand::Form(form) = scene.sent().await.command else { panic!("it forms") };
+        let event =
+            WorkerEvent::Formed { trial: TRIAL, round: form.round, steps: 0, pause: Pause::default() };
+        from.events.do_send(FromWorker { slot: to, event: Some(event) });
+        let input = inputs.recv().await.expect("an input").input;
+        assert_eq!(input, Input::group(TRIAL, Generation(2), GroupEvent::Formed));
+        // When it is dropped and its last worker is gone, it ends, and nobody misses it.
+        group.do_send(ForGroup(DISCARD));
+        assert!(matches!(scene.sent().await.command, WorkerCommand::Release { .. }));
+        from.events.do_send(FromWorker { slot: to, event: None });
+        settle().await;
+        assert!(!group.connected());
+        assert!(drain(&mut scene.exits).is_empty());
+        let seen =
+            ["prepare", "event", "command", "event", "command", "lost"].map(|what| format!("4 0.1 {what}"));
+        assert_eq!(*scene.seen.lock().expect("a log"), seen);
+    });
+}
+
+#[test]
+fn a_slot_of_a_node_that_is_not_there_is_lost_at_once() {
+    in_virtual_time(async {
+        let scene = Scene::new();
+        let (supervisor, _inputs) = probe::<EngineInput>();
+        let launch = launch(1, &[slot(9, 0)]);
+        let group =
+            TrialGroup::new(Task::new(TRIAL, "net"), launch, scene.cluster.clone(), supervisor).start();
+        settle().await;
+        assert_eq!(*scene.seen.lock().expect("a log"), ["4 9.0 prepare", "4 9.0 lost"]);
+        group.do_send(ForGroup(DISCARD));
+        settle().await;
+        assert!(!group.connected());
+    });
+}
+
+#[test]
+fn a_group_that_dies_ends_the_session() {
+    in_virtual_time(async {
+        let mut scene = Scene::new();
+        let (supervisor, _inputs) = probe::<EngineInput>();
+        let launch = launch(1, &[slot(0, 0)]);
+        let group =
+            TrialGroup::new(Task::new(TRIAL, "net"), launch, scene.cluster.clone(), supervisor).start();
+        // Nodes know it as long as it has workers.
+        drop((group, scene.sent().await));
+        let exit = scene.exits.recv().await;
+        assert!(matches!(exit, Some(SessionExit::Died("trial group"))), "{exit:?}");
+    });
+}
+
+fn elastic(scene: &Scene, tasks: Tasks) -> Elastic {
+    let arbiter = System::current().arbiter().clone();
+    Elastic { tasks, cluster: scene.cluster.clone(), arbiter, groups: BTreeMap::new() }
+}
+
+#[test]
+fn groups_are_made_of_the_settings_of_the_study() {
+    in_virtual_time(async {
+        let mut scene = Scene::new();
+        let (supervisor, _inputs) = probe::<EngineInput>();
+        let yaml =
+            "trial: {trainable: net, epochs: 8, initial_batch: 64, max_batch: 512, checkpoint_interval: 9s}
+search: {seed: 100}";
+        let (study, trainable, folder) = (study(yaml), "net".to_owned(), "study".into());
+        let tasks = StudyTasks { study, trainable, folder, report_every_s: 2.0 };
+        let mut elastic = elastic(&scene, Tasks::OfStudy(Box::new(tasks)));
+        elastic.command(TRIAL, GroupCommand::Launch(launch(1, &[slot(0, 0)])), &supervisor);
+        let WorkerCommand::Prepare(task) = scene.sent().await.command else { panic!("it prepares") };
+        assert_eq!((task.trial, task.trainable.as_str(), task.seed), (TRIAL, "net", 104));
+        assert_eq!((task.epochs, task.initial_batch, task.lr_rule.as_str()), (8.0, 64, "adascale"));
+        assert_eq!((task.checkpoint_every_s, task.report_every_s), (9.0, 2.0));
+        assert_eq!(task.params["x"], 0.5);
+        assert_eq!(task.checkpoint, Path::new("study/checkpoints/trial-4"));
+    });
+}
+
+#[test]
+fn a_trial_has_one_group_at_a_time() {
+    in_virtual_time(async {
+        let mut scene = Scene::new();
+        let (supervisor, _inputs) = probe::<EngineInput>();
+        let tasks: Vec<Task> = (0..5).map(|trial| Task::new(TrialId(trial), "net")).collect();
+        let mut elastic = elastic(&scene, Tasks::Given(tasks));
+        elastic.command(TRIAL, GroupCommand::Launch(launch(1, &[slot(0, 0)])), &supervisor);
+        let first = scene.sent().await.from;
+        elastic.command(TRIAL, GroupCommand::Launch(launch(2, &[slot(0, 1)])), &supervisor);
+        settle().await;
+        let sent = drain(&mut scene.to_workers);
+        let [second, release] = &sent[..] else { panic!("{sent:?}") };
+        let (second, release) = if second.from == first { (release, second) } else { (second, release) };
+        assert!(matches!(release.command, WorkerCommand::Release { .. }), "{release:?}");
+        assert!(matches!(second.command, WorkerCommand::Prepare(_)), "{second:?}");
+        // What comes next is for the second one, until it is stopped for good.
+        let batch = Batch { total: 64, accumulation: 0 };
+        let slots = vec![slot(0, 1), slot(0, 2)];
+        let reshape = GroupCommand::Reshape { generation: Generation(3), slots, batch };
+        elastic.command(TRIAL, reshape, &supervisor);
+        assert_eq!(scene.sent().await.from, second.from);
+        elastic.command(TRIAL, DISCARD, &supervisor);
+        assert!(elastic.groups.is_empty());
+        elastic.command(TrialId(9), GroupCommand::Launch(launch(1, &[slot(0, 0)])), &supervisor);
+        assert!(elastic.groups.is_empty(), "there is no such task");
+    });
+}

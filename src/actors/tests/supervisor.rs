@@ -1,0 +1,257 @@
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use actix::{Actor, Addr, Recipient};
+use tokio::{
+    sync::{mpsc::UnboundedReceiver, oneshot},
+    time::{self, Instant},
+};
+
+use super::{drain, exits, in_virtual_time, probe, settle, study};
+use crate::{
+    actors::{
+        clock::Clock,
+        error::Error,
+        exit::SessionExit,
+        message::{EngineInput, FactsAppended, ForAllocator, ForSuggester, ForTrial},
+        supervisor::{Begin, ServiceAddresses, Supervisor, TrialRunners, Watch},
+    },
+    ids::{Generation, GpuType, NodeId, TrialId},
+    space::Params,
+    store::{self, Journal},
+    trials::{
+        engine::{
+            Engine, FailureCause, GroupCommand, GroupEvent, Input, JournalEntry, Metrics, Outcome,
+            Suggestion, TrialKind,
+        },
+        group::{Batch, FinalState},
+    },
+};
+
+/// What has happened, in its order.
+type Log = Arc<Mutex<Vec<String>>>;
+
+/// A journal that takes so many appends.
+struct FakeJournal {
+    log: Log,
+    room: usize,
+}
+
+impl Journal for FakeJournal {
+    fn append(&mut self, entries: &[JournalEntry]) -> Result<(), store::Error> {
+        if self.room == 0 {
+            return Err(store::Error::InUse("journal".into()));
+        }
+        self.room -= 1;
+        if !entries.is_empty() {
+            let kinds: Vec<&str> = entries.iter().map(|entry| entry.fact.kind()).collect();
+            self.log.lock().expect("a log").push(kinds.join(" "));
+        }
+        Ok(())
+    }
+
+    fn entries(&self, _: u64) -> Result<Vec<JournalEntry>, store::Error> {
+        Ok(Vec::new())
+    }
+}
+
+struct FakeRunners(Log);
+
+impl TrialRunners for FakeRunners {
+    fn command(&mut self, trial: TrialId, command: GroupCommand, _: &Recipient<EngineInput>) {
+        let command = match command {
+            GroupCommand::Launch(_) => "launch",
+            GroupCommand::Reshape { .. } => "reshape",
+            GroupCommand::Retune { .. } => "retune",
+            GroupCommand::Stop(FinalState::Saved) => "save",
+            GroupCommand::Stop(FinalState::Discarded) => "discard",
+        };
+        self.0.lock().expect("a log").push(format!("-> {command} {trial}"));
+    }
+}
+
+struct Scene {
+    supervisor: Addr<Supervisor>,
+    suggest: UnboundedReceiver<ForSuggester>,
+    facts: UnboundedReceiver<FactsAppended>,
+    exits: UnboundedReceiver<SessionExit>,
+    log: Log,
+}
+
+impl Scene {
+    /// A study of rigid trials that has begun, whose journal takes so many appends.
+    fn new(settings: &str, room: usize, watch: Option<Watch>) -> Self {
+        let log = Log::default();
+        let study = study(settings);
+        let engine = Engine::new(&study, TrialKind::Rigid).expect("a study");
+        let (exit, exits) = exits();
+        let journal = Box::new(FakeJournal { log: log.clone(), room });
+        let supervisor = Supervisor::new(engine, journal, Clock::after(0.0, 1.0), watch, &exit).start();
+        let (suggester, suggest) = probe::<ForSuggester>();
+        let (allocator, _) = probe::<ForAllocator>();
+        let (appended, facts) = probe::<FactsAppended>();
+        let services = ServiceAddresses { suggester, allocator, facts: vec![appended] };
+        supervisor.do_send(Begin { services, groups: Box::new(FakeRunners(log.clone())) });
+        Self { supervisor, suggest, facts, exits, log }
+    }
+
+    fn input(&self, input: Input) {
+        self.supervisor.do_send(EngineInput::from(input));
+    }
+
+    fn join(&self) {
+        let gpu_type = GpuType::new("cpu").expect("a name");
+        self.input(Input::NodeJoined { node: NodeId(0), gpu_type, island: 0, slots: 1 });
+    }
+
+    /// Answers the question for a trial.
+    async fn suggest(&mut self) {
+        let ForSuggester(request) = self.suggest.recv().await.expect("a question");
+        let params = Params::from_iter([("x", 0.5.into())]);
+        let answer = Ok(Suggestion { params, point: vec![Some(0.5)] });
+        self.input(Input::Suggested { revision: request.revision, answer });
+    }
+
+    fn finish(&self, trial: u32) {
+        let metrics = Metrics::from([("loss".to_owned(), 0.5.into())]);
+        self.input(Input::group(TrialId(trial), Generation(1), GroupEvent::Finished(metrics)));
+    }
+
+    fn take_log(&self) -> Vec<String> {
+        std::mem::take(&mut self.log.lock().expect("a log"))
+    }
+}
+
+#[test]
+fn facts_are_journaled_before_anybody_acts_on_them() {
+    in_virtual_time(async {
+        let mut scene = Scene::new("search: {trials: 2, parallel: 1}", usize::MAX, None);
+        scene.join();
+        settle().await;
+        assert_eq!(scene.take_log(), ["study_created head_started", "node_joined"]);
+        scene.suggest().await;
+        settle().await;
+        assert_eq!(scene.take_log(), ["trial_created trial_started", "-> launch 0"]);
+        scene.finish(0);
+        settle().await;
+        // A group that has ended is dropped when that is written down.
+        assert_eq!(scene.take_log(), ["trial_done", "-> discard 0"]);
+        let seen: Vec<&str> = drain(&mut scene.facts)
+            .iter()
+            .flat_map(|FactsAppended(facts)| facts.iter().map(|entry| entry.fact.kind()).collect::<Vec<_>>())
+            .collect();
+        let all =
+            ["study_created", "head_started", "node_joined", "trial_created", "trial_started", "trial_done"];
+        assert_eq!(seen, all);
+        scene.suggest().await;
+        scene.finish(1);
+        let exit = scene.exits.recv().await;
+        assert!(matches!(exit, Some(SessionExit::Finished(Outcome::Done))), "{exit:?}");
+    });
+}
+
+#[test]
+fn after_a_failed_journal_nothing_happens() {
+    in_virtual_time(async {
+        // Begin and the node; then somebody else has it.
+        let mut scene = Scene::new("search: {trials: 2, parallel: 1}", 2, None);
+        scene.join();
+        scene.suggest().await;
+        let exit = scene.exits.recv().await;
+        assert!(matches!(exit, Some(SessionExit::Failed(Error::Store(_)))), "{exit:?}");
+        scene.finish(0);
+        scene.input(Input::StopRequested);
+        settle().await;
+        assert_eq!(scene.take_log(), ["study_created head_started", "node_joined"]);
+        assert_eq!(drain(&mut scene.facts).len(), 2);
+        assert!(drain(&mut scene.exits).is_empty());
+    });
+}
+
+#[test]
+fn the_engine_is_woken_at_the_time_it_names() {
+    in_virtual_time(async {
+        let began = Instant::now();
+        let settings = "search: {trials: 9, parallel: 1, timeout: 60s}\ntrial: {timeout: 20s}";
+        let mut scene = Scene::new(settings, usize::MAX, None);
+        scene.join();
+        scene.suggest().await;
+        settle().await;
+        scene.take_log();
+        time::sleep(Duration::from_secs(19)).await;
+        assert!(scene.take_log().is_empty());
+        time::sleep(Duration::from_secs(2)).await;
+        // The fact says that it has no group any more, and the engine that it is to stop.
+        assert_eq!(scene.take_log(), ["trial_failed", "-> discard 0", "-> discard 0"]);
+        // The next trial ends in time: its alarm is replaced by that of the study.
+        scene.suggest().await;
+        time::sleep(Duration::from_secs(5)).await;
+        scene.finish(1);
+        settle().await;
+        assert_eq!(
+            scene.take_log(),
+            ["trial_created trial_started", "-> launch 1", "trial_done", "-> discard 1"]
+        );
+        let exit = scene.exits.recv().await;
+        assert!(matches!(exit, Some(SessionExit::Finished(Outcome::Done))), "{exit:?}");
+        assert_eq!(began.elapsed().as_secs(), 60);
+        assert_eq!(scene.take_log(), ["suggestions_ended study_done"]);
+    });
+}
+
+#[test]
+fn an_acknowledged_input_has_reached_everybody() {
+    in_virtual_time(async {
+        let mut scene = Scene::new("search: {trials: 2, parallel: 1}", usize::MAX, None);
+        scene.join();
+        scene.suggest().await;
+        let (ack, answer) = oneshot::channel();
+        let event = GroupEvent::Failed { reason: "NaN".to_owned(), cause: FailureCause::Trial };
+        let input = Input::group(TrialId(0), Generation(1), event);
+        scene.supervisor.do_send(EngineInput { input, ack: Some(ack) });
+        answer.await.expect("it is acknowledged");
+        assert!(scene.take_log().ends_with(&["trial_failed".to_owned(), "-> discard 0".to_owned()]));
+    });
+}
+
+#[test]
+fn commands_of_others_than_the_engine_go_to_the_group() {
+    in_virtual_time(async {
+        let scene = Scene::new("", usize::MAX, None);
+        let command = GroupCommand::Retune { batch: Batch { total: 8, accumulation: 0 } };
+        scene.supervisor.do_send(ForTrial { trial: TrialId(0), command });
+        settle().await;
+        assert_eq!(scene.take_log(), ["study_created head_started", "-> retune 0"]);
+    });
+}
+
+/// A panic in a handler ends an actor silently; its guard tells.
+#[test]
+fn a_dead_actor_ends_the_session() {
+    in_virtual_time(async {
+        let watch: Watch = Box::new(|_, entries| assert!(entries.len() > 1, "a mistake, says the test"));
+        let mut scene = Scene::new("", usize::MAX, Some(watch));
+        settle().await;
+        assert!(drain(&mut scene.exits).is_empty());
+        scene.join();
+        let exit = scene.exits.recv().await;
+        assert!(matches!(exit, Some(SessionExit::Died("supervisor"))), "{exit:?}");
+    });
+}
+
+#[test]
+fn actors_that_end_with_the_session_are_not_missed() {
+    in_virtual_time(async {
+        let (exit, mut exits) = exits();
+        let mut released = exit.guard("group");
+        released.release();
+        drop(released);
+        drop(exit.guard("node"));
+        exit.close();
+        drop(exit.guard("supervisor"));
+        let seen = drain(&mut exits);
+        assert!(matches!(seen[..], [SessionExit::Died("node")]), "{seen:?}");
+    });
+}
