@@ -1,6 +1,6 @@
-//! The command line: what the user typed ([`args`]) becomes plain settings, and a command gets those.
+//! The command line: what the user typed (`args`) becomes plain settings, and a command gets those.
 //!
-//! Data go to stdout, everything else to stderr. [`ExitStatus`] has the exit codes.
+//! Data go to stdout, everything else to stderr. `ExitStatus` has the exit codes.
 //!
 //! *Architecture invariant:* commands know nothing of clap and write only to the handles they are given.
 
