@@ -54,7 +54,7 @@ impl Handler<FactsAppended> for Allocator {
     fn handle(&mut self, FactsAppended(entries): FactsAppended, _: &mut Context<Self>) {
         for entry in &*entries {
             if let Err(error) = self.service.apply(entry) {
-                self.exit.tell(SessionExit::Failed(error.into()));
+                self.exit.send(SessionExit::Failed(error.into()));
             }
         }
     }

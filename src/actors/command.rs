@@ -29,7 +29,7 @@ use crate::{
 
 /// How long a program may take to end when it is asked to.
 const GRACE: Duration = Duration::from_secs(10);
-/// How much of what a failed program has printed is told.
+/// How much of the output of a failed program is reported.
 const TAIL: u64 = 600;
 
 /// What a program finds in its environment.
@@ -138,7 +138,7 @@ struct Attempt {
 }
 
 impl Attempt {
-    /// Runs the program, and says how it ended; nothing if that was asked for.
+    /// Runs the program, and returns how it ended; nothing if that was asked for.
     async fn run(&mut self, mut stop: oneshot::Receiver<()>) -> Option<Input> {
         if stop.try_recv() != Err(oneshot::error::TryRecvError::Empty) {
             return None;
@@ -216,9 +216,9 @@ impl Attempt {
         word
     }
 
-    /// A line of output: metrics, or words for the log.
+    /// A line of output: metrics, or text for the log.
     fn on_line(&mut self, line: &str, log: &mut File) {
-        // A full disk is told by those who must write.
+        // A full disk is reported by those who must write.
         let _ = writeln!(log, "{line}");
         let Some((epochs, metrics)) = metrics(line) else { return };
         self.reports += 1;
@@ -235,16 +235,16 @@ impl Attempt {
             return Input::group(trial, generation, GroupEvent::Finished(std::mem::take(&mut self.last)));
         }
         let log = self.place.folder.log(trial);
-        let said = tail(&log).unwrap_or_default();
-        let said = if said.is_empty() { said } else { format!("\n{said}") };
+        let output = tail(&log).unwrap_or_default();
+        let output = if output.is_empty() { output } else { format!("\n{output}") };
         match status.code() {
             Some(code) => self.failed(
-                format!("it ended with exit code {code}, see {}{said}", log.display()),
+                format!("it ended with exit code {code}, see {}{output}", log.display()),
                 FailureCause::Trial,
             ),
             // Whoever killed it had reasons that need not be the trial's fault.
             None => self.failed(
-                format!("it was killed ({status}), see {}{said}", log.display()),
+                format!("it was killed ({status}), see {}{output}", log.display()),
                 FailureCause::Infrastructure,
             ),
         }

@@ -23,7 +23,7 @@ use crate::{
 
 /// What trials train.
 pub(super) enum Tasks {
-    /// What a study and its suggester say.
+    /// From the study and its suggester.
     OfStudy(Box<StudyTasks>),
     /// These, by the number of the trial.
     Given(Vec<Task>),

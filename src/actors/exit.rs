@@ -15,25 +15,25 @@ pub(super) enum SessionExit {
     Finished(Outcome),
     /// Nothing can be done about it.
     Failed(Error),
-    /// An actor is gone, though nobody had told it to.
+    /// An actor is gone, though nobody had asked it to.
     Died(&'static str),
 }
 
 /// Tells that a session is over, to whoever waits for that.
 #[derive(Debug, Clone)]
 pub(super) struct ExitSender {
-    tell: UnboundedSender<SessionExit>,
+    exits: UnboundedSender<SessionExit>,
     is_over: Arc<AtomicBool>,
 }
 
 impl ExitSender {
-    pub(super) fn new(tell: UnboundedSender<SessionExit>) -> Self {
-        Self { tell, is_over: Arc::default() }
+    pub(super) fn new(exits: UnboundedSender<SessionExit>) -> Self {
+        Self { exits, is_over: Arc::default() }
     }
 
-    pub(super) fn tell(&self, exit: SessionExit) {
+    pub(super) fn send(&self, exit: SessionExit) {
         // Who does not listen any more knows already.
-        let _ = self.tell.send(exit);
+        let _ = self.exits.send(exit);
     }
 
     /// From now on actors go in peace.
@@ -65,7 +65,7 @@ impl ActorGuard {
 impl Drop for ActorGuard {
     fn drop(&mut self) {
         if !self.is_released && !self.exit.is_over.load(Ordering::Acquire) {
-            self.exit.tell(SessionExit::Died(self.name));
+            self.exit.send(SessionExit::Died(self.name));
         }
     }
 }

@@ -58,7 +58,7 @@ impl Trial {
         &self.params
     }
 
-    /// Tells how far it is, in epochs, and what it has measured. An error says that the trial was given up.
+    /// Reports how far it is, in epochs, and what it has measured. An error says that the trial was given up.
     pub fn report<'a>(
         &mut self,
         epochs: f64,
@@ -89,7 +89,7 @@ pub(super) struct Functions {
 }
 
 impl Functions {
-    /// Starts so many threads. They end when this is dropped and their functions have returned.
+    /// Starts this many threads. They end when this is dropped and their functions have returned.
     pub(super) fn start(function: &Arc<Function>, threads: u32) -> Result<Self, Error> {
         let (jobs, queue) = mpsc::channel();
         let queue = Arc::new(Mutex::new(queue));
@@ -148,7 +148,7 @@ fn work(function: &Function, queue: &Mutex<Receiver<Trial>>) {
             |reason| Input::group(id, generation, GroupEvent::Failed { reason, cause: FailureCause::Trial });
         let input = match result {
             Ok(Ok(metrics)) => Input::group(id, generation, GroupEvent::Finished(metrics)),
-            // The engine knows: it was its wish.
+            // The engine knows: it has asked for it.
             Ok(Err(problem)) if problem.is::<Stopped>() => continue,
             Ok(Err(problem)) => failed(problem.to_string()),
             Err(panic) => failed(format!("it panicked: {}", panic_text(&*panic))),

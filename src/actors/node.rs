@@ -18,7 +18,7 @@ use crate::{
     wire::{Address, GatewayEvent, Secret, WorkerHandle, WorkerId},
 };
 
-/// A worker process that ends so often before it says anything will not do better the next time.
+/// A worker process that ends this often before it connects will not do better the next time.
 const TRIES: u32 = 3;
 /// One that is killed may do so more often: that is somebody else's doing.
 const KILLS: u32 = 12;
@@ -31,7 +31,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 pub(crate) struct NodeSpec {
     pub(crate) node: NodeId,
     pub(crate) gpu_type: GpuType,
-    pub(crate) group: u32,
+    pub(crate) island: u32,
     pub(crate) processes: Vec<ProcessSpec>,
 }
 
@@ -41,7 +41,7 @@ impl NodeSpec {
     }
 }
 
-/// What the gateway has heard of a worker of this node.
+/// An event of the gateway about a worker of this node.
 #[derive(Debug, Message)]
 #[rtype(result = "()")]
 pub(super) struct FromGateway(pub(super) GatewayEvent);
@@ -58,7 +58,7 @@ pub(super) struct NodeContext {
     pub(super) exit: ExitSender,
 }
 
-/// The worker processes of one machine: starts them, starts them again, and carries words between them and the groups.
+/// The worker processes of one machine: starts them, starts them again, and carries messages between them and the groups.
 pub(super) struct Node {
     spec: NodeSpec,
     around: NodeContext,
@@ -82,7 +82,7 @@ struct SlotState {
 #[derive(Default)]
 struct ProcessState {
     kill: Option<oneshot::Sender<()>>,
-    /// Ends since a worker of it last said hello.
+    /// Ends since a worker of it last connected.
     failures: u32,
     /// Those of them that were not the work of `SIGKILL`.
     faults: u32,
@@ -137,12 +137,16 @@ impl Node {
         if (running.faults >= TRIES || failures >= KILLS) && !self.has_joined {
             let reason = match self.log(process) {
                 Some(log) => {
-                    let said = super::command::tail(&log).unwrap_or_default();
-                    format!("{how}; it said, in {}:\n{said}", log.display())
+                    let output = super::command::tail(&log).unwrap_or_default();
+                    format!(
+                        "{how}; its output, in {}:
+{output}",
+                        log.display()
+                    )
                 }
                 None => how.clone(),
             };
-            self.around.exit.tell(SessionExit::Failed(Error::NoWorkers(reason)));
+            self.around.exit.send(SessionExit::Failed(Error::NoWorkers(reason)));
         }
         let pause = PAUSE.saturating_mul(1 << failures.saturating_sub(2).min(8)).min(LONGEST_PAUSE);
         // The first end after a good time is an accident.
@@ -163,7 +167,7 @@ impl Node {
                 owners.push(owner);
             }
         }
-        // Groups are told first: what the engine decides must not find them unaware.
+        // Groups are informed first: what the engine decides must not find them unaware.
         for owner in owners {
             owner.events.do_send(FromWorker { slot, event: None });
         }
@@ -183,9 +187,9 @@ impl Node {
             self.around.supervisor.do_send(Input::WorkerJoined { slot }.into());
         } else if self.slots.iter().all(|slot_state| slot_state.worker.is_some()) {
             self.has_joined = true;
-            let NodeSpec { node, gpu_type, group, .. } = &self.spec;
-            let (node, gpu_type, group, slots) = (*node, gpu_type.clone(), *group, self.spec.slots());
-            self.around.supervisor.do_send(Input::NodeJoined { node, gpu_type, island: group, slots }.into());
+            let NodeSpec { node, gpu_type, island, .. } = &self.spec;
+            let (node, gpu_type, island, slots) = (*node, gpu_type.clone(), *island, self.spec.slots());
+            self.around.supervisor.do_send(Input::NodeJoined { node, gpu_type, island, slots }.into());
         }
     }
 
@@ -214,19 +218,19 @@ impl Node {
 }
 
 impl SlotState {
-    fn tell(&self, command: WorkerCommand) {
+    fn send(&self, command: WorkerCommand) {
         if let Some((_, worker)) = &self.worker {
             worker.send(command);
         }
     }
 
-    /// Whoever has waited takes over, with all it had to say.
+    /// Whoever has waited takes over, with all its commands.
     fn serve_next(&mut self) {
         let Some((next, command)) = self.waiting.pop_front() else { return };
-        self.tell(command);
+        self.send(command);
         while self.waiting.front().is_some_and(|(owner, _)| *owner == next) {
             if let Some((_, command)) = self.waiting.pop_front() {
-                self.tell(command);
+                self.send(command);
             }
         }
         self.owner = Some(next);
@@ -281,7 +285,7 @@ impl Handler<ToWorker> for Node {
         let Some(slot_state) =
             self.slots.get_mut(slot.index as usize).filter(|slot_state| slot_state.worker.is_some())
         else {
-            // Whoever had the worker knows of its loss already: a second word of it might come after the next worker has joined.
+            // Whoever had the worker knows of its loss already: a second event might come after the next worker has joined.
             if matches!(command, WorkerCommand::Prepare(_)) {
                 from.events.do_send(FromWorker { slot, event: None });
             }
@@ -290,12 +294,12 @@ impl Handler<ToWorker> for Node {
         tracing::trace!(%slot, trial = %from.trial, ?command, is_free = slot_state.owner.is_none(), "to a worker");
         match &slot_state.owner {
             Some(owner) if *owner != from => slot_state.waiting.push_back((from, command)),
-            Some(_) => slot_state.tell(command),
+            Some(_) => slot_state.send(command),
             None if matches!(command, WorkerCommand::Prepare(_)) => {
                 slot_state.owner = Some(from);
-                slot_state.tell(command);
+                slot_state.send(command);
             }
-            // The worker has let go, and its last word is on its way to whoever this is from.
+            // The worker has left, and its last event is on its way to the sender.
             None => {}
         }
     }

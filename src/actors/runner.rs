@@ -159,7 +159,7 @@ impl Runner {
             ProcessSpec { slots: 1, start: Arc::new(start) }
         };
         let processes = slots.iter().enumerate().map(process).collect();
-        let node = NodeSpec { node: NodeId(0), gpu_type: gpu_type.clone(), group: 0, processes };
+        let node = NodeSpec { node: NodeId(0), gpu_type: gpu_type.clone(), island: 0, processes };
         self.run_workers(vec![node], 1.0)
     }
 
@@ -192,7 +192,7 @@ impl Runner {
                 };
                 let processes = vec![ProcessSpec { slots, start: Arc::new(start) }];
                 let gpu_type = gpu_type.clone();
-                nodes.push(NodeSpec { node: NodeId(number), gpu_type, group: 0, processes });
+                nodes.push(NodeSpec { node: NodeId(number), gpu_type, island: 0, processes });
             }
         }
         self.run_workers(nodes, time_scale)

@@ -39,7 +39,7 @@ const REPORT_EVERY_REAL_S: f64 = 0.25;
 
 /// Where trials run.
 pub(super) enum Runtime {
-    /// In this process: what the engine is to be told about it.
+    /// In this process: the input that tells the engine of it.
     Local(Input),
     /// On worker processes, which last as long as this.
     #[expect(dead_code, reason = "they are dropped with it, and that is all")]
@@ -80,7 +80,7 @@ impl Runtime {
         };
         let rendezvous = Rendezvous::new()?;
         let secret = Secret::random()?;
-        let (gateway, heard) = Gateway::open(&rendezvous.address(), &secret)?;
+        let (gateway, events) = Gateway::open(&rendezvous.address(), &secret)?;
         let around = NodeContext {
             address: gateway.address().clone(),
             secret,
@@ -99,16 +99,16 @@ impl Runtime {
         let arbiter = System::current().arbiter().clone();
         let elastic = Elastic { tasks, cluster, arbiter, groups: BTreeMap::new() };
         let addresses = nodes.values().cloned().collect();
-        actix::spawn(route(heard, nodes));
+        actix::spawn(route(events, nodes));
         Ok((elastic, Self::Workers { gateway, nodes: addresses, rendezvous }))
     }
 }
 
-/// Carries what the gateway hears to the nodes that it is about.
-async fn route(mut heard: Receiver<GatewayEvent>, nodes: BTreeMap<NodeId, Addr<Node>>) {
+/// Carries the events of the gateway to the nodes that they concern.
+async fn route(mut events: Receiver<GatewayEvent>, nodes: BTreeMap<NodeId, Addr<Node>>) {
     let mut homes: BTreeMap<WorkerId, NodeId> = BTreeMap::new();
-    while let Some(heard) = heard.recv().await {
-        let node = match &heard {
+    while let Some(event) = events.recv().await {
+        let node = match &event {
             GatewayEvent::Joined { worker, hello, .. } => {
                 homes.insert(*worker, hello.slot.node);
                 Some(hello.slot.node)
@@ -121,7 +121,7 @@ async fn route(mut heard: Receiver<GatewayEvent>, nodes: BTreeMap<NodeId, Addr<N
             }
         };
         if let Some(node) = node.and_then(|node| nodes.get(&node)) {
-            node.do_send(FromGateway(heard));
+            node.do_send(FromGateway(event));
         }
     }
 }

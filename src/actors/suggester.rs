@@ -37,7 +37,7 @@ impl Handler<FactsAppended> for Suggester {
         let Some(service) = &mut self.service else { return };
         for entry in &*entries {
             if let Err(error) = service.apply(entry) {
-                self.exit.tell(SessionExit::Failed(error.into()));
+                self.exit.send(SessionExit::Failed(error.into()));
             }
         }
     }
@@ -52,7 +52,7 @@ impl Handler<ForSuggester> for Suggester {
     }
 }
 
-/// Hands over the search with all trials, at the end of a study. What was said before it counts.
+/// Hands over the search with all trials, at the end of a study. What was reported before it counts.
 #[derive(Message)]
 #[rtype(result = "Option<Search>")]
 pub(super) struct TakeSearch;

@@ -69,7 +69,7 @@ impl Supervisor {
         let Step { facts, commands } = self.engine.handle(input, self.clock.now_s());
         if let Err(error) = self.journal.append(&facts) {
             self.is_deaf = true;
-            self.exit.tell(SessionExit::Failed(error.into()));
+            self.exit.send(SessionExit::Failed(error.into()));
             return;
         }
         if let Some(watch) = &mut self.watch {
@@ -113,7 +113,7 @@ impl Supervisor {
             Command::Allocate(request) => services.allocator.do_send(ForAllocator(request)),
             Command::Group { trial, command } => groups.command(trial, command, &supervisor),
             Command::WakeAt { at_s } => self.wake_at(at_s, context),
-            Command::Finished(outcome) => self.exit.tell(SessionExit::Finished(outcome)),
+            Command::Finished(outcome) => self.exit.send(SessionExit::Finished(outcome)),
         }
     }
 
@@ -133,7 +133,7 @@ impl Supervisor {
     }
 }
 
-/// A trial that has no group from this fact on. A group that has told of its own end waits for this.
+/// A trial that has no group from this fact on. A group that has reported its own end waits for this.
 const fn without_group(fact: &Fact) -> Option<TrialId> {
     match fact {
         Fact::TrialDone { trial, .. }
@@ -150,7 +150,7 @@ impl Actor for Supervisor {
     type Context = Context<Self>;
 
     fn started(&mut self, context: &mut Context<Self>) {
-        // A study says little, but all at once when something big happens.
+        // Events are few, but many come at once when something big happens.
         context.set_mailbox_capacity(1024);
     }
 }

@@ -204,7 +204,7 @@ fn nodes(settings: &TrainingSettings) -> Result<Vec<NodeSpec>, Error> {
             worker::launch(&launch).map_err(|error| with_causes(&error))
         };
         let processes = vec![ProcessSpec { slots: 1, start: Arc::new(start) }];
-        NodeSpec { node: NodeId(number), gpu_type: gpu_type.clone(), group: 0, processes }
+        NodeSpec { node: NodeId(number), gpu_type: gpu_type.clone(), island: 0, processes }
     };
     Ok((0..).zip(&settings.slots).map(node).collect())
 }

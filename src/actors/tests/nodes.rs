@@ -80,7 +80,7 @@ impl Scene {
             |slots| ProcessSpec { slots, start: Arc::new(|_, _| Ok(process::Command::new("worker"))) };
         let gpu_type = GpuType::new("t4").expect("a name");
         let processes_of = vec![process(2), process(1)];
-        let spec = NodeSpec { node: NodeId(3), gpu_type, group: 0, processes: processes_of };
+        let spec = NodeSpec { node: NodeId(3), gpu_type, island: 0, processes: processes_of };
         let around = NodeContext {
             address: Address::Unix("nowhere".into()),
             secret: Secret::random().expect("random numbers"),

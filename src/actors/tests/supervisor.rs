@@ -33,7 +33,7 @@ use crate::{
 /// What has happened, in its order.
 type Log = Arc<Mutex<Vec<String>>>;
 
-/// A journal that takes so many appends.
+/// A journal that takes this many appends.
 struct FakeJournal {
     log: Log,
     room: usize,
@@ -81,7 +81,7 @@ struct Scene {
 }
 
 impl Scene {
-    /// A study of rigid trials that has begun, whose journal takes so many appends.
+    /// A study of rigid trials that has begun, whose journal takes this many appends.
     fn new(settings: &str, room: usize, watch: Option<Watch>) -> Self {
         let log = Log::default();
         let study = study(settings);
