@@ -1,10 +1,5 @@
 //! The program as a user meets it: transcripts in `tests/cmd`, files it writes, pipes that close.
 
-#![expect(
-    clippy::disallowed_methods,
-    reason = "the list in clippy.toml is for the pure modules of the library"
-)]
-
 use std::{
     fs,
     path::{Path, PathBuf},

@@ -1,7 +1,5 @@
 //! Head and workers over real sockets: who is let in, what arrives, and how each side learns that the other is gone.
 
-#![expect(clippy::disallowed_methods, reason = "tests read files; the list is for the pure modules")]
-
 use std::{
     env,
     error::Error as _,

@@ -31,7 +31,6 @@ enum State {
 
 /// A slot: its worker, and what its node knows of it.
 #[derive(Debug, Default)]
-#[expect(clippy::struct_excessive_bools, reason = "what a worker has done so far")]
 struct Slot {
     state: State,
     has_state: bool,
