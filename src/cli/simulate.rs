@@ -64,7 +64,7 @@ fn read(file: &Path) -> Result<Workload, cli::Error> {
     Ok(Workload::parse(&text).map_err(|mistake| Error::Workload { file: file.to_owned(), mistake })?)
 }
 
-/// A cluster in words, or that of a study file.
+/// A cluster as text, or that of a study file.
 pub(crate) fn cluster(text: &str, stderr: &mut impl Write) -> Result<Cluster, cli::Error> {
     if !ClusterSpec::names_file(text) {
         return Ok(Cluster::parse(text).map_err(Error::Setting)?);

@@ -163,7 +163,7 @@ fn each_seed(
 }
 
 /// The fixed batch for each GPU with which `static` is done first, of all from the initial one on in steps of about 1.4; none
-/// if no variant wants it.
+/// if no variant needs it.
 fn best_batch(
     variants: &[Variant],
     seeds: u32,
@@ -203,7 +203,7 @@ impl Row {
         other.map(|other| makespan(self) / makespan(other))
     }
 
-    /// The fixed batch for each GPU, in words.
+    /// The fixed batch for each GPU, as text.
     pub(crate) fn batch(&self) -> String {
         self.variant.study.trial.batch_per_gpu.map_or_else(|| "adapted".to_owned(), |batch| batch.to_string())
     }

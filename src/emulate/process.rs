@@ -64,8 +64,8 @@ pub struct NodeLaunch {
 ///     time_scale: 0.01,
 ///     arguments: Vec::new(),
 /// })?;
-/// let words: Vec<_> = launched.get_args().collect();
-/// assert_eq!(words, ["emulated", "node", "1", "with", "8", "a100", "at", "time", "scale", "0.01"]);
+/// let arguments: Vec<_> = launched.get_args().collect();
+/// assert_eq!(arguments, ["emulated", "node", "1", "with", "8", "a100", "at", "time", "scale", "0.01"]);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub fn launch(launch: &NodeLaunch) -> Result<Process, Error> {
@@ -140,7 +140,7 @@ fn from_environment() -> Result<NodeLaunch, Error> {
     Ok(launch)
 }
 
-/// Hosts the workers of a node for as long as the head wants any of them.
+/// Hosts the workers of a node for as long as the head needs any of them.
 async fn serve(launch: NodeLaunch) -> Result<(), Error> {
     let NodeLaunch { address, secret, node, slots, gpu_type, time_scale, .. } = launch;
     let rendezvous = Arc::new(Rendezvous::new(time_scale));

@@ -252,7 +252,7 @@ impl<'a> Run<'a> {
         users.into_iter().filter(|(_, users)| *users > 1).map(|(node, _)| node).collect()
     }
 
-    /// Asks the policy, and does what it says.
+    /// Asks the policy, and applies its plan.
     fn decide(&mut self) -> Result<(), Error> {
         self.last_question_s = self.now_s;
         for job in self.jobs.iter_mut().filter(|job| job.completed_s.is_some()) {
@@ -326,7 +326,7 @@ impl<'a> Run<'a> {
     }
 
     /// In how many seconds a change of a job's GPUs has to pay off under `goodput`: in the mean time between its changes so far,
-    /// which comes to the paper's factor, or until it ends, as far as its pace so far tells.
+    /// which comes to the paper's factor, or until it ends, at its pace so far.
     fn horizon_s(&self, job: &Job) -> Option<f64> {
         let past = job.past_share().filter(|_| self.settings.policy == PolicyKind::Goodput)?;
         let (age_s, restarts) = (self.now_s - job.spec.submitted_s, f64::from(job.restarts.unwrap_or(0)));
@@ -435,7 +435,7 @@ fn slowdown(allocation: &Allocation, crowded: &BTreeSet<NodeId>, interference: f
     if slowed { interference } else { 0.0 }
 }
 
-/// A table that says no more than that a job runs wherever it was measured.
+/// A table for a job that runs wherever it was measured.
 fn any_table(spec: &JobSpec, cluster: &Cluster) -> GoodputTable {
     let room = spec.application.room(cluster, u32::MAX);
     room.map(|(gpu_type, largest, total)| (gpu_type, Curve::linear(total, largest))).collect()
@@ -449,7 +449,7 @@ fn true_table(spec: &JobSpec, cluster: &Cluster, rules: Rules) -> GoodputTable {
         let max_gpus = total.min(spec.requested_batch / limits.per_gpu_min());
         let rate = |shape: Shape| {
             let gpus = shape.gpus();
-            let passes = rules.least_passes(gpus);
+            let passes = rules.min_passes(gpus);
             let plan = BatchPlan::split(spec.requested_batch, gpus, limits.per_gpu_max(), passes);
             let max = spec.application.max_batch() / (gpus * (plan.accumulation + 1));
             let mut placement = vec![largest; (gpus / largest) as usize];

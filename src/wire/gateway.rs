@@ -47,7 +47,7 @@ impl fmt::Display for WorkerId {
     }
 }
 
-/// What a gateway hears.
+/// What a gateway receives.
 ///
 /// Of each worker first that it joined, then its events, in this order, and in the end exactly once that it is gone.
 #[derive(Debug)]
@@ -58,7 +58,7 @@ pub enum GatewayEvent {
         worker: WorkerId,
         /// Its first message.
         hello: Hello,
-        /// How to tell it something.
+        /// Sends it commands.
         handle: WorkerHandle,
     },
     /// Something has happened at a worker.
@@ -77,19 +77,18 @@ pub enum GatewayEvent {
     Refused {
         /// The slot that it claimed to be on, if it got so far.
         slot: Option<SlotId>,
-        /// Why, as it was told to the worker.
+        /// Why, as the worker was answered.
         reason: String,
     },
 }
 
-/// The way down to a worker. When all lines of a worker are dropped, its stream ends, and so does the worker.
+/// Sends commands to a worker. When all handles of a worker are dropped, its stream ends, and so does the worker.
 #[derive(Debug, Clone)]
 pub struct WorkerHandle(UnboundedSender<WorkerCommand>);
 
 impl WorkerHandle {
-    /// Tells a worker what to do, without waiting. One that is gone hears nothing; [`GatewayEvent::Lost`] tells of it.
+    /// Sends a command, without waiting. To a worker that is gone it is lost; [`GatewayEvent::Lost`] reports that.
     pub fn send(&self, command: WorkerCommand) {
-        // That it is gone is an event.
         let _ = self.0.send(command);
     }
 }
@@ -214,8 +213,7 @@ impl Head for Reception {
     async fn attach(&self, request: Request<Streaming<proto::Event>>) -> Result<Response<Downward>, Status> {
         let knows = request.metadata().get(SECRET).is_some_and(|given| self.secret.is(given.as_bytes()));
         if !knows {
-            let reason =
-                "a worker came with another secret: it belongs to another study, or to an earlier run of it";
+            let reason = "a worker attached with another secret: it belongs to another study, or to an earlier run of it";
             return Err(self.refuse(None, Status::unauthenticated(reason)).await);
         }
         let mut upward = request.into_inner();
@@ -227,17 +225,17 @@ impl Head for Reception {
         };
         if hello.version != VERSION {
             let reason = format!(
-                "the worker of slot {} speaks version {} of the protocol, the head speaks {VERSION}: they must be the same program",
+                "the worker of slot {} uses version {} of the protocol, the head uses {VERSION}: they must be the same program",
                 hello.slot, hello.version
             );
             return Err(self.refuse(Some(hello.slot), Status::failed_precondition(reason)).await);
         }
-        let (tell, commands) = mpsc::unbounded_channel();
+        let (sender, commands) = mpsc::unbounded_channel();
         let (end, ended) = oneshot::channel();
         let worker = WorkerId(self.next.fetch_add(1, Ordering::Relaxed));
         let attached = Attached { worker, slot: hello.slot, upward, events: self.events.clone() };
-        let joined = GatewayEvent::Joined { worker, hello, handle: WorkerHandle(tell) };
-        // On its own, so that it tells of the end whatever becomes of this call.
+        let joined = GatewayEvent::Joined { worker, hello, handle: WorkerHandle(sender) };
+        // A task of its own, so that the end is reported whatever becomes of this call.
         tokio::spawn(attached.listen(joined, end, self.closed.clone()));
         Ok(Response::new(Downward { commands, ended: Some(ended) }))
     }

@@ -340,7 +340,7 @@ fn legend(page: &mut Page, layout: &Layout, history: &History) {
         let line = format!(r##"<path d="M{:.1} 74.5v12" stroke="#ffffff" stroke-width="1.4"/>"##, x + 11.0);
         fill(trial, x) + &line
     });
-    item(forms, "its workers come together", &|x| {
+    item(forms, "its workers form a group", &|x| {
         fill(trial, x) + &box_at(r##"fill="#ffffff" fill-opacity="0.6""##, x)
     });
     item(winner(history).is_some(), "the best trial", &|x| {
@@ -363,8 +363,8 @@ fn legend(page: &mut Page, layout: &Layout, history: &History) {
 fn line(places: &[(f64, f64)]) -> String {
     let mut d = String::new();
     for (x, y) in places {
-        let letter = if d.is_empty() { 'M' } else { 'L' };
-        push(&mut d, format_args!("{letter}{x:.1} {y:.1}"));
+        let verb = if d.is_empty() { 'M' } else { 'L' };
+        push(&mut d, format_args!("{verb}{x:.1} {y:.1}"));
     }
     d
 }

@@ -42,7 +42,7 @@ impl Error {
     }
 }
 
-/// Trains, and says how it goes.
+/// Trains, and prints what happens.
 pub(in crate::cli) fn run(
     arguments: &Settings,
     trainables: &Registry,
@@ -104,7 +104,11 @@ pub(in crate::cli) fn run(
         if plan.front().is_some_and(is_due)
             && let Some(next) = plan.pop_front()
         {
-            shown.say(&format!("going on with {}", next.entry), &json!({"rescale": next.on.list()}), out)?;
+            shown.print(
+                &format!("continuing with {}", next.entry),
+                &json!({"rescale": next.on.list()}),
+                out,
+            )?;
             training.rescale(&next.on.list())?;
         }
     }
@@ -189,7 +193,7 @@ struct Shown {
 }
 
 impl Shown {
-    fn say(&self, text: &str, object: &serde_json::Value, out: &mut impl Write) -> Result<(), cli::Error> {
+    fn print(&self, text: &str, object: &serde_json::Value, out: &mut impl Write) -> Result<(), cli::Error> {
         let seconds = self.began.elapsed().as_secs_f64();
         let written = if self.json {
             let mut object = object.clone();
@@ -243,7 +247,7 @@ impl Shown {
             }
             TrainingEvent::Failed { reason } => ("failed".to_owned(), json!({"failed": {"reason": reason}})),
         };
-        self.say(&text, &object, out)
+        self.print(&text, &object, out)
     }
 
     fn report(&self, report: &WorkerReport) -> String {

@@ -70,7 +70,7 @@ impl World {
     }
 }
 
-/// Runs a study to its end, with trials that train as measurements say ([`Modelled`]). All random choices follow from the seed of the
+/// Runs a study to its end, with trials that train as was measured ([`Modelled`]). All random choices follow from the seed of the
 /// study.
 ///
 /// ```
@@ -269,7 +269,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// The workers of a generation begin to come together.
+    /// The workers of a generation begin to form a group.
     fn form(&mut self, trial: TrialId, generation: Generation, slots: &[SlotId], batch: Batch) {
         let Some(team) = self.teams.get_mut(&trial) else { return };
         let gpu_type =

@@ -17,7 +17,7 @@ fn world(cluster: &str) -> World {
     World::new(Cluster::parse(cluster).expect("it is a cluster"))
 }
 
-/// The 380 s of `Modelled`, and a second to come together; then again.
+/// The 380 s of `Modelled`, and a second to form a group; then again.
 #[test]
 fn trials_with_fixed_gpus_and_batch_take_as_long_as_was_measured() {
     let fixed = Study::from_yaml(

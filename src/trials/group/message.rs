@@ -1,4 +1,4 @@
-//! What a head and the workers of a trial tell each other, as plain values.
+//! Messages between a head and the workers of a trial.
 
 use std::{collections::BTreeMap, path::PathBuf};
 
@@ -26,7 +26,7 @@ pub struct Task {
     pub initial_batch: u32,
     /// The learning-rate rule, by name.
     pub lr_rule: String,
-    /// Where checkpoints go, and where a lost trial goes on from.
+    /// Where checkpoints go, and where a lost trial resumes from.
     pub checkpoint: PathBuf,
     /// Seconds from checkpoint to checkpoint.
     pub checkpoint_every_s: f64,

@@ -133,7 +133,7 @@ pub(crate) trait Backend {
     /// Starts to write a checkpoint of the state as it is now. One that is still being written has to be on disk before.
     fn save(&mut self, session: &mut Self::Session) -> Result<(), Failure>;
 
-    /// The steps of a checkpoint that has come to disk since the last call; with `wait`, after it has.
+    /// The steps of a checkpoint that was written since the last call; with `wait`, after it is.
     fn saved(&mut self, session: &mut Self::Session, wait: bool) -> Result<Option<u64>, Failure>;
 
     /// Leaves a group in agreement with its members, who do not count it as lost.

@@ -1,4 +1,4 @@
-//! Commands that have come to a worker and are not done yet.
+//! Commands that a worker has received and not executed yet.
 
 use std::collections::VecDeque;
 

@@ -129,7 +129,7 @@ impl<B: Backend, S: Fn(WorkerEvent) -> bool> Worker<B, S> {
         }
     }
 
-    /// Reports a checkpoint that has come to disk; with `wait`, waits for one that is on its way.
+    /// Reports a checkpoint that is on disk; with `wait`, waits for one that is being written.
     fn settle_checkpoint(&mut self, hosted: &mut Hosted<B::Session>, wait: bool) -> Result<(), Stop> {
         if hosted.is_saving
             && let Some(steps) = self.backend.saved(&mut hosted.session, wait)?
@@ -140,7 +140,7 @@ impl<B: Backend, S: Fn(WorkerEvent) -> bool> Worker<B, S> {
         Ok(())
     }
 
-    /// Writes a checkpoint, after the last one has come to disk.
+    /// Writes a checkpoint, after the last one is on disk.
     fn save(&mut self, hosted: &mut Hosted<B::Session>, wait: bool) -> Result<(), Stop> {
         self.settle_checkpoint(hosted, true)?;
         self.backend.save(&mut hosted.session)?;
@@ -152,7 +152,7 @@ impl<B: Backend, S: Fn(WorkerEvent) -> bool> Worker<B, S> {
     async fn form(&mut self, form: &Form) -> Result<(), Stop> {
         let (trial, round) = (form.trial, form.round);
         let Some(mut hosted) = self.hosted.take_if(|hosted| hosted.task.trial == trial) else {
-            let reason = "the worker was told to train before it had prepared".to_owned();
+            let reason = "the worker was asked to train before it had prepared".to_owned();
             return self.send(WorkerEvent::Broken { trial, round, steps: None, reason });
         };
         if round <= hosted.round {

@@ -1,4 +1,4 @@
-//! What a step tells about the noise of the gradient.
+//! What a step measures of the noise of the gradient.
 
 use tch::{Kind, Tensor, no_grad};
 
@@ -12,7 +12,7 @@ use crate::{
     trials::group::Batch,
 };
 
-/// What the gradients of a step are compared with: without something to compare, noise cannot be told from signal.
+/// What the gradients of a step are compared with: without something to compare, noise and signal cannot be separated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Comparison {
     /// Those of the workers of a group with each other.

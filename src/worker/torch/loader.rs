@@ -64,7 +64,7 @@ impl Loader {
         self.len
     }
 
-    /// The examples at these positions, stacked. `then` says what will likely be wanted afterwards.
+    /// The examples at these positions, stacked. `then` is what will likely be needed next.
     pub(super) fn next(
         &mut self,
         wanted: Range<u64>,

@@ -6,10 +6,10 @@ use tch::{Device, Kind, Tensor, no_grad};
 use super::{Error, flat::FlatParameters};
 
 /// What is agreed on travels as the gradient of a variable of its own, in the reduction that happens anyway. It is made this small
-/// so that it leaves no trace in the norms of the gradients: its square is nothing beside any of them.
+/// so that it leaves no trace in the norms of the gradients: its square is nothing next to any of them.
 const SCALE: f64 = 1e-20;
 
-/// What a worker tells the others with a step.
+/// What a worker sends to the others with a step.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub(super) struct StepVote {
     /// It is to leave the group.
@@ -98,7 +98,7 @@ impl Team {
         Self { rank: 0, size: 1, nodes: 1, together: None }
     }
 
-    /// With `norms`, steps can tell the norms of their gradients.
+    /// With `norms`, steps measure the norms of their gradients.
     pub(super) fn new(
         nodes: u32,
         group: ProcessGroup,

@@ -1,4 +1,4 @@
-//! How a team comes together, and how its members get the state of the trial.
+//! How a team forms, and how its members get the state of the trial.
 
 use std::time::{Duration, Instant};
 

@@ -1,10 +1,10 @@
-//! What workers do with their commands, and what they say.
+//! What workers do with their commands, and the events they send.
 
 use super::*;
 use crate::trials::group::Pause;
 
 impl World {
-    /// Whether a round can still come together, as far as this slot is concerned.
+    /// Whether a round can still form, as far as this slot is concerned.
     fn can_meet(&self, at: SlotId, round: Round) -> bool {
         let slot = &self.slots[&at];
         let is_coming =
@@ -26,8 +26,8 @@ impl World {
             return false;
         }
         let state = slot.state.clone();
-        let (next, said) = match &state {
-            State::Idle | State::Ready => return self.obey(at),
+        let (next, sent) = match &state {
+            State::Idle | State::Ready => return self.take_command(at),
             State::Preparing if chance == 1 => {
                 (State::Idle, vec![WorkerEvent::Failed { trial: TRIAL, reason: "NaN".to_owned() }])
             }
@@ -47,7 +47,7 @@ impl World {
         let slot = self.slot(at);
         slot.has_state = slot.has_state && next != State::Idle || matches!(next, State::Training(_));
         slot.state = next;
-        slot.events.extend(said.into_iter().map(Some));
+        slot.events.extend(sent.into_iter().map(Some));
         true
     }
 
@@ -90,14 +90,14 @@ impl World {
                 Some((stays, vec![WorkerEvent::Reported(Box::new(report))]))
             }
             9 if is_first => Some((stays, vec![WorkerEvent::Checkpointed { trial, steps: 1 }])),
-            // What was said long ago comes again.
+            // A late copy of an old event.
             10 => Some((stays, vec![formed(Round(round.0 - 1)), broken(Round(round.0 - 1))])),
             _ => None,
         }
     }
 
     /// A worker that does nothing else reads its next command.
-    fn obey(&mut self, at: SlotId) -> bool {
+    fn take_command(&mut self, at: SlotId) -> bool {
         let slot = self.slot(at);
         let Some(command) = slot.commands.pop_front() else { return false };
         let trial = TRIAL;
