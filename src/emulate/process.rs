@@ -108,7 +108,7 @@ pub fn serve_if_node() {
         Ok(()) => 0,
         Err(error) => {
             let node = env::var(NODE).unwrap_or_default();
-            tell_the_user(&format!("emulated node {node}: {}", wire::with_causes(&error)));
+            print_error(&format!("emulated node {node}: {}", wire::with_causes(&error)));
             1
         }
     };
@@ -116,7 +116,7 @@ pub fn serve_if_node() {
 }
 
 #[expect(clippy::print_stderr, reason = "the head is out of reach, and a silent end helps nobody")]
-fn tell_the_user(message: &str) {
+fn print_error(message: &str) {
     eprintln!("{message}");
 }
 

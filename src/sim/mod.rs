@@ -30,12 +30,12 @@ mod surface;
 mod workload;
 
 pub use application::Application;
-pub use autoscale::{Cloud, ScaleBy, ScaleReport, Stretch, Thresholds, autoscale, wanted_nodes};
+pub use autoscale::{Cloud, ScaleBy, ScaleReport, Segment, Thresholds, autoscale, wanted_nodes};
 pub use error::Error;
 pub use modelled::Modelled;
 pub use osdi21::Rules;
 pub use report::{JobReport, Report};
-pub use run::{Aim, Moment, Settings, simulate};
+pub use run::{Aim, Progress, Settings, simulate};
 pub use step_time::{StepTime, StepTimes};
-pub use study::{StudyReport, TrialReport, World, simulate_study};
+pub use study::{SimulatedCluster, StudyReport, TrialReport, simulate_study};
 pub use workload::{JobSpec, Workload};

@@ -137,10 +137,10 @@ impl Settings {
     }
 }
 
-/// How far a simulation has come.
+/// The progress of a simulation.
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
-pub struct Moment {
+pub struct Progress {
     /// Seconds since its beginning.
     pub now_s: f64,
     /// Jobs that are done.
@@ -165,7 +165,7 @@ pub struct Moment {
 pub fn simulate(
     workload: &Workload,
     settings: &Settings,
-    watch: &mut dyn FnMut(&Moment),
+    watch: &mut dyn FnMut(&Progress),
 ) -> Result<Report, Error> {
     settings.check()?;
     settings.check_cluster(workload)?;
@@ -178,11 +178,11 @@ pub fn simulate(
         if settings.rules.in_rounds() {
             run.advance(settings.interval_s)?;
         } else {
-            run.advance_to_news()?;
+            run.advance_to_event()?;
         }
         run.decide()?;
         run.check_progress()?;
-        watch(&run.moment());
+        watch(&run.progress());
     }
     Ok(run.report())
 }
@@ -224,9 +224,9 @@ impl<'a> Run<'a> {
         })
     }
 
-    fn moment(&self) -> Moment {
+    fn progress(&self) -> Progress {
         let active = self.jobs.iter().filter(|job| job.is_active(self.now_s)).count();
-        Moment { now_s: self.now_s, completed: self.completed, active, jobs: self.jobs.len() }
+        Progress { now_s: self.now_s, completed: self.completed, active, jobs: self.jobs.len() }
     }
 
     /// Lets all jobs train for some seconds.
@@ -363,7 +363,7 @@ impl<'a> Run<'a> {
     }
 
     /// By our rules: lets jobs train until something happens that the policy should know of.
-    fn advance_to_news(&mut self) -> Result<(), Error> {
+    fn advance_to_event(&mut self) -> Result<(), Error> {
         loop {
             let before = self.completed;
             let next_job =

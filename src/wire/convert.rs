@@ -1,4 +1,4 @@
-//! Between the messages of this crate and those of protobuf. All messages can be sent; what is received may make no sense.
+//! Between the messages of this crate and those of protobuf. All messages can be sent; what is received may be invalid.
 
 use std::{
     ffi::OsString,

@@ -1,4 +1,4 @@
-//! The head's side: where workers come in.
+//! The head's side: where workers attach.
 
 use std::{
     fmt, fs, io,
@@ -73,7 +73,7 @@ pub enum GatewayEvent {
         /// Its connection.
         worker: WorkerId,
     },
-    /// Somebody was not let in, or sent what makes no sense and is about to be gone.
+    /// A worker was refused, or sent an invalid message and is about to be gone.
     Refused {
         /// The slot that it claimed to be on, if it got so far.
         slot: Option<SlotId>,
@@ -115,7 +115,7 @@ impl WorkerHandle {
 /// let hello = Hello { version: VERSION, slot: SlotId { node: NodeId(0), index: 3 }, pid: 1 };
 /// let (_events, mut commands) = wire::attach(gateway.address(), &secret, hello).await?;
 ///
-/// let Some(GatewayEvent::Joined { hello, handle, .. }) = events.recv().await else { panic!("nobody came") };
+/// let Some(GatewayEvent::Joined { hello, handle, .. }) = events.recv().await else { panic!("no worker") };
 /// assert_eq!(hello.slot.index, 3);
 /// let release = WorkerCommand::Release { trial: TrialId(7), state: FinalState::Discarded };
 /// handle.send(release.clone());
@@ -138,8 +138,8 @@ impl Gateway {
         let (events, received) = mpsc::channel(WAITING);
         let (open, closed) = watch::channel(());
         let is_over = until(closed.clone());
-        let reception = Reception { secret: secret.clone(), events, closed, next: AtomicU64::new(0) };
-        let service = HeadServer::new(reception).max_decoding_message_size(LARGEST);
+        let service = HeadService { secret: secret.clone(), events, closed, next: AtomicU64::new(0) };
+        let service = HeadServer::new(service).max_decoding_message_size(LARGEST);
         let server = Server::builder()
             .http2_keepalive_interval(Some(KEEP_ALIVE))
             .http2_keepalive_timeout(Some(PATIENCE));
@@ -188,15 +188,15 @@ async fn until(mut closed: watch::Receiver<()>) {
     while closed.changed().await.is_ok() {}
 }
 
-/// Looks at who comes.
-struct Reception {
+/// Admits or refuses workers.
+struct HeadService {
     secret: Secret,
     events: Sender<GatewayEvent>,
     closed: watch::Receiver<()>,
     next: AtomicU64,
 }
 
-impl Reception {
+impl HeadService {
     /// Tells both sides.
     async fn refuse(&self, slot: Option<SlotId>, status: Status) -> Status {
         let reason = status.message().to_owned();
@@ -207,10 +207,13 @@ impl Reception {
 }
 
 #[tonic::async_trait]
-impl Head for Reception {
-    type AttachStream = Downward;
+impl Head for HeadService {
+    type AttachStream = CommandStream;
 
-    async fn attach(&self, request: Request<Streaming<proto::Event>>) -> Result<Response<Downward>, Status> {
+    async fn attach(
+        &self,
+        request: Request<Streaming<proto::Event>>,
+    ) -> Result<Response<CommandStream>, Status> {
         let knows = request.metadata().get(SECRET).is_some_and(|given| self.secret.is(given.as_bytes()));
         if !knows {
             let reason = "a worker attached with another secret: it belongs to another study, or to an earlier run of it";
@@ -237,7 +240,7 @@ impl Head for Reception {
         let joined = GatewayEvent::Joined { worker, hello, handle: WorkerHandle(sender) };
         // A task of its own, so that the end is reported whatever becomes of this call.
         tokio::spawn(attached.listen(joined, end, self.closed.clone()));
-        Ok(Response::new(Downward { commands, ended: Some(ended) }))
+        Ok(Response::new(CommandStream { commands, ended: Some(ended) }))
     }
 }
 
@@ -274,7 +277,7 @@ impl Attached {
         let _ = events.send(GatewayEvent::Lost { worker }).await;
     }
 
-    /// Until there is no more; or until a message makes no sense.
+    /// Until there is no more, or a message is invalid.
     async fn pass_on(&mut self, joined: GatewayEvent) -> Option<Error> {
         let worker = self.worker;
         let mut open = self.events.send(joined).await.is_ok();
@@ -289,13 +292,13 @@ impl Attached {
     }
 }
 
-/// What goes down to a worker: commands, until nobody can give any or the worker has no more events.
-struct Downward {
+/// Commands to a worker, until all handles are dropped or the worker has no more events.
+struct CommandStream {
     commands: UnboundedReceiver<WorkerCommand>,
     ended: Option<oneshot::Receiver<Status>>,
 }
 
-impl Stream for Downward {
+impl Stream for CommandStream {
     type Item = Result<proto::Command, Status>;
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context) -> Poll<Option<Self::Item>> {

@@ -121,7 +121,7 @@ pub struct Member {
     pub slot: u32,
     #[prost(uint32, tag = "2")]
     pub node: u32,
-    /// Where others meet it, if it is the first of a group.
+    /// The rendezvous address, if it is the first of a group.
     #[prost(string, tag = "3")]
     pub rendezvous_addr: ::prost::alloc::string::String,
 }
@@ -168,7 +168,7 @@ pub struct Release {
 pub struct Prepared {
     #[prost(uint32, tag = "1")]
     pub trial: u32,
-    /// Where other workers meet this one, if it is the first of a group.
+    /// Its rendezvous address, if it is the first of a group.
     #[prost(string, tag = "2")]
     pub rendezvous_addr: ::prost::alloc::string::String,
 }

@@ -71,7 +71,7 @@ pub enum Error {
         /// Why it failed.
         source: std::io::Error,
     },
-    /// What has come from the other side makes no sense.
+    /// An invalid message of the other side.
     #[error("{0}")]
     Protocol(String),
 }

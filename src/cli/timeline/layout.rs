@@ -22,7 +22,7 @@ const BELOW: f64 = 50.0;
 /// The minimum width of a bar, with this number of slots or fewer: what is narrower is drawn as a part of what comes next.
 const MIN_WIDTH: (f64, f64) = (1.0, 64.0);
 /// Changes of a group that are closer to each other cannot be distinguished.
-const APART: f64 = 4.0;
+const CHANGE_DISTANCE_MIN: f64 = 4.0;
 /// The smallest number that can be read.
 const MIN_FONT: f64 = 7.0;
 const MAX_FONT: f64 = 13.0;
@@ -165,7 +165,7 @@ fn bars(occupancies: &[&Occupancy], scale: f64, min_width: f64) -> Vec<Bar> {
         match bars.last_mut() {
             Some(last) if last.trial == bar.trial && left - last.right < 0.05 => {
                 last.right = right;
-                if left - last.changes.last().copied().unwrap_or(last.left) > APART {
+                if left - last.changes.last().copied().unwrap_or(last.left) > CHANGE_DISTANCE_MIN {
                     last.changes.push(left);
                 }
             }

@@ -74,7 +74,7 @@ pub(in crate::cli) fn run(
     let mut training = Training::start(vec![task], &settings).map_err(Error::Start)?;
     let began = Instant::now();
     let mut plan: VecDeque<Rescale> = arguments.rescale.clone().into();
-    let mut shown = Shown { began, json: arguments.json, epochs: arguments.epochs };
+    let mut printer = Printer { began, json: arguments.json, epochs: arguments.epochs };
     let mut steps = 0;
     loop {
         let patience = match plan.front().map(|next| next.when) {
@@ -85,7 +85,7 @@ pub(in crate::cli) fn run(
             if let TrainingEvent::Reported(report) = &event {
                 steps = report.steps;
             }
-            shown.show(&event, out)?;
+            printer.show(&event, out)?;
             match event {
                 TrainingEvent::Finished { .. } => {
                     for missed in plan {
@@ -104,7 +104,7 @@ pub(in crate::cli) fn run(
         if plan.front().is_some_and(is_due)
             && let Some(next) = plan.pop_front()
         {
-            shown.print(
+            printer.print(
                 &format!("continuing with {}", next.entry),
                 &json!({"rescale": next.on.list()}),
                 out,
@@ -185,14 +185,14 @@ impl Drop for Scratch {
     }
 }
 
-/// How things are shown.
-struct Shown {
+/// Prints what happens, as text or as JSON.
+struct Printer {
     began: Instant,
     json: bool,
     epochs: f64,
 }
 
-impl Shown {
+impl Printer {
     fn print(&self, text: &str, object: &serde_json::Value, out: &mut impl Write) -> Result<(), cli::Error> {
         let seconds = self.began.elapsed().as_secs_f64();
         let written = if self.json {

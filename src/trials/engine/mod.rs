@@ -1,4 +1,4 @@
-//! The engine of a study: what happened goes in, what became true and what to do come out.
+//! The engine of a study: takes what happened, gives what became true and what to do.
 //!
 //! [`Engine::handle`] decides. It changes the state through [`Engine::apply`] alone, so that the facts in their order determine
 //! everything, and a journal of them is the study. Whoever runs the engine writes the facts down first, then carries out the
@@ -6,8 +6,8 @@
 //! commands, be it on other threads; [`Services`] has all three in one place.
 //!
 //! A trial's workers form a group for each generation. The engine decides which slots a generation has and where its state
-//! comes from; how the workers form a group is not its business. Slots change owners in an order in which nobody waits for
-//! somebody who waits: see `reconcile`.
+//! comes from; how the workers form a group is not its business. Slots change owners in an order without deadlocks:
+//! see `reconcile`.
 //!
 //! *Architecture invariant:* after every input, no slot belongs to two trials, every slot in use has a worker, and a trial
 //! that has ended stays as it is. `check` looks after each input in debug builds.

@@ -5,9 +5,8 @@
 //!
 //! 1. A trial that only gives slots up does so at once.
 //! 2. A trial that gets some waits until all of them are free, and then changes once.
-//! 3. Where everybody waits for somebody else, the first in the circle that has something to give up does so; if that is all
-//!    it has, it writes its state to disk and leaves. There is one: a slot that is waited for belongs to somebody who will
-//!    not keep it.
+//! 3. Where all wait for each other, the first in the cycle that has slots to give up does so; if those are all it has, it
+//!    writes its state to disk and leaves. There is one: a slot that is waited for belongs to a trial that will not keep it.
 //!
 //! Each step makes one trial's slots its target or frees some, so it ends.
 

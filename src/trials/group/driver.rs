@@ -1,5 +1,5 @@
-//! The head's side of the worker-group protocol: what the engine decides and what workers report come in, messages to workers and
-//! events for the engine come out.
+//! The head's side of the worker-group protocol: takes commands of the engine and events of workers, gives messages to workers
+//! and events for the engine.
 
 use std::collections::BTreeMap;
 
@@ -79,7 +79,7 @@ enum Fate {
 pub struct Driver {
     task: Task,
     group: Group,
-    /// Where workers that have prepared can be met.
+    /// Rendezvous addresses of workers that have prepared.
     addresses: BTreeMap<SlotId, String>,
     /// The generation that the engine has asked for, its members and their batch.
     generation: Generation,
@@ -185,7 +185,7 @@ impl Driver {
             WorkerEvent::Finished { metrics, .. } => return self.end(GroupEvent::Finished(numbers(metrics))),
             WorkerEvent::Failed { reason, .. } => {
                 self.end(GroupEvent::Failed { reason, cause: FailureCause::Trial });
-                // Whoever fails has left already.
+                // A worker that fails has left already.
                 self.group.released(slot)
             }
         };
@@ -362,7 +362,7 @@ impl Driver {
         std::mem::take(&mut self.outputs)
     }
 
-    /// Whether all that are wanted train, and nobody else is involved. Survivors of a generation that has lost a worker are not all.
+    /// Whether exactly the slots of the generation train. Survivors of a generation that has lost a worker are not all.
     fn is_whole(&self) -> bool {
         let members = self.group.members();
         self.group.is_settled()

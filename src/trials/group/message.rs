@@ -76,7 +76,7 @@ pub struct Batch {
 pub struct Member {
     /// The slot it runs on.
     pub slot: SlotId,
-    /// Where others meet it, if it is the first of a group.
+    /// The rendezvous address, if it is the first of a group.
     pub rendezvous_addr: String,
 }
 
@@ -141,7 +141,7 @@ pub enum WorkerEvent {
     Prepared {
         /// The trial.
         trial: TrialId,
-        /// Where other workers meet this one, if it is the first of a group.
+        /// Its rendezvous address, if it is the first of a group.
         rendezvous_addr: String,
     },
     /// The group is together and trains.

@@ -66,7 +66,7 @@ pub struct Search {
     trials: BTreeMap<TrialId, Trial>,
     /// How many results of earlier studies are known.
     known: u32,
-    /// What nobody has taken yet.
+    /// Not taken yet.
     facts: Vec<Fact>,
 }
 

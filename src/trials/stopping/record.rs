@@ -28,7 +28,7 @@ pub(super) trait Rule: Send {
     /// How likely a trial that reported `now` last is to continue.
     fn promise(&self, trial: TrialId, now: Sample) -> f64;
 
-    /// From now on the trial counts for nobody. It will not be judged again.
+    /// From now on the trial does not count for others. It will not be judged again.
     fn withdraw(&mut self, _trial: TrialId) {}
 }
 

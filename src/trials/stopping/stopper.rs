@@ -80,7 +80,7 @@ impl fmt::Display for Reason {
 pub enum StopReason {
     /// By a stopping rule.
     Rule(Reason),
-    /// By whoever ran it, as text; in journals of earlier versions rules are text, too.
+    /// By its caller, as text; in journals of earlier versions rules are text, too.
     Stated(String),
 }
 

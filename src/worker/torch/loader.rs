@@ -44,7 +44,7 @@ impl Loader {
         let (answer, answers) = mpsc::channel();
         let mut order = order;
         let load = move || {
-            // It ends when nobody asks any more, or nobody listens.
+            // It ends when the loader is dropped.
             while let Ok(positions) = asked.recv() {
                 let examples = examples(order.as_mut(), positions);
                 if answer.send(data.load(&examples)).is_err() {
@@ -71,7 +71,7 @@ impl Loader {
         then: impl Iterator<Item = Range<u64>>,
     ) -> Result<Vec<Tensor>, Error> {
         while self.under_way.front().is_some_and(|request| *request != wanted) {
-            // A failure to load what nobody wants is nobody's failure.
+            // A failure to load what is not used is no failure.
             let _unwanted = self.receive()?;
         }
         let after = then.take(AHEAD);

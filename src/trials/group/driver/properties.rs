@@ -351,7 +351,7 @@ impl World {
     }
 
     /// Nothing goes wrong any more; whether anything has happened.
-    fn calm(&mut self) -> bool {
+    fn step_without_faults(&mut self) -> bool {
         let mut has_moved = self.note() | self.deliver();
         for index in 0..SLOTS {
             has_moved |= self.forward(slot(index)) | self.restart(slot(index)) | self.work(slot(index), 0);
@@ -382,7 +382,7 @@ proptest! {
             }
         }
         let mut steps = 0;
-        while world.calm() {
+        while world.step_without_faults() {
             steps += 1;
             prop_assert!(steps < 5000, "it never settles: {world:?}");
         }

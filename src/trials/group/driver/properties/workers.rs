@@ -5,14 +5,14 @@ use crate::trials::group::Pause;
 
 impl World {
     /// Whether a round can still form, as far as this slot is concerned.
-    fn can_meet(&self, at: SlotId, round: Round) -> bool {
+    fn can_form(&self, at: SlotId, round: Round) -> bool {
         let slot = &self.slots[&at];
         let is_coming =
             |command: &WorkerCommand| matches!(command, WorkerCommand::Form(form) if form.round == round);
-        slot.is_alive && (self.is_there(at, round) || slot.commands.iter().any(is_coming))
+        slot.is_alive && (self.has_joined(at, round) || slot.commands.iter().any(is_coming))
     }
 
-    fn is_there(&self, at: SlotId, round: Round) -> bool {
+    fn has_joined(&self, at: SlotId, round: Round) -> bool {
         match &self.slots[&at].state {
             State::Joining(form) | State::Donating(form) | State::Training(form) => form.round == round,
             State::Idle | State::Preparing | State::Ready => false,
@@ -35,7 +35,7 @@ impl World {
                 let rendezvous_addr = format!("host:{}", at.index);
                 (State::Ready, vec![WorkerEvent::Prepared { trial: TRIAL, rendezvous_addr }])
             }
-            State::Joining(form) | State::Donating(form) => match self.meet(at, form, &state) {
+            State::Joining(form) | State::Donating(form) => match self.form(at, form, &state) {
                 Some(done) => done,
                 None => return false,
             },
@@ -51,12 +51,12 @@ impl World {
         true
     }
 
-    fn meet(&self, at: SlotId, form: &Form, state: &State) -> Option<(State, Vec<WorkerEvent>)> {
+    fn form(&self, at: SlotId, form: &Form, state: &State) -> Option<(State, Vec<WorkerEvent>)> {
         let everybody = || form.members.iter().chain(&form.donors).map(|member| member.slot);
-        if !self.slots[&at].commands.is_empty() || !everybody().all(|slot| self.can_meet(slot, form.round)) {
+        if !self.slots[&at].commands.is_empty() || !everybody().all(|slot| self.can_form(slot, form.round)) {
             return Some((State::Ready, vec![broken(form.round)]));
         }
-        if !everybody().all(|slot| self.is_there(slot, form.round)) {
+        if !everybody().all(|slot| self.has_joined(slot, form.round)) {
             return None;
         }
         let trains = |member: &Member| matches!(self.slots[&member.slot].state, State::Training(_));
