@@ -67,7 +67,7 @@
 //! trial: {trainable: cifar10, epochs: 5, max_batch: 4Ki, max_batch_per_gpu: 1Ki}
 //! search: {trials: 6, parallel: 2}
 //! ")?;
-//! let report = simulate_study(&study, &World::new(Cluster::parse("2x4xt4")?))?;
+//! let report = simulate_study(&study, &SimulatedCluster::new(Cluster::parse("2x4xt4")?))?;
 //! println!("{} s", report.makespan_s);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```

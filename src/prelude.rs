@@ -11,7 +11,7 @@ pub use crate::worker::{
 pub use crate::{
     alloc::{Cluster, PolicyKind},
     ids::{GpuType, TrialId},
-    sim::{StudyReport, World, simulate_study},
+    sim::{SimulatedCluster, StudyReport, simulate_study},
     space::{Direction, Domain, Params, Space, Study, Value},
     trials::{
         End, Search,

@@ -80,7 +80,7 @@ pub(super) enum Error {
     Engine(#[from] trials::engine::Error),
     #[error(transparent)]
     Actors(#[from] actors::Error),
-    #[error("the study in {} has not come to its end", .folder.display())]
+    #[error("the study in {} did not finish", .folder.display())]
     Unfinished { folder: PathBuf, source: Box<actors::Error> },
     #[cfg(feature = "torch")]
     #[error(transparent)]
@@ -188,9 +188,6 @@ mod tests {
     #[test]
     fn a_chain_names_every_cause_once() {
         let error = Error::Unfinished { folder: "study".into(), source: Box::new(failed().into()) };
-        assert_eq!(
-            with_causes(&error),
-            "the study in study has not come to its end: cannot write study: timed out"
-        );
+        assert_eq!(with_causes(&error), "the study in study did not finish: cannot write study: timed out");
     }
 }

@@ -67,7 +67,7 @@ struct Report<'a> {
     configurations: usize,
     /// The maximum number of GPUs that was measured at each tier; 0 at tiers without measurements.
     max_gpus: [u32; Tier::COUNT],
-    /// One batch size cannot tell fixed from proportional cost.
+    /// One batch size cannot separate fixed from proportional cost.
     several_batches: bool,
     params: ThroughputParams,
     mean_error: f64,
@@ -230,7 +230,7 @@ impl<'a> Report<'a> {
     }
 }
 
-/// A tier in words.
+/// A tier as text.
 pub(crate) const fn place(tier: Tier) -> &'static str {
     match tier {
         Tier::Local => "one node",

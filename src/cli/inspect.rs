@@ -42,12 +42,12 @@ pub(crate) fn status(folder: &Path, format: Format, out: &mut impl Write) -> Res
     writeln!(out, "{text}").map_err(cli::Error::Stdout)
 }
 
-/// What is to be said wherever results of emulated devices are shown.
+/// Shown wherever results of emulated devices are.
 pub(crate) fn of_emulation(devices: &str) -> String {
     format!("emulated devices ({devices}): times are modelled, metrics are synthetic")
 }
 
-/// In one word.
+/// Its name.
 const fn state(status: &Status) -> &'static str {
     match (status.done, status.is_run, status.stopping) {
         (true, ..) => "done",

@@ -25,7 +25,7 @@ pub(crate) struct Panel {
     pub(crate) x_scale: Scale,
     pub(crate) y_label: String,
     pub(crate) y_scale: Scale,
-    /// As many as [`COLORS`] can be told apart.
+    /// As many as [`COLORS`] can be distinguished.
     pub(crate) series: Vec<Series>,
 }
 
@@ -57,7 +57,7 @@ pub(crate) struct Point {
     pub(crate) high: f64,
 }
 
-/// Okabe and Ito's palette, which colour-blind readers can tell apart; markers differ as well.
+/// Okabe and Ito's palette, which colour-blind readers can distinguish; markers differ as well.
 const COLORS: [&str; 4] = ["#0072B2", "#D55E00", "#009E73", "#CC79A7"];
 
 const WIDTH: f64 = 1000.0;
@@ -107,7 +107,7 @@ pub(crate) fn svg(figure: &Figure) -> String {
     page.0
 }
 
-/// The largest font size up to `size` at which a text fits into a width, at about 0.6 em for a letter.
+/// The largest font size up to `size` at which a text fits into a width, at about 0.6 em for a character.
 pub(crate) fn fitting(text: &str, size: f64, width: f64) -> f64 {
     size.min(width / (0.6 * text.chars().count().max(1) as f64))
 }
@@ -240,14 +240,14 @@ impl Page {
 /// Text as XML may hold it.
 pub(crate) fn escaped(text: &str) -> String {
     let mut safe = String::with_capacity(text.len());
-    for letter in text.chars() {
-        match letter {
+    for character in text.chars() {
+        match character {
             '&' => safe.push_str("&amp;"),
             '<' => safe.push_str("&lt;"),
             '>' => safe.push_str("&gt;"),
             '\u{fffe}' | '\u{ffff}' => safe.push('\u{fffd}'),
-            _ if letter.is_control() => safe.push(' '),
-            _ => safe.push(letter),
+            _ if character.is_control() => safe.push(' '),
+            _ => safe.push(character),
         }
     }
     safe

@@ -9,7 +9,7 @@ use std::{
 use crate::{
     alloc::{self, Cluster, ClusterSpec, Fairness, PolicyKind},
     cli,
-    sim::{self, Aim, JobReport, Moment, Report, Rules, Workload, simulate},
+    sim::{self, Aim, JobReport, Progress, Report, Rules, Workload, simulate},
 };
 use serde_json::{Value, json};
 use thiserror::Error;
@@ -64,7 +64,7 @@ fn read(file: &Path) -> Result<Workload, cli::Error> {
     Ok(Workload::parse(&text).map_err(|mistake| Error::Workload { file: file.to_owned(), mistake })?)
 }
 
-/// A cluster in words, or that of a study file.
+/// A cluster as text, or that of a study file.
 pub(crate) fn cluster(text: &str, stderr: &mut impl Write) -> Result<Cluster, cli::Error> {
     if !ClusterSpec::names_file(text) {
         return Ok(Cluster::parse(text).map_err(Error::Setting)?);
@@ -90,9 +90,9 @@ pub(crate) fn workload(
     world.avoid_interference = settings.avoid_interference;
     world.restart_delay_s = settings.restart_delay_s;
     world.seed = settings.seed;
-    let mut progress = Progress { stderr, shown: 0 };
+    let mut printer = ProgressPrinter { stderr, shown: 0 };
     let report =
-        simulate(&workload, &world, &mut |moment| progress.show(moment)).map_err(Error::Simulation)?;
+        simulate(&workload, &world, &mut |progress| printer.print(progress)).map_err(Error::Simulation)?;
     match settings.format {
         Format::Text => print(settings, &report, out),
         Format::Json => writeln!(out, "{}", json(settings, &report)),
@@ -101,17 +101,17 @@ pub(crate) fn workload(
 }
 
 /// Prints how far a simulation is, for each tenth of the jobs.
-struct Progress<'a, W: Write> {
+struct ProgressPrinter<'a, W: Write> {
     stderr: &'a mut W,
     shown: usize,
 }
 
-impl<W: Write> Progress<'_, W> {
-    fn show(&mut self, moment: &Moment) {
-        let tenth = 10 * moment.completed / moment.jobs;
+impl<W: Write> ProgressPrinter<'_, W> {
+    fn print(&mut self, progress: &Progress) {
+        let tenth = 10 * progress.completed / progress.jobs;
         if tenth > self.shown {
             self.shown = tenth;
-            let Moment { now_s, completed, active, jobs } = moment;
+            let Progress { now_s, completed, active, jobs } = progress;
             // The result does not depend on it.
             let _ = writeln!(
                 self.stderr,

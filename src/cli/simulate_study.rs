@@ -8,7 +8,7 @@ use std::{
 use crate::{
     alloc::{Cluster, PolicyKind},
     cli,
-    sim::{StudyReport, World, simulate_study},
+    sim::{SimulatedCluster, StudyReport, simulate_study},
     space::{Program, Study},
 };
 use serde_json::{Value, json};
@@ -39,7 +39,7 @@ pub(crate) struct Variant {
     /// What it is called in tables.
     pub(crate) name: String,
     study: Study,
-    world: World,
+    simulated: SimulatedCluster,
     /// Whether it is to have the best of all fixed batches.
     best_batch: bool,
 }
@@ -71,8 +71,8 @@ const PAPER: [(&str, &str, f64, f64); 2] =
 pub(crate) const PAPER_REALLOC_S: f64 = 30.0;
 
 impl Variant {
-    fn new(study: &Study, world: &World, name: &str) -> Self {
-        let (mut study, world) = (study.clone(), world.clone());
+    fn new(study: &Study, simulated: &SimulatedCluster, name: &str) -> Self {
+        let (mut study, simulated) = (study.clone(), simulated.clone());
         let best_batch = name == "static-best";
         let policy = if best_batch { "static" } else { name };
         study.scheduler.policy = policy.parse().unwrap_or_default();
@@ -88,7 +88,7 @@ impl Variant {
                 study.scheduler.knowledge_sharing = study.scheduler.policy == PolicyKind::Optimus;
             }
         }
-        Self { name: name.to_owned(), study, world, best_batch }
+        Self { name: name.to_owned(), study, simulated, best_batch }
     }
 
     fn named(mut self, name: &str, change: impl FnOnce(&mut Self)) -> Self {
@@ -101,32 +101,37 @@ impl Variant {
     fn run(&self, seed: u32) -> Result<StudyReport, crate::sim::Error> {
         let mut study = self.study.clone();
         study.search.seed += u64::from(seed);
-        simulate_study(&study, &self.world)
+        simulate_study(&study, &self.simulated)
     }
 }
 
 /// `goodput` without one of the things that make it fast, each in turn.
-fn ablations(study: &Study, world: &World) -> Vec<Variant> {
-    let ours = || Variant::new(study, world, "goodput");
+fn ablations(study: &Study, simulated: &SimulatedCluster) -> Vec<Variant> {
+    let ours = || Variant::new(study, simulated, "goodput");
     vec![
         ours().named("fixed batch", |variant| variant.best_batch = true),
         ours().named("no moves", |variant| variant.study.scheduler.policy = PolicyKind::Static),
         ours().named("nothing shared", |variant| variant.study.scheduler.knowledge_sharing = false),
         ours().named("only at intervals", |variant| variant.study.scheduler.immediate = false),
-        ours().named("expensive moves", |variant| variant.world.realloc_s = PAPER_REALLOC_S),
+        ours().named("expensive moves", |variant| variant.simulated.realloc_s = PAPER_REALLOC_S),
     ]
 }
 
 /// The study under the policies asked for, and without this or that.
-pub(crate) fn variants(study: &Study, world: &World, policies: &[String], ablation: bool) -> Vec<Variant> {
-    let named = |names: &[&str]| names.iter().map(|name| Variant::new(study, world, name)).collect();
+pub(crate) fn variants(
+    study: &Study,
+    simulated: &SimulatedCluster,
+    policies: &[String],
+    ablation: bool,
+) -> Vec<Variant> {
+    let named = |names: &[&str]| names.iter().map(|name| Variant::new(study, simulated, name)).collect();
     let mut all: Vec<Variant> = if policies.is_empty() {
         named(&DEFAULT)
     } else {
         named(&policies.iter().map(String::as_str).collect::<Vec<_>>())
     };
     if ablation {
-        all.extend(ablations(study, world));
+        all.extend(ablations(study, simulated));
     }
     all
 }
@@ -163,7 +168,7 @@ fn each_seed(
 }
 
 /// The fixed batch for each GPU with which `static` is done first, of all from the initial one on in steps of about 1.4; none
-/// if no variant wants it.
+/// if no variant needs it.
 fn best_batch(
     variants: &[Variant],
     seeds: u32,
@@ -177,7 +182,7 @@ fn best_batch(
     let batches: Vec<u32> =
         steps.map(|batch| batch.round() as u32).take_while(|batch| *batch <= max).take(24).collect();
     let fixed = |batch: &u32| {
-        Variant::new(&asked.study, &asked.world, "static")
+        Variant::new(&asked.study, &asked.simulated, "static")
             .named("", |variant| variant.study.trial.batch_per_gpu = Some(*batch))
     };
     let tries: Vec<Variant> = batches.iter().map(fixed).collect();
@@ -203,7 +208,7 @@ impl Row {
         other.map(|other| makespan(self) / makespan(other))
     }
 
-    /// The fixed batch for each GPU, in words.
+    /// The fixed batch for each GPU, as text.
     pub(crate) fn batch(&self) -> String {
         self.variant.study.trial.batch_per_gpu.map_or_else(|| "adapted".to_owned(), |batch| batch.to_string())
     }
@@ -224,7 +229,7 @@ impl Row {
         object.insert("policy".to_owned(), json!(self.variant.name));
         object.insert("seeds".to_owned(), json!(self.reports.len()));
         object.insert("batch_per_gpu".to_owned(), json!(self.variant.study.trial.batch_per_gpu));
-        object.insert("restart_delay_s".to_owned(), json!(self.variant.world.realloc_s));
+        object.insert("restart_delay_s".to_owned(), json!(self.variant.simulated.realloc_s));
         for (name, Spread { mean, spread }) in self.figures() {
             object.insert(name.to_owned(), json!({"mean": mean, "spread": spread}));
         }
@@ -249,8 +254,8 @@ pub(crate) fn run(
         (None, Some(spec)) => Cluster::parse(&spec.to_string()).map_err(Error::Setting)?,
         (None, None) => return Err(Error::NoCluster { file: settings.study.clone() }.into()),
     };
-    let world = World { realloc_s: settings.realloc_s, ..World::new(cluster) };
-    let variants = variants(&study, &world, &settings.policies, settings.ablation);
+    let simulated = SimulatedCluster { realloc_s: settings.realloc_s, ..SimulatedCluster::new(cluster) };
+    let variants = variants(&study, &simulated, &settings.policies, settings.ablation);
     let rows = run_all(variants, settings.seeds, settings.threads, stderr)?;
     match settings.format {
         Format::Text => print(settings, &study, &rows, out),

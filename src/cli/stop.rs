@@ -21,7 +21,7 @@ pub(crate) enum Error {
     Elsewhere { folder: String, process: u32, host: String },
 }
 
-/// Asks the process that runs a study to stop, waits until it has, and says how to resume it.
+/// Asks the process that runs a study to stop, waits until it has, and prints how to resume it.
 pub(super) fn run(
     folder: &Path,
     no_wait: bool,

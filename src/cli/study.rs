@@ -13,7 +13,7 @@ use crate::{
 };
 use thiserror::Error;
 
-/// What study files say cannot be understood.
+/// A study file is not valid.
 #[derive(Debug, Error)]
 #[error("{}", summary(.0))]
 pub(crate) struct Error(Vec<Diagnostics>);
@@ -56,7 +56,7 @@ fn reported<T>(read: Result<T, Diagnostics>, stderr: &mut impl Write) -> Result<
     })
 }
 
-/// Reads all files, and says what they hold or what is wrong with them.
+/// Reads all files, and prints what they hold or what is wrong with them.
 pub(crate) fn check(
     files: &[PathBuf],
     out: &mut impl Write,
@@ -83,7 +83,7 @@ pub(crate) fn schema(out: &mut impl Write) -> Result<(), cli::Error> {
     writeln!(out, "{:#}", space::schema()).map_err(cli::Error::Stdout)
 }
 
-/// The space in a few words.
+/// A summary of the space.
 fn describe(study: &Study) -> String {
     let dims = study.space.dims();
     let continuous = dims.iter().filter(|dim| **dim == Dim::Continuous).count();

@@ -4,7 +4,7 @@ use std::{fmt::Write as _, io::Write};
 
 use crate::{
     alloc::Cluster,
-    sim::{TrialReport, World},
+    sim::{SimulatedCluster, TrialReport},
     space::{Algorithm, Study},
 };
 
@@ -34,30 +34,36 @@ pub(crate) fn run(seeds: u32, threads: usize, stderr: &mut (impl Write + Send)) 
     let (study, one_width) = (read(STUDY), read(ONE_WIDTH));
     let mut same = study.clone();
     same.search.algorithm = Algorithm::Random;
-    let world = World::new(Cluster::parse(CLUSTER).map_err(Error::Setting)?);
-    let expensive = World { realloc_s: PAPER_REALLOC_S, ..world.clone() };
+    let simulated = SimulatedCluster::new(Cluster::parse(CLUSTER).map_err(Error::Setting)?);
+    let expensive = SimulatedCluster { realloc_s: PAPER_REALLOC_S, ..simulated.clone() };
     let expensive_title = format!("The same, where a change of GPUs takes {PAPER_REALLOC_S} s");
     let wanted = [
         (
             "random",
             "The same random trials under every policy; a change of GPUs takes a second",
             &same,
-            &world,
+            &simulated,
             true,
         ),
         ("expensive", expensive_title.as_str(), &same, &expensive, false),
-        ("width", "The same with networks of the measured width only; a second", &one_width, &world, false),
+        (
+            "width",
+            "The same with networks of the measured width only; a second",
+            &one_width,
+            &simulated,
+            false,
+        ),
         (
             "tpe",
             "The study as it is, with TPE, where trials differ from policy to policy; a second",
             &study,
-            &world,
+            &simulated,
             false,
         ),
     ];
     let mut tables = Vec::new();
-    for (name, title, study, world, ablation) in wanted {
-        let rows = run_all(variants(study, world, &[], ablation), seeds, threads, stderr)?;
+    for (name, title, study, simulated, ablation) in wanted {
+        let rows = run_all(variants(study, simulated, &[], ablation), seeds, threads, stderr)?;
         tables.push(Table { name, title: title.to_owned(), rows });
     }
     Ok(Experiment { csv: csv(&tables), figure: figure(&tables[0].rows), page: page(&tables, seeds) })

@@ -27,9 +27,9 @@ use crate::{
 
 /// Making a model and opening its data, in emulated seconds.
 const PREPARE_S: f64 = 1.0;
-/// The least pause before the first step ever, or after a checkpoint was read.
+/// The minimum pause before the first step ever, or after a checkpoint was read.
 const FIRST_PAUSE_S: f64 = 0.5;
-/// The least pause when a group becomes another one: real groups stand still for 14 to 114 ms (docs/performance.md).
+/// The minimum pause when a group becomes another one: real groups stand still for 14 to 114 ms (docs/performance.md).
 const PAUSE_S: f64 = 0.1;
 /// By how much the measured time of steps may differ from the modelled one.
 const MEASUREMENT_ERROR: f64 = 0.01;
@@ -107,9 +107,9 @@ impl Group {
     }
 
     /// Takes all steps that are over, and at least up to a certain one. Gives what was evaluated on the way.
-    fn take(&mut self, session: &mut Session, least: u64, now: Instant) -> Vec<Evaluation> {
+    fn take(&mut self, session: &mut Session, min_steps: u64, now: Instant) -> Vec<Evaluation> {
         let Some(schedule) = &mut self.schedule else { return Vec::new() };
-        let last = schedule.whole(now).max(least);
+        let last = schedule.whole(now).max(min_steps);
         let steps = last - schedule.taken;
         let evaluated = session.advance(schedule.batch, steps);
         schedule.taken = last;
@@ -130,7 +130,7 @@ impl Group {
         self.take(session, 0, end.map_or(now, |end| now.min(end)));
     }
 
-    /// The first rank takes note of the time of steps.
+    /// The first rank measures the time of steps.
     fn observe(&mut self, session: &Session, steps: u64) {
         let counted = steps - u64::from(!self.is_warm);
         self.is_warm = true;
@@ -277,14 +277,14 @@ impl Backend for EmulatedBackend {
             return Ok(Pause::default());
         }
         let met = Instant::now();
-        let (state, idle_s, least_s) = match offer {
+        let (state, idle_s, min_s) = match offer {
             Some(Offer { state, idle_s }) => (state, idle_s, PAUSE_S),
             None => (checkpoint::load(session)?.unwrap_or_default(), 0.0, FIRST_PAUSE_S),
         };
         session.state = Some(state);
         session.stepped = Some(earlier(met, idle_s * self.place.time_scale));
         // The time that it took to meet is part of the pause.
-        let ready = self.later(met, (least_s - idle_s).max(0.0));
+        let ready = self.later(met, (min_s - idle_s).max(0.0));
         group.wait_until(ready).await?;
         group.schedule = Some(self.schedule(session, &group.placement, group.batch, ready)?);
         let hand_over_s = self.emulated_s(met, ready);

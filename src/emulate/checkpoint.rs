@@ -16,7 +16,7 @@ struct File {
     state: State,
 }
 
-/// Writes the state beside the old one, which it then replaces: at any moment there is a whole one. Gives the number of
+/// Writes the state next to the old one, which it then replaces: at any moment there is a whole one. Gives the number of
 /// its steps.
 ///
 /// The file is small and a loss of power no concern of an emulation, so this is over before a runtime would notice.

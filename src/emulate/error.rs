@@ -93,13 +93,13 @@ impl Error {
         Err(Self::OutOfRange { what, value, allowed: "a finite number above 0" })
     }
 
-    pub(super) fn check_at_most(
+    pub(super) fn check_max(
         what: &'static str,
         value: f64,
-        most: f64,
+        max: f64,
         allowed: &'static str,
     ) -> Result<(), Self> {
-        if value <= most {
+        if value <= max {
             return Ok(());
         }
         Err(Self::OutOfRange { what, value, allowed })

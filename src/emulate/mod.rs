@@ -1,6 +1,6 @@
 //! Emulated devices: workers that take as long as a real training would, but compute nothing.
 //!
-//! A head cannot tell emulated workers from real ones: they attach over the same gRPC streams and follow the same protocol, with the same
+//! For a head, emulated workers are like real ones: they attach over the same gRPC streams and follow the same protocol, with the same
 //! code (`worker::protocol`). What a training would do meanwhile is modelled from measurements ([`sim::Modelled`](crate::sim::Modelled)), in time
 //! that may run faster or slower than the clock. So whole clusters run on a laptop, with everything real but the training.
 //!

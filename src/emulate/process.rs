@@ -64,8 +64,8 @@ pub struct NodeLaunch {
 ///     time_scale: 0.01,
 ///     arguments: Vec::new(),
 /// })?;
-/// let words: Vec<_> = launched.get_args().collect();
-/// assert_eq!(words, ["emulated", "node", "1", "with", "8", "a100", "at", "time", "scale", "0.01"]);
+/// let arguments: Vec<_> = launched.get_args().collect();
+/// assert_eq!(arguments, ["emulated", "node", "1", "with", "8", "a100", "at", "time", "scale", "0.01"]);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub fn launch(launch: &NodeLaunch) -> Result<Process, Error> {
@@ -108,7 +108,7 @@ pub fn serve_if_node() {
         Ok(()) => 0,
         Err(error) => {
             let node = env::var(NODE).unwrap_or_default();
-            tell_the_user(&format!("emulated node {node}: {}", wire::with_causes(&error)));
+            print_error(&format!("emulated node {node}: {}", wire::with_causes(&error)));
             1
         }
     };
@@ -116,7 +116,7 @@ pub fn serve_if_node() {
 }
 
 #[expect(clippy::print_stderr, reason = "the head is out of reach, and a silent end helps nobody")]
-fn tell_the_user(message: &str) {
+fn print_error(message: &str) {
     eprintln!("{message}");
 }
 
@@ -140,7 +140,7 @@ fn from_environment() -> Result<NodeLaunch, Error> {
     Ok(launch)
 }
 
-/// Hosts the workers of a node for as long as the head wants any of them.
+/// Hosts the workers of a node for as long as the head needs any of them.
 async fn serve(launch: NodeLaunch) -> Result<(), Error> {
     let NodeLaunch { address, secret, node, slots, gpu_type, time_scale, .. } = launch;
     let rendezvous = Arc::new(Rendezvous::new(time_scale));

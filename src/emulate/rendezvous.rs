@@ -73,7 +73,7 @@ struct Waiter {
 impl Barrier {
     fn notify(&self, notice: &Notice) {
         for waiter in self.joined.values() {
-            // Who does not listen is about to go.
+            // A member that does not receive is about to leave.
             let _ = waiter.notices.send(notice.clone());
         }
     }

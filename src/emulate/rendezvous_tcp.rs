@@ -25,7 +25,7 @@ use crate::wire::Secret;
 
 /// How long to wait for a node of the same machine that was alive a moment ago.
 const CONNECT: Duration = Duration::from_secs(15);
-/// The most bytes that are read from one worker: far more than the longest list of members.
+/// The maximum number of bytes that are read from one worker: far more than the longest list of members.
 const BYTES_MAX: u64 = 1 << 22;
 /// The line of a worker that goes without being lost.
 const LEAVE: &str = "leave";
@@ -109,7 +109,7 @@ pub(super) fn join_remote(address: String, secret: &Secret, request: JoinRequest
     tokio::spawn(async move {
         if let Err(reason) = stay(&address, &request, &send, leaving).await {
             let reason = format!("the node at {address}, where the group meets, {reason}");
-            // If nobody listens, nobody cares.
+            // The other side may be gone.
             let _ = send.send(Notice::Lost(reason));
         }
     });

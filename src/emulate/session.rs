@@ -17,8 +17,8 @@ use crate::{
 const PARTS: f64 = 512.0;
 
 /// With more, single steps would be lost in rounding.
-const MOST_EPOCHS: f64 = 1e9;
-const MOST_EVALUATIONS: f64 = 1e6;
+const EPOCHS_MAX: f64 = 1e9;
+const EVALUATIONS_MAX: f64 = 1e6;
 
 /// How far a trial has come: what is handed over and written to disk.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
@@ -54,10 +54,10 @@ impl Session {
         let Task { trainable, params, seed, epochs, .. } = &task;
         let model = Modelled::new(trainable, params, *seed, *epochs)?;
         Error::check_positive("the initial batch", f64::from(task.initial_batch))?;
-        Error::check_at_most("the number of epochs", task.epochs, MOST_EPOCHS, "at most 1e9")?;
+        Error::check_max("the number of epochs", task.epochs, EPOCHS_MAX, "at most 1e9")?;
         let every = task.evaluate_every;
         Error::check_positive("epochs from evaluation to evaluation", every)?;
-        Error::check_at_most("evaluations in an epoch", every.recip(), MOST_EVALUATIONS, "at most 1e6")?;
+        Error::check_max("evaluations in an epoch", every.recip(), EVALUATIONS_MAX, "at most 1e6")?;
         Error::check_positive("seconds from checkpoint to checkpoint", task.checkpoint_every_s)?;
         Error::check_positive("seconds from report to report", task.report_every_s)?;
         let rule: LrRule = task.lr_rule.parse()?;
@@ -95,9 +95,9 @@ impl Session {
         self.walk(batch, u64::MAX, self.goal()).steps - self.current().steps
     }
 
-    /// Steps to the next evaluation, if it is among the next `most` ones.
-    pub(super) fn steps_to_evaluation(&self, batch: Batch, most: u64) -> Option<u64> {
-        let then = self.walk(batch, most, self.evaluation());
+    /// Steps to the next evaluation, if it is among the next `max_steps` ones.
+    pub(super) fn steps_to_evaluation(&self, batch: Batch, max_steps: u64) -> Option<u64> {
+        let then = self.walk(batch, max_steps, self.evaluation());
         (then.useful >= self.evaluation()).then(|| then.steps - self.current().steps)
     }
 
@@ -117,10 +117,10 @@ impl Session {
     ///
     /// A step is worth what its batch is at the noise scale of the moment, as in a real training, but steps are not taken one by
     /// one: all steps of a part of the training are worth the same.
-    fn walk(&self, batch: Batch, most: u64, goal: f64) -> State {
+    fn walk(&self, batch: Batch, max_steps: u64, goal: f64) -> State {
         let mut state = self.current();
         let part = self.goal() / PARTS;
-        let mut left = most;
+        let mut left = max_steps;
         while left > 0 && state.useful < goal {
             let begin = (state.useful / part).floor();
             let worth = self.worth(begin * part, batch);

@@ -26,7 +26,7 @@ const ALIASES: [(&str, &[&str]); 12] = [
 
 /// Words before the name of a model.
 const BRANDS: [&str; 4] = ["nvidia", "tesla", "geforce", "quadro"];
-/// Words after it that make no type of their own: form factors, kinds of memory, and what says nothing.
+/// Words after it that make no type of their own: form factors, kinds of memory, and fillers.
 const DETAILS: [&str; 14] = [
     "pcie",
     "sxm2",

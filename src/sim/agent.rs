@@ -111,7 +111,7 @@ impl Agent {
             None => self.best_batch(gpu_type, shape)?.plan,
             Some(total) => {
                 let grown = total > limits.initial();
-                let passes = if grown { self.rules.least_passes(shape.gpus()) } else { 1 };
+                let passes = if grown { self.rules.min_passes(shape.gpus()) } else { 1 };
                 BatchPlan::split(total, shape.gpus(), limits.per_gpu_max(), passes)
             }
         };
@@ -150,7 +150,7 @@ impl Agent {
         Ok(())
     }
 
-    /// What the type with most experience says of another one.
+    /// What follows for another type from the one with most experience.
     fn prior(&self, gpu_type: &GpuType) -> Result<Option<ThroughputPrior>, Error> {
         let others = self.types.iter().filter(|(other, _)| *other != gpu_type);
         let Some((source, known)) = others.max_by_key(|(_, known)| known.largest_gpus) else {
@@ -197,14 +197,14 @@ impl Agent {
         let cap = largest.saturating_mul(2).max(1).min(cluster.total_gpus());
         // The authors' fair share is on one node, however large, and does not end at the cap.
         let authors = self.rules.as_authors();
-        let most = if authors { cap.max(fair_gpus) } else { cap };
+        let max_gpus = if authors { cap.max(fair_gpus) } else { cap };
         let mut table = GoodputTable::new();
-        for (gpu_type, node_gpus, max_gpus) in self.application.room(cluster, most) {
+        for (gpu_type, node_gpus, max_gpus) in self.application.room(cluster, max_gpus) {
             if let Some(limits) =
                 self.application.batch_limits(&gpu_type).filter(|_| self.types.contains_key(&gpu_type))
             {
                 let goodput = |shape| self.best_batch(&gpu_type, shape).map_or(0.0, |best| best.goodput);
-                let node_gpus = if authors { most } else { node_gpus };
+                let node_gpus = if authors { max_gpus } else { node_gpus };
                 let curve = Curve::build(max_gpus.min(limits.max_gpus()), node_gpus, goodput)?;
                 table.insert(gpu_type, curve);
             }

@@ -69,9 +69,9 @@ pub fn wanted_nodes(
     (nodes..=max_nodes).min_by(|a, b| off(a).total_cmp(&off(b))).unwrap_or(nodes)
 }
 
-/// One stretch of a training between two changes, of its noise as well.
+/// One segment of a training between two changes, of its noise as well.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Stretch {
+pub struct Segment {
     /// When it begins, in seconds.
     pub from_s: f64,
     /// How many nodes there are.
@@ -91,7 +91,7 @@ pub struct ScaleReport {
     /// Hours of nodes, which is what it costs.
     pub node_hours: f64,
     /// What it did.
-    pub stretches: Vec<Stretch>,
+    pub segments: Vec<Segment>,
 }
 
 /// The machines of a training that scales by itself.
@@ -117,7 +117,7 @@ const INTERVAL_S: f64 = 60.0;
 /// use pollux_tune::{ids::GpuType, sim::*};
 /// let cloud = Cloud { gpu_type: GpuType::new("t4")?, node_gpus: 4, max_nodes: 16, restart_s: 30.0 };
 /// let report = autoscale(Application::get("imagenet").unwrap(), &cloud, ScaleBy::Goodput, Thresholds::default())?;
-/// assert!(report.stretches.is_sorted_by_key(|stretch| stretch.nodes));
+/// assert!(report.segments.is_sorted_by_key(|segment| segment.nodes));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub fn autoscale(
@@ -127,7 +127,7 @@ pub fn autoscale(
     thresholds: Thresholds,
 ) -> Result<ScaleReport, Error> {
     let training = Training::new(application, cloud)?;
-    let mut report = ScaleReport { time_s: 0.0, node_hours: 0.0, stretches: Vec::new() };
+    let mut report = ScaleReport { time_s: 0.0, node_hours: 0.0, segments: Vec::new() };
     let (mut nodes, mut progress, mut epoch, mut batch) = (1, 0.0, 0, application.initial_batch());
     while epoch < application.epochs() {
         let believed = match by {
@@ -142,9 +142,9 @@ pub fn autoscale(
         let initial = f64::from(application.initial_batch());
         let noise = application.noise(epoch, batch);
         let efficiency = noise.efficiency(initial, f64::from(batch));
-        let now = Stretch { from_s: report.time_s, nodes, batch, efficiency };
-        if report.stretches.last().is_none_or(|last| Stretch { from_s: now.from_s, ..*last } != now) {
-            report.stretches.push(now);
+        let now = Segment { from_s: report.time_s, nodes, batch, efficiency };
+        if report.segments.last().is_none_or(|last| Segment { from_s: now.from_s, ..*last } != now) {
+            report.segments.push(now);
         }
         let pause = if nodes > before { cloud.restart_s } else { 0.0 };
         let rate = noise.gain(initial, f64::from(batch)) / training.step_s(&best, nodes)?;
@@ -261,19 +261,19 @@ mod tests {
         let run = |by| autoscale(imagenet, &cloud, by, Thresholds::default()).unwrap();
         let (ours, theirs) = (run(ScaleBy::Goodput), run(ScaleBy::Throughput));
         assert!(ours.node_hours < theirs.node_hours && ours.time_s > theirs.time_s);
-        assert!(ours.stretches[0].nodes < theirs.stretches[0].nodes);
+        assert!(ours.segments[0].nodes < theirs.segments[0].nodes);
         let sizes = |report: &ScaleReport| {
-            let mut nodes: Vec<u32> = report.stretches.iter().map(|stretch| stretch.nodes).collect();
+            let mut nodes: Vec<u32> = report.segments.iter().map(|segment| segment.nodes).collect();
             nodes.dedup();
             nodes
         };
         assert!(sizes(&ours).len() > 1 && sizes(&ours).is_sorted());
         assert_eq!(sizes(&theirs).len(), 1, "throughput does not change while it trains");
-        // Hours of nodes are the nodes of all stretches times how long they last.
-        let ends = ours.stretches.iter().skip(1).map(|stretch| stretch.from_s).chain([ours.time_s]);
+        // Hours of nodes are the nodes of all segments times how long they last.
+        let ends = ours.segments.iter().skip(1).map(|segment| segment.from_s).chain([ours.time_s]);
         let hours =
-            |(stretch, end): (&Stretch, f64)| f64::from(stretch.nodes) * (end - stretch.from_s) / 3600.0;
-        let sum: f64 = ours.stretches.iter().zip(ends).map(hours).sum();
+            |(segment, end): (&Segment, f64)| f64::from(segment.nodes) * (end - segment.from_s) / 3600.0;
+        let sum: f64 = ours.segments.iter().zip(ends).map(hours).sum();
         assert!((sum / ours.node_hours - 1.0).abs() < 1e-9);
     }
 

@@ -47,7 +47,7 @@ pub enum Error {
     Malformed {
         /// The line.
         line: u64,
-        /// What the reader says.
+        /// Of the reader.
         reason: String,
     },
     /// A trainable that was never measured.
@@ -65,7 +65,7 @@ pub enum Error {
         what: &'static str,
         /// What was given.
         value: f64,
-        /// The allowed values in words.
+        /// The allowed values.
         allowed: &'static str,
     },
     /// The cluster has GPUs that no step time was measured on, or nodes larger than any measured one.
@@ -96,7 +96,7 @@ pub enum Error {
         /// Why.
         reason: String,
     },
-    /// What the engine says.
+    /// Of the engine.
     #[error(transparent)]
     Engine(#[from] engine::Error),
     /// The policy failed.

@@ -17,7 +17,7 @@ pub(super) struct Job<'a> {
     learns: bool,
     /// What a change of its GPUs takes.
     pub(super) restart_s: f64,
-    /// By how much it is slower than its step times say.
+    /// By how much it is slower than its step times.
     slowness: f64,
     /// What it runs with; none while it waits.
     running: Option<Running>,

@@ -1,7 +1,7 @@
 //! Modelled training in virtual time: what a cluster would do with a list of jobs, under any policy.
 //!
 //! Jobs are trainings of which step times and gradient statistics were measured ([`Application`]); they run as
-//! fast as the measurements say, while the policies of [`alloc`](crate::alloc) see no more than they would of a live
+//! fast as was measured, while the policies of [`alloc`](crate::alloc) see no more than they would of a live
 //! job: step times of what it ran on, and its gradient noise. [`simulate`] runs one workload to its end.
 //!
 //! Two sets of rules ([`Rules`]): those of the authors' simulator (Pollux OSDI'21), to the second, so that results can be
@@ -30,12 +30,12 @@ mod surface;
 mod workload;
 
 pub use application::Application;
-pub use autoscale::{Cloud, ScaleBy, ScaleReport, Stretch, Thresholds, autoscale, wanted_nodes};
+pub use autoscale::{Cloud, ScaleBy, ScaleReport, Segment, Thresholds, autoscale, wanted_nodes};
 pub use error::Error;
 pub use modelled::Modelled;
 pub use osdi21::Rules;
 pub use report::{JobReport, Report};
-pub use run::{Aim, Moment, Settings, simulate};
+pub use run::{Aim, Progress, Settings, simulate};
 pub use step_time::{StepTime, StepTimes};
-pub use study::{StudyReport, TrialReport, World, simulate_study};
+pub use study::{SimulatedCluster, StudyReport, TrialReport, simulate_study};
 pub use workload::{JobSpec, Workload};

@@ -8,7 +8,7 @@ use crate::{
     ids::GpuType,
 };
 
-/// The training of one trial as measurements say that it would go: how long its steps take, how noisy its gradients are, and
+/// The training of one trial as predicted from measurements: how long its steps take, how noisy its gradients are, and
 /// how well it does.
 ///
 /// Step times and noise were measured ([`Application`]), for a network of one width. Of another width, an example is taken to

@@ -41,10 +41,10 @@ pub struct Report {
 impl Report {
     /// Fills in the fairness of jobs that ran on this cluster, where a start takes `delay_s`.
     pub(super) fn new(mut jobs: Vec<JobReport>, cluster: &Cluster, delay_s: f64) -> Self {
-        let shares: Vec<f64> = jobs.iter().map(|job| company(job, &jobs)).collect();
-        for (job, company) in jobs.iter_mut().zip(shares) {
+        let shares: Vec<f64> = jobs.iter().map(|job| concurrent_jobs(job, &jobs)).collect();
+        for (job, concurrent_jobs) in jobs.iter_mut().zip(shares) {
             let application = Application::get(job.application).expect("jobs train what there is");
-            job.rho = job.jct_s() / (delay_s + isolated_s(application, cluster, company));
+            job.rho = job.jct_s() / (delay_s + isolated_s(application, cluster, concurrent_jobs));
         }
         Self { jobs }
     }
@@ -101,7 +101,7 @@ impl Report {
 }
 
 /// How many jobs there were on average while this one was, itself included.
-fn company(job: &JobReport, all: &[JobReport]) -> f64 {
+fn concurrent_jobs(job: &JobReport, all: &[JobReport]) -> f64 {
     let shared = |other: &JobReport| {
         (job.completed_s.min(other.completed_s) - job.submitted_s.max(other.submitted_s)).max(0.0)
     };
@@ -170,7 +170,7 @@ mod tests {
     #[test]
     fn figures_are_those_of_the_jobs() {
         let jobs = vec![job(0.0, 10.0), job(5.0, 25.0), job(20.0, 50.0)];
-        assert!((company(&jobs[1], &jobs) - (20.0 + 5.0 + 5.0) / 20.0).abs() < 1e-12);
+        assert!((concurrent_jobs(&jobs[1], &jobs) - (20.0 + 5.0 + 5.0) / 20.0).abs() < 1e-12);
         let report = Report { jobs };
         assert!((report.avg_jct_s() - 20.0).abs() < 1e-12);
         assert!((report.jct_quantile_s(0.75) - 25.0).abs() < 1e-12);

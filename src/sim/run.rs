@@ -137,10 +137,10 @@ impl Settings {
     }
 }
 
-/// How far a simulation has come.
+/// The progress of a simulation.
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
-pub struct Moment {
+pub struct Progress {
     /// Seconds since its beginning.
     pub now_s: f64,
     /// Jobs that are done.
@@ -165,7 +165,7 @@ pub struct Moment {
 pub fn simulate(
     workload: &Workload,
     settings: &Settings,
-    watch: &mut dyn FnMut(&Moment),
+    watch: &mut dyn FnMut(&Progress),
 ) -> Result<Report, Error> {
     settings.check()?;
     settings.check_cluster(workload)?;
@@ -178,11 +178,11 @@ pub fn simulate(
         if settings.rules.in_rounds() {
             run.advance(settings.interval_s)?;
         } else {
-            run.advance_to_news()?;
+            run.advance_to_event()?;
         }
         run.decide()?;
         run.check_progress()?;
-        watch(&run.moment());
+        watch(&run.progress());
     }
     Ok(run.report())
 }
@@ -224,9 +224,9 @@ impl<'a> Run<'a> {
         })
     }
 
-    fn moment(&self) -> Moment {
+    fn progress(&self) -> Progress {
         let active = self.jobs.iter().filter(|job| job.is_active(self.now_s)).count();
-        Moment { now_s: self.now_s, completed: self.completed, active, jobs: self.jobs.len() }
+        Progress { now_s: self.now_s, completed: self.completed, active, jobs: self.jobs.len() }
     }
 
     /// Lets all jobs train for some seconds.
@@ -252,7 +252,7 @@ impl<'a> Run<'a> {
         users.into_iter().filter(|(_, users)| *users > 1).map(|(node, _)| node).collect()
     }
 
-    /// Asks the policy, and does what it says.
+    /// Asks the policy, and applies its plan.
     fn decide(&mut self) -> Result<(), Error> {
         self.last_question_s = self.now_s;
         for job in self.jobs.iter_mut().filter(|job| job.completed_s.is_some()) {
@@ -326,7 +326,7 @@ impl<'a> Run<'a> {
     }
 
     /// In how many seconds a change of a job's GPUs has to pay off under `goodput`: in the mean time between its changes so far,
-    /// which comes to the paper's factor, or until it ends, as far as its pace so far tells.
+    /// which comes to the paper's factor, or until it ends, at its pace so far.
     fn horizon_s(&self, job: &Job) -> Option<f64> {
         let past = job.past_share().filter(|_| self.settings.policy == PolicyKind::Goodput)?;
         let (age_s, restarts) = (self.now_s - job.spec.submitted_s, f64::from(job.restarts.unwrap_or(0)));
@@ -363,7 +363,7 @@ impl<'a> Run<'a> {
     }
 
     /// By our rules: lets jobs train until something happens that the policy should know of.
-    fn advance_to_news(&mut self) -> Result<(), Error> {
+    fn advance_to_event(&mut self) -> Result<(), Error> {
         loop {
             let before = self.completed;
             let next_job =
@@ -435,7 +435,7 @@ fn slowdown(allocation: &Allocation, crowded: &BTreeSet<NodeId>, interference: f
     if slowed { interference } else { 0.0 }
 }
 
-/// A table that says no more than that a job runs wherever it was measured.
+/// A table for a job that runs wherever it was measured.
 fn any_table(spec: &JobSpec, cluster: &Cluster) -> GoodputTable {
     let room = spec.application.room(cluster, u32::MAX);
     room.map(|(gpu_type, largest, total)| (gpu_type, Curve::linear(total, largest))).collect()
@@ -449,7 +449,7 @@ fn true_table(spec: &JobSpec, cluster: &Cluster, rules: Rules) -> GoodputTable {
         let max_gpus = total.min(spec.requested_batch / limits.per_gpu_min());
         let rate = |shape: Shape| {
             let gpus = shape.gpus();
-            let passes = rules.least_passes(gpus);
+            let passes = rules.min_passes(gpus);
             let plan = BatchPlan::split(spec.requested_batch, gpus, limits.per_gpu_max(), passes);
             let max = spec.application.max_batch() / (gpus * (plan.accumulation + 1));
             let mut placement = vec![largest; (gpus / largest) as usize];

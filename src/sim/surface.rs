@@ -1,4 +1,4 @@
-//! How well a trial would do: made up, and said to be. [`Modelled::metrics`](super::Modelled::metrics) describes it.
+//! How well a trial would do: made up. [`Modelled::metrics`](super::Modelled::metrics) describes it.
 
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;

@@ -36,15 +36,15 @@ pub enum Error {
     NotWritable {
         /// The file or folder.
         path: PathBuf,
-        /// What the system says.
+        /// The system's error.
         source: Cause,
     },
     /// The disk is full.
-    #[error("no space left for {}: make some, and run the study again to go on", .path.display())]
+    #[error("no space left for {}: make some, and run the study again to resume it", .path.display())]
     Full {
         /// The file or folder.
         path: PathBuf,
-        /// What the system says.
+        /// The system's error.
         source: Cause,
     },
     /// A fact that contradicts those before it.
@@ -70,12 +70,12 @@ pub enum Error {
         doing: &'static str,
         /// With which file or folder.
         path: PathBuf,
-        /// What the system says.
+        /// The system's error.
         source: Cause,
     },
 }
 
-/// What the system says.
+/// The system's error.
 #[derive(Debug, Error)]
 pub enum Cause {
     /// About a file.
@@ -131,7 +131,7 @@ mod tests {
         let of = |kind: io::ErrorKind| Error::io("write", path, kind.into()).to_string();
         assert_eq!(
             of(io::ErrorKind::StorageFull),
-            "no space left for study: make some, and run the study again to go on"
+            "no space left for study: make some, and run the study again to resume it"
         );
         let refused = [
             io::ErrorKind::PermissionDenied,

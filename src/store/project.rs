@@ -1,6 +1,6 @@
 //! Tables that follow from the state of a study, brought up to date in the transaction of its facts.
 //!
-//! *Architecture invariant:* a row is made from the engine's [`State`] after a fact, never from the fact. A fact only says which
+//! *Architecture invariant:* a row is made from the engine's [`State`] after a fact, never from the fact. A fact only decides which
 //! rows may have changed: those of its trial, or else all that are not over.
 
 use std::collections::{BTreeMap, BTreeSet};

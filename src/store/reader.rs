@@ -31,7 +31,7 @@ pub struct Reader {
 pub enum TrialState {
     /// It has no slots yet, or none at the moment.
     Waiting,
-    /// Its workers come together.
+    /// Its workers form a group.
     Forming,
     /// It trains.
     Running,
@@ -59,7 +59,7 @@ impl TrialState {
         (Self::Cancelled, "cancelled"),
     ];
 
-    /// Its name in one word.
+    /// Its name.
     #[must_use]
     pub fn name(self) -> &'static str {
         Self::ALL[self as usize].1
@@ -92,7 +92,7 @@ pub struct TrialRow {
     pub created_s: f64,
     /// When it ended.
     pub ended_s: Option<f64>,
-    /// How far it came, in statistical epochs.
+    /// Its progress, in statistical epochs.
     pub epochs: f64,
     /// The last value of each metric; those that are no numbers are missing.
     pub metrics: Metrics,
@@ -120,7 +120,7 @@ pub struct Status {
     pub at_s: f64,
     /// How many facts there are.
     pub facts: u64,
-    /// How many trials it wants.
+    /// How many trials it is to have.
     pub wanted: u32,
     /// How many trials are in which state.
     pub trials: BTreeMap<TrialState, u32>,
@@ -128,7 +128,7 @@ pub struct Status {
     pub slots: u32,
     /// Slots that trials have.
     pub busy: u32,
-    /// Its user wants to go on later.
+    /// Its user wants to resume later.
     pub stopping: bool,
     /// All is over.
     pub done: bool,
@@ -218,7 +218,7 @@ impl Reader {
         Ok(self.rows(&one, [trial.0], trial_row)?.pop())
     }
 
-    /// The best trials that ran to their end, at most so many, the best first; with several objectives by the number of
+    /// The best `count` trials that ran to their end, the best first; with several objectives by the number of
     /// fronts before them.
     pub fn best(&self, count: usize) -> Result<Vec<TrialRow>, Error> {
         let done = "SELECT trial, result FROM trials WHERE result IS NOT NULL ORDER BY trial";

@@ -83,8 +83,8 @@ pub(super) fn open_writer(folder: &Folder) -> Result<(Connection, u32), Error> {
     let mut connection = Connection::open(&path).map_err(failed)?;
     let version = check(&connection, &path)?;
     // With WAL and `NORMAL` nothing is lost when the process is killed. When the machine loses power, the last facts may be
-    // missing, but never one before another that is there; the study then goes on from a little earlier, and since all
-    // workers have joined anew, nobody remembers better. `FULL` would cost a wait for the disk with every fact.
+    // missing, but never one before another that is there; the study then resumes from a little earlier, and since all
+    // workers have joined again, nothing contradicts it. `FULL` would cost a wait for the disk with every fact.
     let mut prepare = || -> rusqlite::Result<()> {
         connection.busy_timeout(PATIENCE)?;
         connection.pragma_update(None, "journal_mode", "wal")?;

@@ -14,7 +14,7 @@ pub fn promise_weight(promise: f64) -> f64 {
 
 /// Lets the promise of trials weigh in their shares of the GPUs. The lower it is, the less a trial weighs; and one that will
 /// probably be stopped gets no more GPUs than it has, or than it needs to run. Only if that goes for all trials is none of them
-/// held back: nobody else would have the GPUs.
+/// held back: the GPUs would be idle.
 ///
 /// Only for studies with the [setting](crate::space::SchedulerSettings::promise_weighting).
 ///

@@ -121,7 +121,7 @@ pub fn attach_blocking(
     let runtime = Builder::new_current_thread().enable_all().build().map_err(Error::Thread)?;
     let (events, mut downward) = runtime.block_on(dial(address, secret, hello))?;
     let (send, commands) = blocking::channel();
-    let over = Arc::new(Over::default());
+    let over = Arc::new(ConnectionEnd::default());
     let at_end = over.clone();
     let run = move || {
         runtime.block_on(async {
@@ -143,7 +143,7 @@ pub fn attach_blocking(
 pub struct EventSender {
     /// None after [`EventSender::close`].
     events: Arc<Mutex<Option<UnboundedSender<WorkerEvent>>>>,
-    over: Arc<Over>,
+    over: Arc<ConnectionEnd>,
 }
 
 impl fmt::Debug for EventSender {
@@ -153,10 +153,9 @@ impl fmt::Debug for EventSender {
 }
 
 impl EventSender {
-    /// Tells the head what happened, without waiting. Whether the head is gone is known to [`CommandReceiver::recv`].
+    /// Sends an event to the head, without waiting. [`CommandReceiver::recv`] reports that the head is gone.
     pub fn send(&self, event: &WorkerEvent) {
         if let Some(events) = &*self.events.lock().unwrap_or_else(PoisonError::into_inner) {
-            // The other end knows that the head is gone.
             let _ = events.send(event.clone());
         }
     }
@@ -189,12 +188,12 @@ impl CommandReceiver {
 
 /// Whether the connection has ended.
 #[derive(Default)]
-struct Over {
+struct ConnectionEnd {
     is: Mutex<bool>,
     changed: Condvar,
 }
 
-impl Over {
+impl ConnectionEnd {
     fn announce(&self) {
         *self.is.lock().unwrap_or_else(PoisonError::into_inner) = true;
         self.changed.notify_all();

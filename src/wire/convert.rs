@@ -1,4 +1,4 @@
-//! Between the messages of this crate and those of protobuf. All messages can be sent; what is received may make no sense.
+//! Between the messages of this crate and those of protobuf. All messages can be sent; what is received may be invalid.
 
 use std::{
     ffi::OsString,
@@ -7,7 +7,7 @@ use std::{
 
 use super::{
     Error, Hello,
-    proto::{self, command::Kind as ToDo, event::Kind as Happened},
+    proto::{self, command::Kind as CommandKind, event::Kind as EventKind},
 };
 use crate::{
     goodput::{self, GradientStats, Observation, Shape},
@@ -25,7 +25,7 @@ fn part<T>(part: Option<T>, of: &'static str, name: &str) -> Result<T, Error> {
 /// The first message of a worker.
 pub(super) fn hello(event: &proto::Event) -> Result<Hello, Error> {
     match event.kind {
-        Some(Happened::Hello(proto::Hello { version, node, slot, pid })) => {
+        Some(EventKind::Hello(proto::Hello { version, node, slot, pid })) => {
             Ok(Hello { version, slot: slot_id(node, slot), pid })
         }
         _ => Err(Error::Message {
@@ -42,20 +42,22 @@ const fn slot_id(node: u32, index: u32) -> SlotId {
 impl From<Hello> for proto::Event {
     fn from(Hello { version, slot, pid }: Hello) -> Self {
         let hello = proto::Hello { version, node: slot.node.0, slot: slot.index, pid };
-        Self { kind: Some(Happened::Hello(hello)) }
+        Self { kind: Some(EventKind::Hello(hello)) }
     }
 }
 
 impl From<WorkerCommand> for proto::Command {
     fn from(command: WorkerCommand) -> Self {
         let kind = match command {
-            WorkerCommand::Prepare(task) => ToDo::Prepare((*task).into()),
-            WorkerCommand::Form(form) => ToDo::Form(form.into()),
-            WorkerCommand::Retune { trial, round, batch } => {
-                ToDo::Retune(proto::Retune { trial: trial.0, round: round.0, batch: Some(batch.into()) })
-            }
+            WorkerCommand::Prepare(task) => CommandKind::Prepare((*task).into()),
+            WorkerCommand::Form(form) => CommandKind::Form(form.into()),
+            WorkerCommand::Retune { trial, round, batch } => CommandKind::Retune(proto::Retune {
+                trial: trial.0,
+                round: round.0,
+                batch: Some(batch.into()),
+            }),
             WorkerCommand::Release { trial, state } => {
-                ToDo::Release(proto::Release { trial: trial.0, save: state == FinalState::Saved })
+                CommandKind::Release(proto::Release { trial: trial.0, save: state == FinalState::Saved })
             }
         };
         Self { kind: Some(kind) }
@@ -67,13 +69,13 @@ impl TryFrom<proto::Command> for WorkerCommand {
 
     fn try_from(command: proto::Command) -> Result<Self, Error> {
         Ok(match part(command.kind, "a command", "kind that is known")? {
-            ToDo::Prepare(task) => Self::Prepare(Box::new(task.try_into()?)),
-            ToDo::Form(form) => Self::Form(form.try_into()?),
-            ToDo::Retune(proto::Retune { trial, round, batch }) => {
+            CommandKind::Prepare(task) => Self::Prepare(Box::new(task.try_into()?)),
+            CommandKind::Form(form) => Self::Form(form.try_into()?),
+            CommandKind::Retune(proto::Retune { trial, round, batch }) => {
                 let (trial, round) = (TrialId(trial), Round(round));
                 Self::Retune { trial, round, batch: part(batch, "Retune", "batch")?.into() }
             }
-            ToDo::Release(proto::Release { trial, save }) => {
+            CommandKind::Release(proto::Release { trial, save }) => {
                 let state = if save { FinalState::Saved } else { FinalState::Discarded };
                 Self::Release { trial: TrialId(trial), state }
             }
@@ -85,27 +87,27 @@ impl From<WorkerEvent> for proto::Event {
     fn from(event: WorkerEvent) -> Self {
         let kind = match event {
             WorkerEvent::Prepared { trial, rendezvous_addr } => {
-                Happened::Prepared(proto::Prepared { trial: trial.0, rendezvous_addr })
+                EventKind::Prepared(proto::Prepared { trial: trial.0, rendezvous_addr })
             }
-            WorkerEvent::Formed { trial, round, steps, pause } => Happened::Formed(proto::Formed {
+            WorkerEvent::Formed { trial, round, steps, pause } => EventKind::Formed(proto::Formed {
                 trial: trial.0,
                 round: round.0,
                 steps,
                 pause: Some(pause.into()),
             }),
             WorkerEvent::Broken { trial, round, steps, reason } => {
-                Happened::Broken(proto::Broken { trial: trial.0, round: round.0, steps, reason })
+                EventKind::Broken(proto::Broken { trial: trial.0, round: round.0, steps, reason })
             }
-            WorkerEvent::Reported(report) => Happened::Reported((*report).into()),
+            WorkerEvent::Reported(report) => EventKind::Reported((*report).into()),
             WorkerEvent::Checkpointed { trial, steps } => {
-                Happened::Checkpointed(proto::Checkpointed { trial: trial.0, steps })
+                EventKind::Checkpointed(proto::Checkpointed { trial: trial.0, steps })
             }
             WorkerEvent::Finished { trial, round, metrics } => {
-                Happened::Finished(proto::Finished { trial: trial.0, round: round.0, metrics })
+                EventKind::Finished(proto::Finished { trial: trial.0, round: round.0, metrics })
             }
-            WorkerEvent::Released { trial } => Happened::Released(proto::Released { trial: trial.0 }),
+            WorkerEvent::Released { trial } => EventKind::Released(proto::Released { trial: trial.0 }),
             WorkerEvent::Failed { trial, reason } => {
-                Happened::Failed(proto::Failed { trial: trial.0, reason })
+                EventKind::Failed(proto::Failed { trial: trial.0, reason })
             }
         };
         Self { kind: Some(kind) }
@@ -117,31 +119,31 @@ impl TryFrom<proto::Event> for WorkerEvent {
 
     fn try_from(event: proto::Event) -> Result<Self, Error> {
         Ok(match part(event.kind, "an event", "kind that is known")? {
-            Happened::Hello(_) => {
+            EventKind::Hello(_) => {
                 let problem = "it comes again, after the first message".to_owned();
                 return Err(Error::Message { what: "Hello", problem });
             }
-            Happened::Prepared(proto::Prepared { trial, rendezvous_addr }) => {
+            EventKind::Prepared(proto::Prepared { trial, rendezvous_addr }) => {
                 Self::Prepared { trial: TrialId(trial), rendezvous_addr }
             }
-            Happened::Formed(proto::Formed { trial, round, steps, pause }) => Self::Formed {
+            EventKind::Formed(proto::Formed { trial, round, steps, pause }) => Self::Formed {
                 trial: TrialId(trial),
                 round: Round(round),
                 steps,
                 pause: part(pause, "Formed", "pause")?.into(),
             },
-            Happened::Broken(proto::Broken { trial, round, steps, reason }) => {
+            EventKind::Broken(proto::Broken { trial, round, steps, reason }) => {
                 Self::Broken { trial: TrialId(trial), round: Round(round), steps, reason }
             }
-            Happened::Reported(report) => Self::Reported(Box::new(report.try_into()?)),
-            Happened::Checkpointed(proto::Checkpointed { trial, steps }) => {
+            EventKind::Reported(report) => Self::Reported(Box::new(report.try_into()?)),
+            EventKind::Checkpointed(proto::Checkpointed { trial, steps }) => {
                 Self::Checkpointed { trial: TrialId(trial), steps }
             }
-            Happened::Finished(proto::Finished { trial, round, metrics }) => {
+            EventKind::Finished(proto::Finished { trial, round, metrics }) => {
                 Self::Finished { trial: TrialId(trial), round: Round(round), metrics }
             }
-            Happened::Released(proto::Released { trial }) => Self::Released { trial: TrialId(trial) },
-            Happened::Failed(proto::Failed { trial, reason }) => {
+            EventKind::Released(proto::Released { trial }) => Self::Released { trial: TrialId(trial) },
+            EventKind::Failed(proto::Failed { trial, reason }) => {
                 Self::Failed { trial: TrialId(trial), reason }
             }
         })

@@ -62,7 +62,7 @@ pub enum Error {
     /// The head does not want this worker.
     #[error("the head refuses this worker: {0}")]
     Refused(String),
-    /// A message that makes no sense.
+    /// An invalid message.
     #[error("{what}: {problem}")]
     Message {
         /// Which message.

@@ -1,4 +1,4 @@
-//! The head's side: where workers come in.
+//! The head's side: where workers attach.
 
 use std::{
     fmt, fs, io,
@@ -47,7 +47,7 @@ impl fmt::Display for WorkerId {
     }
 }
 
-/// What a gateway hears.
+/// What a gateway receives.
 ///
 /// Of each worker first that it joined, then its events, in this order, and in the end exactly once that it is gone.
 #[derive(Debug)]
@@ -58,7 +58,7 @@ pub enum GatewayEvent {
         worker: WorkerId,
         /// Its first message.
         hello: Hello,
-        /// How to tell it something.
+        /// Sends it commands.
         handle: WorkerHandle,
     },
     /// Something has happened at a worker.
@@ -73,23 +73,22 @@ pub enum GatewayEvent {
         /// Its connection.
         worker: WorkerId,
     },
-    /// Somebody was not let in, or sent what makes no sense and is about to be gone.
+    /// A worker was refused, or sent an invalid message and is about to be gone.
     Refused {
         /// The slot that it claimed to be on, if it got so far.
         slot: Option<SlotId>,
-        /// Why, as it was told to the worker.
+        /// Why, as the worker was answered.
         reason: String,
     },
 }
 
-/// The way down to a worker. When all lines of a worker are dropped, its stream ends, and so does the worker.
+/// Sends commands to a worker. When all handles of a worker are dropped, its stream ends, and so does the worker.
 #[derive(Debug, Clone)]
 pub struct WorkerHandle(UnboundedSender<WorkerCommand>);
 
 impl WorkerHandle {
-    /// Tells a worker what to do, without waiting. One that is gone hears nothing; [`GatewayEvent::Lost`] tells of it.
+    /// Sends a command, without waiting. To a worker that is gone it is lost; [`GatewayEvent::Lost`] reports that.
     pub fn send(&self, command: WorkerCommand) {
-        // That it is gone is an event.
         let _ = self.0.send(command);
     }
 }
@@ -116,7 +115,7 @@ impl WorkerHandle {
 /// let hello = Hello { version: VERSION, slot: SlotId { node: NodeId(0), index: 3 }, pid: 1 };
 /// let (_events, mut commands) = wire::attach(gateway.address(), &secret, hello).await?;
 ///
-/// let Some(GatewayEvent::Joined { hello, handle, .. }) = events.recv().await else { panic!("nobody came") };
+/// let Some(GatewayEvent::Joined { hello, handle, .. }) = events.recv().await else { panic!("no worker") };
 /// assert_eq!(hello.slot.index, 3);
 /// let release = WorkerCommand::Release { trial: TrialId(7), state: FinalState::Discarded };
 /// handle.send(release.clone());
@@ -139,8 +138,8 @@ impl Gateway {
         let (events, received) = mpsc::channel(WAITING);
         let (open, closed) = watch::channel(());
         let is_over = until(closed.clone());
-        let reception = Reception { secret: secret.clone(), events, closed, next: AtomicU64::new(0) };
-        let service = HeadServer::new(reception).max_decoding_message_size(LARGEST);
+        let service = HeadService { secret: secret.clone(), events, closed, next: AtomicU64::new(0) };
+        let service = HeadServer::new(service).max_decoding_message_size(LARGEST);
         let server = Server::builder()
             .http2_keepalive_interval(Some(KEEP_ALIVE))
             .http2_keepalive_timeout(Some(PATIENCE));
@@ -189,15 +188,15 @@ async fn until(mut closed: watch::Receiver<()>) {
     while closed.changed().await.is_ok() {}
 }
 
-/// Looks at who comes.
-struct Reception {
+/// Admits or refuses workers.
+struct HeadService {
     secret: Secret,
     events: Sender<GatewayEvent>,
     closed: watch::Receiver<()>,
     next: AtomicU64,
 }
 
-impl Reception {
+impl HeadService {
     /// Tells both sides.
     async fn refuse(&self, slot: Option<SlotId>, status: Status) -> Status {
         let reason = status.message().to_owned();
@@ -208,14 +207,16 @@ impl Reception {
 }
 
 #[tonic::async_trait]
-impl Head for Reception {
-    type AttachStream = Downward;
+impl Head for HeadService {
+    type AttachStream = CommandStream;
 
-    async fn attach(&self, request: Request<Streaming<proto::Event>>) -> Result<Response<Downward>, Status> {
+    async fn attach(
+        &self,
+        request: Request<Streaming<proto::Event>>,
+    ) -> Result<Response<CommandStream>, Status> {
         let knows = request.metadata().get(SECRET).is_some_and(|given| self.secret.is(given.as_bytes()));
         if !knows {
-            let reason =
-                "a worker came with another secret: it belongs to another study, or to an earlier run of it";
+            let reason = "a worker attached with another secret: it belongs to another study, or to an earlier run of it";
             return Err(self.refuse(None, Status::unauthenticated(reason)).await);
         }
         let mut upward = request.into_inner();
@@ -227,19 +228,19 @@ impl Head for Reception {
         };
         if hello.version != VERSION {
             let reason = format!(
-                "the worker of slot {} speaks version {} of the protocol, the head speaks {VERSION}: they must be the same program",
+                "the worker of slot {} uses version {} of the protocol, the head uses {VERSION}: they must be the same program",
                 hello.slot, hello.version
             );
             return Err(self.refuse(Some(hello.slot), Status::failed_precondition(reason)).await);
         }
-        let (tell, commands) = mpsc::unbounded_channel();
+        let (sender, commands) = mpsc::unbounded_channel();
         let (end, ended) = oneshot::channel();
         let worker = WorkerId(self.next.fetch_add(1, Ordering::Relaxed));
         let attached = Attached { worker, slot: hello.slot, upward, events: self.events.clone() };
-        let joined = GatewayEvent::Joined { worker, hello, handle: WorkerHandle(tell) };
-        // On its own, so that it tells of the end whatever becomes of this call.
+        let joined = GatewayEvent::Joined { worker, hello, handle: WorkerHandle(sender) };
+        // A task of its own, so that the end is reported whatever becomes of this call.
         tokio::spawn(attached.listen(joined, end, self.closed.clone()));
-        Ok(Response::new(Downward { commands, ended: Some(ended) }))
+        Ok(Response::new(CommandStream { commands, ended: Some(ended) }))
     }
 }
 
@@ -276,7 +277,7 @@ impl Attached {
         let _ = events.send(GatewayEvent::Lost { worker }).await;
     }
 
-    /// Until there is no more; or until a message makes no sense.
+    /// Until there is no more, or a message is invalid.
     async fn pass_on(&mut self, joined: GatewayEvent) -> Option<Error> {
         let worker = self.worker;
         let mut open = self.events.send(joined).await.is_ok();
@@ -291,13 +292,13 @@ impl Attached {
     }
 }
 
-/// What goes down to a worker: commands, until nobody can give any or the worker has no more events.
-struct Downward {
+/// Commands to a worker, until all handles are dropped or the worker has no more events.
+struct CommandStream {
     commands: UnboundedReceiver<WorkerCommand>,
     ended: Option<oneshot::Receiver<Status>>,
 }
 
-impl Stream for Downward {
+impl Stream for CommandStream {
     type Item = Result<proto::Command, Status>;
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context) -> Poll<Option<Self::Item>> {

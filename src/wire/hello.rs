@@ -8,7 +8,7 @@ pub const VERSION: u32 = 3;
 /// The first message of a worker.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hello {
-    /// The version of the messages that it speaks: [`VERSION`], unless it is of another program.
+    /// The version of its messages: [`VERSION`], unless it is of another program.
     pub version: u32,
     /// Its slot.
     pub slot: SlotId,

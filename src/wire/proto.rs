@@ -3,7 +3,7 @@
 /// The first message of a worker.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Hello {
-    /// The version of the messages that it speaks.
+    /// The version of its messages.
     #[prost(uint32, tag = "1")]
     pub version: u32,
     /// Its machine.
@@ -75,7 +75,7 @@ pub struct Task {
     /// The trainable's name in the worker's registry.
     #[prost(string, tag = "2")]
     pub trainable: ::prost::alloc::string::String,
-    /// Hyper-parameters: a JSON object, since JSON tells whole numbers from others as the study does.
+    /// Hyper-parameters: a JSON object, which distinguishes integers from floats as the study does.
     #[prost(string, tag = "3")]
     pub params_json: ::prost::alloc::string::String,
     #[prost(uint64, tag = "4")]
@@ -121,7 +121,7 @@ pub struct Member {
     pub slot: u32,
     #[prost(uint32, tag = "2")]
     pub node: u32,
-    /// Where others meet it, if it is the first of a group.
+    /// The rendezvous address, if it is the first of a group.
     #[prost(string, tag = "3")]
     pub rendezvous_addr: ::prost::alloc::string::String,
 }
@@ -168,7 +168,7 @@ pub struct Release {
 pub struct Prepared {
     #[prost(uint32, tag = "1")]
     pub trial: u32,
-    /// Where other workers meet this one, if it is the first of a group.
+    /// Its rendezvous address, if it is the first of a group.
     #[prost(string, tag = "2")]
     pub rendezvous_addr: ::prost::alloc::string::String,
 }

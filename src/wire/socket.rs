@@ -21,7 +21,7 @@ fn failed(address: Address) -> impl FnOnce(io::Error) -> Error {
     }
 }
 
-/// Also says which port it is, if any would do.
+/// Also gives the port, if any was allowed.
 pub(super) fn tcp(address: SocketAddr) -> Result<(net::TcpListener, SocketAddr), Error> {
     let listen = || {
         let listener = net::TcpListener::bind(address)?;

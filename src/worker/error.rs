@@ -46,7 +46,7 @@ pub enum Error {
         /// What is wrong with it.
         problem: String,
     },
-    /// The group has lost a member, or never came together.
+    /// The group has lost a member, or never formed.
     #[cfg(feature = "torch")]
     #[error("the group is broken")]
     Group(#[from] c10d::Error),
@@ -71,7 +71,7 @@ pub enum Error {
         /// Why it failed.
         source: std::io::Error,
     },
-    /// What has come from the other side makes no sense.
+    /// An invalid message of the other side.
     #[error("{0}")]
     Protocol(String),
 }

@@ -57,7 +57,7 @@ pub struct Launch<'a> {
     pub arguments: &'a [String],
 }
 
-/// How to start a worker: this program once more, as a worker by its environment. It reads nothing, and what it prints to
+/// How to start a worker: this program again, as a worker by its environment. It reads nothing, and what it prints to
 /// standard output is dropped.
 pub fn launch(launch: &Launch) -> Result<Command, Error> {
     let program = env::current_exe().map_err(Error::io("finding this program"))?;
@@ -70,7 +70,7 @@ pub fn launch(launch: &Launch) -> Result<Command, Error> {
         .env(NODE, launch.slot.node.to_string())
         .env(SLOT, launch.slot.index.to_string())
         .env(THREADS, &threads)
-        // Libraries that have pools of their own, beside libtorch's.
+        // Libraries that have pools of their own, besides libtorch's.
         .env("OMP_NUM_THREADS", &threads)
         .env("MKL_NUM_THREADS", &threads);
     match launch.place.cuda {

@@ -1,7 +1,6 @@
 //! `pollux-tune ask-tell` as other programs meet it: real processes, killed and started again.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot talk to the program has failed")]
-#![expect(clippy::disallowed_methods, reason = "tests start processes; the list is for the pure modules")]
 
 use std::{
     fs,

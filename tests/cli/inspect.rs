@@ -1,7 +1,5 @@
 //! `status`, `trials`, `show` and `best` of a study in its folder, also of one that an earlier version wrote.
 
-#![expect(clippy::disallowed_methods, reason = "tests read files; the list is for the pure modules")]
-
 use std::{
     fs,
     path::{Path, PathBuf},

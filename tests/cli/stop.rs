@@ -1,7 +1,5 @@
 //! `pollux-tune stop`, with a real process that runs a study.
 
-#![expect(clippy::disallowed_methods, reason = "tests read files; the list is for the pure modules")]
-
 use std::{
     env, fs,
     io::{BufRead, BufReader, Write},

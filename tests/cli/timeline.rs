@@ -1,7 +1,5 @@
 //! The picture of a study: of a small one, of a large one, of a very large one and of one in which much goes wrong.
 
-#![expect(clippy::disallowed_methods, reason = "tests read files; the list is for the pure modules")]
-
 use std::{
     collections::BTreeMap,
     fs,

@@ -1,10 +1,5 @@
 //! The program as a user meets it: transcripts in `tests/cmd`, files it writes, pipes that close.
 
-#![expect(
-    clippy::disallowed_methods,
-    reason = "the list in clippy.toml is for the pure modules of the library"
-)]
-
 use std::{
     fs,
     path::{Path, PathBuf},
@@ -152,7 +147,7 @@ const ERRORS: [(&str, i32, &str); 30] = [
     (
         "run missing.yaml",
         2,
-        "...error: the study in studies/missing has not come to its end: `trial.command` names the program `./no-such-program`, which is not there: ...",
+        "...error: the study in studies/missing did not finish: `trial.command` names the program `./no-such-program`, which is not there: ...",
     ),
     (
         "run plain.yaml --emulate 1x1xt4",
@@ -182,7 +177,7 @@ const ERRORS: [(&str, i32, &str); 30] = [
     (
         "run program.yaml --folder running",
         2,
-        "...error: the study in running has not come to its end: the study in running is run by another process: wait for it to end, or stop it",
+        "...error: the study in running did not finish: the study in running is run by another process: wait for it to end, or stop it",
     ),
     (
         "run program.yaml --folder plain.yaml/x",

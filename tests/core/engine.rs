@@ -43,7 +43,7 @@ fn finish(world: &mut World, seed: u64) {
     let ends = world.ends();
     assert_eq!(ends.len(), 12, "seed {seed}: {ends:?}");
     assert!(ends.values().all(|&times| times == 1), "seed {seed}: {ends:?}");
-    assert_eq!(world.services.suggest.told(), 12, "seed {seed}");
+    assert_eq!(world.services.suggest.results(), 12, "seed {seed}");
 }
 
 const MILD: Faults = Faults { worker: 10, node: 2, group: 10, head: 1, messages: 100 };

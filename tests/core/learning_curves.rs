@@ -5,7 +5,7 @@ use std::{cmp::Reverse, collections::BinaryHeap};
 use pollux_tune::{
     ids::TrialId,
     space::{Direction, EarlyStopping, StoppingRule},
-    trials::stopping::{End, Stopper, Verdict, stopper},
+    trials::stopping::{EndKind, Stopper, Verdict, stopper},
 };
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -85,19 +85,19 @@ fn run(curves: &[LearningCurve], stopper: &mut dyn Stopper, conditions: Conditio
         let ended = match verdict {
             Verdict::Stop(_) => {
                 outcome.stopped += 1;
-                Some(End::Stopped)
+                Some(EndKind::Stopped)
             }
             Verdict::Continue if worker.progress >= EPOCHS => {
                 outcome.done += 1;
                 if found.is_none_or(|(best, _)| value < best) {
                     found = Some((value, worker.trial));
                 }
-                Some(End::Done)
+                Some(EndKind::Done)
             }
             Verdict::Continue if by_user => {
                 outcome.stopped_by_user += 1;
                 users[worker.trial] = true;
-                Some(End::Cancelled)
+                Some(EndKind::Cancelled)
             }
             Verdict::Continue => None,
         };

@@ -9,7 +9,7 @@ use pollux_tune::{
     space::{Direction, EarlyStopping, StoppingRule},
     trials::{
         engine::{AllocationSnapshot, TrialSnapshot},
-        stopping::{End, Stopper, Verdict, stopper},
+        stopping::{EndKind, Stopper, Verdict, stopper},
         weigh,
     },
 };
@@ -206,8 +206,8 @@ impl Study<'_> {
             &mut ChaCha8Rng::seed_from_u64((self.seed << 40) | ((trial as u64) << 20) | progress as u64);
         let value = self.curves[trial].measured(progress, rng);
         let end = match self.stopper.report(id, progress, value).expect("it is running") {
-            Verdict::Stop(_) => End::Stopped,
-            Verdict::Continue if progress >= EPOCHS => End::Done,
+            Verdict::Stop(_) => EndKind::Stopped,
+            Verdict::Continue if progress >= EPOCHS => EndKind::Done,
             Verdict::Continue => return false,
         };
         self.stopper.end(id, end).expect("it ends once");

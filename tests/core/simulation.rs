@@ -1,7 +1,5 @@
 //! The simulator against the published results of the authors', job by job.
 
-#![expect(clippy::disallowed_methods, reason = "tests read files; the list is for the pure modules")]
-
 use std::{collections::BTreeMap, fs, io::Read, thread};
 
 use pollux_tune::{

@@ -3,7 +3,7 @@
 use pollux_tune::{
     ids::TrialId,
     space::{Direction, EarlyStopping, StoppingRule},
-    trials::stopping::{End, Error, Reason, Stopper, Verdict, stopper},
+    trials::stopping::{EndKind, Error, Reason, Stopper, Verdict, stopper},
 };
 use proptest::{
     prelude::*,
@@ -34,7 +34,7 @@ fn make(rule: StoppingRule) -> Box<dyn Stopper> {
 #[derive(Debug, Clone)]
 enum Event {
     Report { trial: u32, advance: f64, value: f64 },
-    End { trial: u32, how: End },
+    End { trial: u32, how: EndKind },
 }
 
 /// Some values many times, some as wild as numbers get.
@@ -49,7 +49,8 @@ fn advances() -> impl Strategy<Value = f64> {
 
 fn events() -> impl Strategy<Value = Vec<Event>> {
     let report = (0_u32..12, advances(), values());
-    let ends = prop::sample::select(vec![End::Done, End::Stopped, End::Failed, End::Cancelled]);
+    let ends =
+        prop::sample::select(vec![EndKind::Done, EndKind::Stopped, EndKind::Failed, EndKind::Cancelled]);
     let event = prop_oneof![
         12 => report.prop_map(|(trial, advance, value)| Event::Report { trial, advance, value }),
         1 => (0_u32..12, ends).prop_map(|(trial, how)| Event::End { trial, how }),
@@ -232,11 +233,11 @@ fn mistakes_of_the_caller_are_named_and_change_nothing() {
             assert!(error.to_string().contains("allowed is a finite number, at least 0"), "{error}");
         }
         assert_eq!(stopper.report(trial, 1.0, 0.5), Ok(Verdict::Continue), "{rule}");
-        assert_eq!(stopper.end(trial, End::Done), Ok(()), "{rule}");
-        assert_eq!(stopper.end(trial, End::Failed), Err(Error::Ended(trial)), "{rule}");
+        assert_eq!(stopper.end(trial, EndKind::Done), Ok(()), "{rule}");
+        assert_eq!(stopper.end(trial, EndKind::Failed), Err(Error::Ended(trial)), "{rule}");
         assert_eq!(stopper.report(trial, 2.0, 0.5), Err(Error::Ended(trial)), "{rule}");
         let silent = TrialId(4);
-        assert_eq!(stopper.end(silent, End::Failed), Ok(()), "{rule}: it ended before it reported");
+        assert_eq!(stopper.end(silent, EndKind::Failed), Ok(()), "{rule}: it ended before it reported");
         assert_eq!(stopper.report(silent, 2.0, 0.5), Err(Error::Ended(silent)), "{rule}");
     }
 }

@@ -1,7 +1,6 @@
 //! Study files: what they mean, what is wrong with them, and that no text makes the reader fall over.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot build its study has failed")]
-#![expect(clippy::disallowed_methods, reason = "tests read files; the list is for the pure modules")]
 
 use std::{fs, path::Path, time::Duration};
 

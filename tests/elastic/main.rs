@@ -1,10 +1,5 @@
 //! Elastic training with real worker processes, which come, go and are killed.
 
-#![expect(
-    clippy::disallowed_methods,
-    reason = "tests start and kill processes; the list is for the pure modules"
-)]
-
 mod common;
 mod failures;
 mod noise;

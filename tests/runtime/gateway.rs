@@ -1,7 +1,5 @@
 //! Head and workers over real sockets: who is let in, what arrives, and how each side learns that the other is gone.
 
-#![expect(clippy::disallowed_methods, reason = "tests read files; the list is for the pure modules")]
-
 use std::{
     env,
     error::Error as _,
@@ -149,7 +147,7 @@ fn another_version_is_refused_and_both_sides_know_why() {
         let other = Hello { version: VERSION + 1, ..hello(2) };
         let error = attach(gateway.address(), &secret, other).await.expect_err("it is refused");
         let expected = format!(
-            "the worker of slot 1.2 speaks version {} of the protocol, the head speaks {VERSION}: they must be the same program",
+            "the worker of slot 1.2 uses version {} of the protocol, the head uses {VERSION}: they must be the same program",
             VERSION + 1
         );
         assert!(matches!(&error, Error::Refused(reason) if *reason == expected), "{error}");

@@ -1,7 +1,5 @@
 //! Studies on disk: what every journal promises, what survives a kill, and what can be asked.
 
-#![expect(clippy::disallowed_methods, reason = "tests read files; the list is for the pure modules")]
-
 use std::{
     env, fs,
     io::{BufRead, BufReader, Write},

@@ -2,7 +2,7 @@ use std::{io, path::PathBuf};
 
 use thiserror::Error;
 
-/// What can be wrong with the studies that `ask-tell` reads and goes on with.
+/// What can be wrong with the studies that `ask-tell` reads and resumes.
 #[derive(Debug, Error)]
 pub(crate) enum Error {
     #[error("cannot read {}", .file.display())]

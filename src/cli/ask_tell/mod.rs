@@ -17,7 +17,7 @@ pub(crate) use self::{
 };
 use self::{
     import::Imported,
-    protocol::{Ending, Ranked, Report, Request, Status, Tell, plain_json},
+    protocol::{Ranked, Report, Request, Status, Tell, plain_json},
     record::Record,
 };
 use super::{output::pluralize, results, study};
@@ -26,7 +26,7 @@ use crate::{
     ids::TrialId,
     space::Study,
     store::{self, Reader},
-    trials::{self, End, Search, State, Verdict, engine::Fact},
+    trials::{self, End, Search, State, Verdict, engine::Fact, stopping::EndKind},
 };
 
 /// What the user asked for.
@@ -76,14 +76,14 @@ pub(crate) fn run(
     Ok(())
 }
 
-/// Where the study is kept: a journal of an earlier version has its folder beside it.
+/// Where the study is kept: a journal of an earlier version has its folder next to it.
 fn folder(settings: &Settings) -> Option<PathBuf> {
-    let beside = |journal: &PathBuf| match journal.extension() {
+    let next_to = |journal: &PathBuf| match journal.extension() {
         _ if journal.is_dir() => journal.clone(),
         Some(_) => journal.with_extension(""),
         None => journal.with_extension("study"),
     };
-    settings.folder.clone().or_else(|| settings.journal.as_ref().map(beside))
+    settings.folder.clone().or_else(|| settings.journal.as_ref().map(next_to))
 }
 
 /// A value of one objective means nothing for another one.
@@ -147,7 +147,7 @@ impl Session {
         self.keep()
     }
 
-    /// A study that has begun learned from earlier ones when it did.
+    /// A study that has started learned from earlier ones when it did.
     fn warm_start(
         &mut self,
         earlier: &[(PathBuf, Search)],
@@ -233,7 +233,7 @@ impl Session {
                     replies.push(Reply::Finished { finished: error.to_string() });
                     break;
                 }
-                // Trials that have begun must be heard of.
+                // Running trials must be able to report.
                 Err(error) => {
                     replies.push(Reply::Error { error: error.to_string(), line: number });
                     break;
@@ -249,7 +249,7 @@ impl Session {
             Ok(Verdict::Stop(reason)) => {
                 Ok(Reply::Verdict { id, stop: true, reason: Some(reason.to_string()) })
             }
-            // Its client may not have heard of it.
+            // Its client may not know.
             Err(trials::Error::Ended(_, End::Stopped(why))) => {
                 Ok(Reply::Verdict { id, stop: true, reason: Some(why.to_string()) })
             }
@@ -265,8 +265,8 @@ impl Session {
         let end = tell.end().map_err(|problem| BadRequest(problem.to_owned()))?;
         self.search.tell(TrialId(id), end)?;
         let end = self.search.trial(TrialId(id)).map(|trial| &trial.state);
-        let state = if let Some(State::Ended(end)) = end { ending(end) } else { Ending::Failed };
-        Ok(Reply::Told { id, state })
+        let state = if let Some(State::Ended(end)) = end { end.kind() } else { EndKind::Failed };
+        Ok(Reply::Ended { id, state })
     }
 
     fn status(&self) -> Status {
@@ -276,23 +276,14 @@ impl Session {
             status.asked += 1;
             match &trial.state {
                 State::Running => status.running.push(trial.into()),
-                State::Ended(end) => match ending(end) {
-                    Ending::Done => status.done += 1,
-                    Ending::Stopped => status.stopped += 1,
-                    Ending::Cancelled => status.cancelled += 1,
-                    Ending::Failed => status.failed += 1,
+                State::Ended(end) => match end.kind() {
+                    EndKind::Done => status.done += 1,
+                    EndKind::Stopped => status.stopped += 1,
+                    EndKind::Cancelled => status.cancelled += 1,
+                    EndKind::Failed => status.failed += 1,
                 },
             }
         }
         status
-    }
-}
-
-const fn ending(end: &End) -> Ending {
-    match end {
-        End::Done(_) => Ending::Done,
-        End::Failed(_) => Ending::Failed,
-        End::Stopped(_) => Ending::Stopped,
-        End::Cancelled(_) => Ending::Cancelled,
     }
 }

@@ -2,15 +2,15 @@
 
 use crate::{
     space::Params,
-    trials::{End, Trial},
+    trials::{End, Trial, engine::Number, stopping::EndKind},
 };
 use serde::{Deserialize, Deserializer, Serialize};
 
-/// What a client can say.
+/// A request of a client.
 #[derive(Debug, PartialEq, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub(super) enum Request {
-    /// So many new trials.
+    /// A number of new trials.
     Ask(u32),
     /// An intermediate value.
     Report(Report),
@@ -18,7 +18,7 @@ pub(super) enum Request {
     Tell(Tell),
     /// Parameters to try next.
     Enqueue(Params),
-    /// The so many best trials.
+    /// A number of the best trials.
     Best(usize),
     /// The trials that no other beats in all objectives.
     Front {},
@@ -45,35 +45,26 @@ pub(super) struct Tell {
     pub(super) id: u32,
     #[serde(default, deserialize_with = "some_measured")]
     value: Option<f64>,
-    values: Option<Vec<Measured>>,
-    state: Option<Ending>,
+    values: Option<Vec<Number>>,
+    state: Option<EndKind>,
     reason: Option<String>,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Deserialize, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum Ending {
-    Done,
-    Stopped,
-    Cancelled,
-    Failed,
 }
 
 impl Tell {
     /// How the trial ended, or what is missing.
     pub(super) fn end(self) -> Result<End, &'static str> {
         let reason = self.reason.unwrap_or_default();
-        // `null` beside a state is no value.
-        let unfinished = !matches!(self.state, None | Some(Ending::Done));
+        // `null` next to a state is no value.
+        let unfinished = !matches!(self.state, None | Some(EndKind::Done));
         let value = self.value.filter(|value| !(unfinished && value.is_nan()));
         match (self.state, value, self.values) {
-            (None | Some(Ending::Done), Some(value), None) => Ok(End::Done(vec![value])),
-            (None | Some(Ending::Done), None, Some(values)) => {
-                Ok(End::Done(values.into_iter().map(|Measured(value)| value).collect()))
+            (None | Some(EndKind::Done), Some(value), None) => Ok(End::Done(vec![value])),
+            (None | Some(EndKind::Done), None, Some(values)) => {
+                Ok(End::Done(values.into_iter().map(Number::value).collect()))
             }
-            (Some(Ending::Stopped), None, None) => Ok(End::Stopped(reason.into())),
-            (Some(Ending::Cancelled), None, None) => Ok(End::Cancelled(reason)),
-            (Some(Ending::Failed), None, None) => Ok(End::Failed(reason)),
+            (Some(EndKind::Stopped), None, None) => Ok(End::Stopped(reason.into())),
+            (Some(EndKind::Cancelled), None, None) => Ok(End::Cancelled(reason)),
+            (Some(EndKind::Failed), None, None) => Ok(End::Failed(reason)),
             _ => Err(
                 "`tell` needs an `id` and one of `value`, `values` and `state` (\"failed\", \"stopped\" or \"cancelled\")",
             ),
@@ -81,25 +72,16 @@ impl Tell {
     }
 }
 
-/// A number; `null` is one that is not finite, since JSON has no other word for it.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Measured(pub(super) f64);
-
-impl<'de> Deserialize<'de> for Measured {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        Ok(Self(Option::<f64>::deserialize(from)?.unwrap_or(f64::NAN)))
-    }
-}
-
+/// A number; `null` is one that is not finite.
 fn measured<'de, D: Deserializer<'de>>(from: D) -> Result<f64, D::Error> {
-    Measured::deserialize(from).map(|Measured(value)| value)
+    Number::deserialize(from).map(Number::value)
 }
 
 fn some_measured<'de, D: Deserializer<'de>>(from: D) -> Result<Option<f64>, D::Error> {
     measured(from).map(Some)
 }
 
-/// What a client hears.
+/// A reply to a client.
 #[derive(Debug, Serialize)]
 #[serde(untagged)]
 pub(crate) enum Reply {
@@ -107,7 +89,7 @@ pub(crate) enum Reply {
     Trial { id: u32, params: Params },
     /// There will be no more trials.
     Finished { finished: String },
-    /// Whether a trial goes on.
+    /// Whether a trial continues.
     Verdict {
         id: u32,
         stop: bool,
@@ -115,7 +97,7 @@ pub(crate) enum Reply {
         reason: Option<String>,
     },
     /// A trial has ended.
-    Told { id: u32, state: Ending },
+    Ended { id: u32, state: EndKind },
     /// Parameters wait for a trial.
     Enqueued { enqueued: usize },
     /// The best trials, the best first.
@@ -170,7 +152,7 @@ impl From<&Trial> for Ranked {
 pub(crate) struct Running {
     id: u32,
     params: Params,
-    /// How far it came, as it reported.
+    /// Its progress, as it reported.
     epochs: f64,
 }
 
@@ -198,12 +180,12 @@ pub(crate) struct Status {
 pub(super) fn plain_json(line: &str) -> String {
     let (mut plain, mut rest, mut quoted) = (String::with_capacity(line.len()), line, false);
     while let Some(first) = rest.chars().next() {
-        let word =
-            ["NaN", "-Infinity", "Infinity"].into_iter().find(|word| !quoted && rest.starts_with(word));
-        let taken = match (word, first) {
-            (Some(word), _) => {
+        let literal =
+            ["NaN", "-Infinity", "Infinity"].into_iter().find(|literal| !quoted && rest.starts_with(literal));
+        let taken = match (literal, first) {
+            (Some(literal), _) => {
                 plain.push_str("null");
-                rest = &rest[word.len()..];
+                rest = &rest[literal.len()..];
                 continue;
             }
             (None, '\\') if quoted => 1 + rest[1..].chars().next().map_or(0, char::len_utf8),
@@ -236,20 +218,18 @@ mod tests {
         let read = |line: &str| serde_json::from_str::<Request>(line).map_err(|error| error.to_string());
         assert_eq!(read(r#"{"ask": 2}"#), Ok(Request::Ask(2)));
         assert!(matches!(read(r#"{"report": {"id": 1, "step": 2, "value": null}}"#), Ok(Request::Report(_))));
-        let told = |line: &str| match read(line) {
+        let end = |line: &str| match read(line) {
             Ok(Request::Tell(tell)) => tell.end().map_err(str::to_owned),
             other => Err(format!("{other:?}")),
         };
-        assert_eq!(told(r#"{"tell": {"id": 1, "value": 0.5}}"#), Ok(End::Done(vec![0.5])));
-        assert_eq!(told(r#"{"tell": {"id": 1, "values": [1, 2]}}"#), Ok(End::Done(vec![1.0, 2.0])));
+        assert_eq!(end(r#"{"tell": {"id": 1, "value": 0.5}}"#), Ok(End::Done(vec![0.5])));
+        assert_eq!(end(r#"{"tell": {"id": 1, "values": [1, 2]}}"#), Ok(End::Done(vec![1.0, 2.0])));
         let failed = Ok(End::Failed("out of memory".to_owned()));
-        assert_eq!(told(r#"{"tell": {"id": 1, "state": "failed", "reason": "out of memory"}}"#), failed);
+        assert_eq!(end(r#"{"tell": {"id": 1, "state": "failed", "reason": "out of memory"}}"#), failed);
+        assert!(end(r#"{"tell": {"id": 1}}"#).is_err_and(|error| error.contains("needs an `id` and one of")));
+        assert!(end(r#"{"tell": {"id": 1, "state": "done"}}"#).is_err());
         assert!(
-            told(r#"{"tell": {"id": 1}}"#).is_err_and(|error| error.contains("needs an `id` and one of"))
-        );
-        assert!(told(r#"{"tell": {"id": 1, "state": "done"}}"#).is_err());
-        assert!(
-            matches!(told(r#"{"tell": {"id": 1, "value": null}}"#), Ok(End::Done(values)) if values[0].is_nan())
+            matches!(end(r#"{"tell": {"id": 1, "value": null}}"#), Ok(End::Done(values)) if values[0].is_nan())
         );
         assert!(read(r#"{"tell": {"id": 1, "vlaue": 2}}"#).is_err_and(|error| error.contains("vlaue")));
         assert!(read(r#"{"enqueue": {"lr": [1]}}"#).is_err_and(|error| error.contains("`lr` is [1]")));

@@ -31,11 +31,11 @@ pub(super) fn run() -> Result<Experiment, Error> {
 fn csv(reports: &[(&str, ScaleReport); 2]) -> String {
     let mut text = "by,from_s,nodes,batch,efficiency\n".to_owned();
     for (by, report) in reports {
-        for stretch in &report.stretches {
+        for segment in &report.segments {
             let _ = writeln!(
                 text,
                 "{by},{},{},{},{}",
-                stretch.from_s, stretch.nodes, stretch.batch, stretch.efficiency
+                segment.from_s, segment.nodes, segment.batch, segment.efficiency
             );
         }
     }
@@ -52,10 +52,10 @@ fn markdown(reports: &[(&str, ScaleReport); 2]) -> String {
         "| by | hours | node hours | nodes | batch | mean efficiency |\n|---|---|---|---|---|---|\n",
     );
     for (by, report) in reports {
-        let ends = || report.stretches.first().into_iter().chain(report.stretches.last());
+        let ends = || report.segments.first().into_iter().chain(report.segments.last());
         let [nodes, batch] = [0, 1].map(|which| {
             let values: Vec<String> =
-                ends().map(|stretch| [stretch.nodes, stretch.batch][which].to_string()).collect();
+                ends().map(|segment| [segment.nodes, segment.batch][which].to_string()).collect();
             values.join(" to ")
         });
         let _ = writeln!(
@@ -77,17 +77,17 @@ fn markdown(reports: &[(&str, ScaleReport); 2]) -> String {
 
 /// Mean over the time.
 fn efficiency(report: &ScaleReport) -> f64 {
-    let ends = report.stretches.iter().skip(1).map(|stretch| stretch.from_s).chain([report.time_s]);
-    let parts = report.stretches.iter().zip(ends);
-    parts.map(|(stretch, end_s)| stretch.efficiency * (end_s - stretch.from_s)).sum::<f64>() / report.time_s
+    let ends = report.segments.iter().skip(1).map(|segment| segment.from_s).chain([report.time_s]);
+    let parts = report.segments.iter().zip(ends);
+    parts.map(|(segment, end_s)| segment.efficiency * (end_s - segment.from_s)).sum::<f64>() / report.time_s
 }
 
 fn figure(reports: &[(&str, ScaleReport); 2]) -> Figure {
-    let steps = |of: fn(&crate::sim::Stretch) -> f64| {
+    let steps = |of: fn(&crate::sim::Segment) -> f64| {
         let series = |(by, report): &(&str, ScaleReport)| {
             let mut line: Vec<(f64, f64)> = Vec::new();
-            for stretch in &report.stretches {
-                let (hours, value) = (stretch.from_s / 3600.0, of(stretch));
+            for segment in &report.segments {
+                let (hours, value) = (segment.from_s / 3600.0, of(segment));
                 if let Some(&(_, before)) = line.last() {
                     line.push((hours, before));
                 }
@@ -110,8 +110,8 @@ fn figure(reports: &[(&str, ScaleReport); 2]) -> Figure {
         title: "ImageNet in the cloud".to_owned(),
         caption: "nodes of 4 T4; more of them once each GPU brings 2/3 of what one alone would".to_owned(),
         panels: [
-            panel("Nodes", steps(|stretch| f64::from(stretch.nodes))),
-            panel("Statistical efficiency", steps(|stretch| stretch.efficiency)),
+            panel("Nodes", steps(|segment| f64::from(segment.nodes))),
+            panel("Statistical efficiency", steps(|segment| segment.efficiency)),
         ],
     }
 }

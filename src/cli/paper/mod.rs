@@ -36,7 +36,7 @@ pub(crate) struct Settings {
     pub(crate) threads: usize,
 }
 
-/// As many workloads as there are of a kind, at most.
+/// The maximum number of workloads of a kind.
 const ALL: usize = 8;
 
 /// All experiments, in the order of the page.

@@ -135,7 +135,7 @@ pub(crate) fn plain(value: f64) -> String {
 fn short(value: f64) -> String {
     let units = [(1e9, "G"), (1e6, "M"), (1e3, "k")];
     match units.into_iter().find(|(unit, _)| value >= unit * (1.0 - 1e-9)) {
-        Some((unit, letter)) if value < 1e12 => format!("{}{letter}", plain(value / unit)),
+        Some((unit, suffix)) if value < 1e12 => format!("{}{suffix}", plain(value / unit)),
         _ => plain(value),
     }
 }

@@ -89,7 +89,7 @@ pub(super) enum Error {
     OtherMachine { file: PathBuf, wanted: String, there: String },
 }
 
-/// Runs the study, and says how it went.
+/// Runs the study, and prints its results.
 pub(super) fn run(
     settings: &Settings,
     trainables: Trainables,
@@ -181,7 +181,7 @@ fn backend(
     }
 }
 
-/// A cluster in words, or that of a file.
+/// A cluster as text, or that of a file.
 fn emulated_cluster(text: &str, stderr: &mut impl Write) -> Result<ClusterSpec, cli::Error> {
     if ClusterSpec::names_file(text) {
         return study::load_cluster(Path::new(text), stderr);
@@ -277,7 +277,7 @@ fn check_kind(folder: &Path, emulated: Option<&str>) -> Result<(), Error> {
     Err(Error::Mixed { folder: folder.to_owned(), found, wanted })
 }
 
-/// Keeps a log of what happens in the folder of the study. `POLLUX_TUNE_LOG` says how much: `info`, or `debug`, or less.
+/// Keeps a log of what happens in the folder of the study. `POLLUX_TUNE_LOG` sets how much: `info`, or `debug`, or less.
 fn log_to(folder: &Path) -> Result<(), cli::Error> {
     let place = Folder::new(folder);
     place.create()?;
@@ -321,13 +321,13 @@ fn conclude(
 }
 
 /// A command as a shell takes it.
-fn command_line(words: impl Iterator<Item = String>) -> String {
-    let plain = |letter: char| letter.is_alphanumeric() || "_-./=,:+@%".contains(letter);
-    let quoted = words.map(|word| {
-        if !word.is_empty() && word.chars().all(plain) {
-            word
+fn command_line(arguments: impl Iterator<Item = String>) -> String {
+    let plain = |c: char| c.is_alphanumeric() || "_-./=,:+@%".contains(c);
+    let quoted = arguments.map(|argument| {
+        if !argument.is_empty() && argument.chars().all(plain) {
+            argument
         } else {
-            format!("'{}'", word.replace('\'', r"'\''"))
+            format!("'{}'", argument.replace('\'', r"'\''"))
         }
     });
     quoted.collect::<Vec<_>>().join(" ")
@@ -342,9 +342,9 @@ mod tests {
 
     #[test]
     fn commands_can_be_typed_again() {
-        let words = ["pollux-tune", "run", "my study.yaml", "--emulate", "", "it's"].map(str::to_owned);
+        let arguments = ["pollux-tune", "run", "my study.yaml", "--emulate", "", "it's"].map(str::to_owned);
         assert_eq!(
-            command_line(words.into_iter()),
+            command_line(arguments.into_iter()),
             r"pollux-tune run 'my study.yaml' --emulate '' 'it'\''s'"
         );
     }

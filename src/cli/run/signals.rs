@@ -63,7 +63,7 @@ async fn watch(
             process::exit(ExitStatus::Interrupted.code().into());
         }
         asked = true;
-        display.print("stopping: running trials write their state; once more to stop at once");
+        display.print("stopping: running trials write their state; press Ctrl-C again to stop at once");
         stop.stop();
     }
 }

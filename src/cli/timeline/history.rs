@@ -1,4 +1,4 @@
-//! What the journal says of slots and trials, on a clock that stands still while nobody runs the study.
+//! Slots and trials in the journal, on a clock that stands still while the study does not run.
 
 use std::collections::{BTreeMap, BTreeSet};
 

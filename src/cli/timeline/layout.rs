@@ -21,14 +21,14 @@ const CHART: f64 = 132.0;
 const BELOW: f64 = 50.0;
 /// The minimum width of a bar, with this number of slots or fewer: what is narrower is drawn as a part of what comes next.
 const MIN_WIDTH: (f64, f64) = (1.0, 64.0);
-/// Changes of a group that are closer to each other cannot be told apart.
-const APART: f64 = 4.0;
+/// Changes of a group that are closer to each other cannot be distinguished.
+const CHANGE_DISTANCE_MIN: f64 = 4.0;
 /// The smallest number that can be read.
 const MIN_FONT: f64 = 7.0;
 const MAX_FONT: f64 = 13.0;
 /// Of the height of a bar, for its number.
 const SHARE: f64 = 0.8;
-/// Paul Tol's muted scheme, which colour-blind readers can tell apart, and whether white is read better on it.
+/// Paul Tol's muted scheme, which colour-blind readers can distinguish, and whether white is read better on it.
 pub(super) const COLORS: [(&str, bool); 9] = [
     ("#CC6677", false),
     ("#332288", true),
@@ -165,7 +165,7 @@ fn bars(occupancies: &[&Occupancy], scale: f64, min_width: f64) -> Vec<Bar> {
         match bars.last_mut() {
             Some(last) if last.trial == bar.trial && left - last.right < 0.05 => {
                 last.right = right;
-                if left - last.changes.last().copied().unwrap_or(last.left) > APART {
+                if left - last.changes.last().copied().unwrap_or(last.left) > CHANGE_DISTANCE_MIN {
                     last.changes.push(left);
                 }
             }
@@ -219,17 +219,17 @@ fn labels(rows: &BTreeMap<SlotId, f64>, bars: &BTreeMap<SlotId, Vec<Bar>>, bar_h
 fn label(block: &Block, bar_height: f64) -> Option<Label> {
     let Block { bar, tops, .. } = block;
     let (first, last) = (*tops.first()?, *tops.last()?);
-    let letters = 0.6 * bar.trial.to_string().len() as f64;
+    let digits = 0.6 * bar.trial.to_string().len() as f64;
     let edges: Vec<f64> = [&[bar.left][..], &bar.changes, &[bar.right]].concat();
     let widest = edges.windows(2).max_by(|a, b| (a[1] - a[0]).total_cmp(&(b[1] - b[0])))?;
     // Between the marks, if there is room.
-    let between = widest[1] - widest[0] >= MAX_FONT * letters + 4.0;
+    let between = widest[1] - widest[0] >= MAX_FONT * digits + 4.0;
     let (left, right) = if between { (widest[0], widest[1]) } else { (bar.left, bar.right) };
     // On one row, if that is high enough.
     let on_row = SHARE * bar_height >= MIN_FONT + 1.0;
     let height = if on_row { bar_height } else { last - first + bar_height };
     let middle = if on_row { tops[(tops.len() - 1) / 2] } else { first.midpoint(last) } + bar_height / 2.0;
-    let size = MAX_FONT.min(SHARE * height).min((right - left - 4.0) / letters);
+    let size = MAX_FONT.min(SHARE * height).min((right - left - 4.0) / digits);
     let (trial, x) = (bar.trial, left.midpoint(right));
     (size >= MIN_FONT).then_some(Label { trial, x, y: middle + 0.36 * size, size })
 }

@@ -29,7 +29,7 @@ pub(super) fn run(folder: &Path, svg: Option<PathBuf>, out: &mut impl Write) -> 
     writeln!(out, "{}", path.display()).map_err(Error::Stdout)
 }
 
-/// The study as an SVG document. `emulated` says what the slots stand for, if they are not real.
+/// The study as an SVG document. `emulated` is what the slots stand for, if they are not real.
 pub(crate) fn draw(reader: &Reader, emulated: Option<&str>) -> Result<String, store::Error> {
     let history = History::read(reader)?;
     Ok(paint::svg(&Layout::new(&history), &history, emulated))

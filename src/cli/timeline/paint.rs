@@ -22,8 +22,8 @@ const FREE: &str = "#eeeeee";
 const GREY: &str = "#666666";
 /// Over what does not train yet.
 const PALE: &str = r##"stroke="#ffffff" stroke-opacity="0.6""##;
-/// With more trials there is nothing to point at.
-const POINTED_AT: usize = 2000;
+/// With more trials there are no tooltips.
+const TOOLTIPS_MAX: usize = 2000;
 /// With more results they are smaller.
 const FEW: usize = 300;
 /// A forming group that is narrower cannot be seen.
@@ -162,7 +162,7 @@ fn slots(page: &mut Page, layout: &Layout, history: &History) {
         push(&mut free, format_args!("M{left:.1} {:.1}h{:.1}", top + height / 2.0, right - left));
     }
     page.line(&wide("free", &format!(r#"stroke="{FREE}""#), &free));
-    let pointed_at = layout.colors.len() <= POINTED_AT;
+    let has_tooltips = layout.colors.len() <= TOOLTIPS_MAX;
     let mut paths: BTreeMap<(usize, Option<TrialId>), String> = BTreeMap::new();
     let (mut changes, mut best) = (String::new(), String::new());
     let winner = winner(history);
@@ -170,7 +170,7 @@ fn slots(page: &mut Page, layout: &Layout, history: &History) {
         let Some(top) = layout.rows.get(slot) else { continue };
         for bar in bars {
             let color = layout.colors.get(&bar.trial).copied().unwrap_or_default();
-            let path = paths.entry((color, pointed_at.then_some(bar.trial))).or_default();
+            let path = paths.entry((color, has_tooltips.then_some(bar.trial))).or_default();
             let (middle, width) = (top + height / 2.0, bar.right - bar.left);
             push(path, format_args!("M{:.1} {middle:.1}h{width:.1}", bar.left));
             for change in &bar.changes {
@@ -340,7 +340,7 @@ fn legend(page: &mut Page, layout: &Layout, history: &History) {
         let line = format!(r##"<path d="M{:.1} 74.5v12" stroke="#ffffff" stroke-width="1.4"/>"##, x + 11.0);
         fill(trial, x) + &line
     });
-    item(forms, "its workers come together", &|x| {
+    item(forms, "its workers form a group", &|x| {
         fill(trial, x) + &box_at(r##"fill="#ffffff" fill-opacity="0.6""##, x)
     });
     item(winner(history).is_some(), "the best trial", &|x| {
@@ -363,8 +363,8 @@ fn legend(page: &mut Page, layout: &Layout, history: &History) {
 fn line(places: &[(f64, f64)]) -> String {
     let mut d = String::new();
     for (x, y) in places {
-        let letter = if d.is_empty() { 'M' } else { 'L' };
-        push(&mut d, format_args!("{letter}{x:.1} {y:.1}"));
+        let verb = if d.is_empty() { 'M' } else { 'L' };
+        push(&mut d, format_args!("{verb}{x:.1} {y:.1}"));
     }
     d
 }

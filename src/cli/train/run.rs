@@ -42,7 +42,7 @@ impl Error {
     }
 }
 
-/// Trains, and says how it goes.
+/// Trains, and prints what happens.
 pub(in crate::cli) fn run(
     arguments: &Settings,
     trainables: &Registry,
@@ -74,7 +74,7 @@ pub(in crate::cli) fn run(
     let mut training = Training::start(vec![task], &settings).map_err(Error::Start)?;
     let began = Instant::now();
     let mut plan: VecDeque<Rescale> = arguments.rescale.clone().into();
-    let mut shown = Shown { began, json: arguments.json, epochs: arguments.epochs };
+    let mut printer = Printer { began, json: arguments.json, epochs: arguments.epochs };
     let mut steps = 0;
     loop {
         let patience = match plan.front().map(|next| next.when) {
@@ -85,7 +85,7 @@ pub(in crate::cli) fn run(
             if let TrainingEvent::Reported(report) = &event {
                 steps = report.steps;
             }
-            shown.show(&event, out)?;
+            printer.show(&event, out)?;
             match event {
                 TrainingEvent::Finished { .. } => {
                     for missed in plan {
@@ -104,7 +104,11 @@ pub(in crate::cli) fn run(
         if plan.front().is_some_and(is_due)
             && let Some(next) = plan.pop_front()
         {
-            shown.say(&format!("going on with {}", next.entry), &json!({"rescale": next.on.list()}), out)?;
+            printer.print(
+                &format!("continuing with {}", next.entry),
+                &json!({"rescale": next.on.list()}),
+                out,
+            )?;
             training.rescale(&next.on.list())?;
         }
     }
@@ -181,15 +185,15 @@ impl Drop for Scratch {
     }
 }
 
-/// How things are shown.
-struct Shown {
+/// Prints what happens, as text or as JSON.
+struct Printer {
     began: Instant,
     json: bool,
     epochs: f64,
 }
 
-impl Shown {
-    fn say(&self, text: &str, object: &serde_json::Value, out: &mut impl Write) -> Result<(), cli::Error> {
+impl Printer {
+    fn print(&self, text: &str, object: &serde_json::Value, out: &mut impl Write) -> Result<(), cli::Error> {
         let seconds = self.began.elapsed().as_secs_f64();
         let written = if self.json {
             let mut object = object.clone();
@@ -243,7 +247,7 @@ impl Shown {
             }
             TrainingEvent::Failed { reason } => ("failed".to_owned(), json!({"failed": {"reason": reason}})),
         };
-        self.say(&text, &object, out)
+        self.print(&text, &object, out)
     }
 
     fn report(&self, report: &WorkerReport) -> String {

@@ -48,9 +48,9 @@ async fn a_training_takes_as_long_as_its_steps() {
         assert_eq!(last.evaluations.last().unwrap().values, metrics);
         assert_eq!(checkpoints.last(), Some(&782));
         // One every 5 seconds, at the end of a step, and one at the end.
-        let (least, most) = (took_s / (5.0 + step_s + exact_s), took_s / 5.0);
+        let (min, max) = (took_s / (5.0 + step_s + exact_s), took_s / 5.0);
         let saved = (checkpoints.len() - 1) as f64;
-        assert!((least.floor()..=most).contains(&saved), "{saved} in {took_s} s");
+        assert!((min.floor()..=max).contains(&saved), "{saved} in {took_s} s");
         let evaluated: Vec<f64> = reports
             .iter()
             .flat_map(|(_, report)| &report.evaluations)

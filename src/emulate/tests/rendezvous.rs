@@ -1,4 +1,4 @@
-//! How groups come together.
+//! How groups form.
 
 use std::{collections::BTreeSet, sync::Arc};
 

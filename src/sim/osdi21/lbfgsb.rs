@@ -53,7 +53,7 @@ pub(super) fn minimise<const N: usize>(
             .and_then(|model| target(&model, &at, bounds, !pairs.is_empty()))
             .and_then(|target| search(&at, &target, bounds, iteration == 0, evaluate));
         let Some(next) = next else {
-            // What was remembered misleads: once more without it.
+            // What was remembered misleads: again without it.
             if pairs.is_empty() {
                 break;
             }
@@ -96,9 +96,9 @@ impl<const N: usize> Bounds<N> {
         (0..N).map(component).fold(0.0, f64::max)
     }
 
-    /// How far along a way from `x` bounds allow to go, at most `most`.
-    fn reach(&self, x: &[f64; N], way: &[f64; N], most: f64) -> (f64, Option<usize>) {
-        let mut reach = (most, None);
+    /// How far along a way from `x` bounds allow to go, at most `max`.
+    fn reach(&self, x: &[f64; N], way: &[f64; N], max: f64) -> (f64, Option<usize>) {
+        let mut reach = (max, None);
         for i in 0..N {
             let room = if way[i] < 0.0 { self.low[i] - x[i] } else { self.high[i] - x[i] };
             if way[i] != 0.0 && room / way[i] < reach.0 {
@@ -171,12 +171,12 @@ fn cauchy_point<const N: usize>(model: &Matrix<N>, at: &At<N>, bounds: &Bounds<N
             ends[i] = room / way[i];
         }
     }
-    let (mut gone, mut least) = (0.0, 0.0);
+    let (mut gone, mut min_curvature) = (0.0, 0.0);
     while way.iter().any(|way| *way != 0.0) {
         let curved = times(model, &way);
         let slope = dot(&at.gradient, &way) + dot(&difference(&point, &at.x), &curved);
-        let curvature = dot(&way, &curved).max(least);
-        least = if gone == 0.0 { f64::EPSILON * curvature } else { least };
+        let curvature = dot(&way, &curved).max(min_curvature);
+        min_curvature = if gone == 0.0 { f64::EPSILON * curvature } else { min_curvature };
         let (next, end) = first_end(&ends);
         let best = -slope / curvature;
         if best < end - gone || !end.is_finite() {
@@ -205,9 +205,9 @@ fn search<const N: usize>(
     evaluate: impl Fn([f64; N]) -> At<N>,
 ) -> Option<At<N>> {
     let way = difference(target, &at.x);
-    let most = if first { 1.0 } else { bounds.reach(&at.x, &way, 1e10).0.max(1.0) };
-    let start = if first { dot(&way, &way).sqrt().recip().min(most) } else { 1.0 };
-    let mut line = LineSearch::new(at.value, dot(&at.gradient, &way), start, most)?;
+    let max_step = if first { 1.0 } else { bounds.reach(&at.x, &way, 1e10).0.max(1.0) };
+    let start = if first { dot(&way, &way).sqrt().recip().min(max_step) } else { 1.0 };
+    let mut line = LineSearch::new(at.value, dot(&at.gradient, &way), start, max_step)?;
     for _ in 0..EVALUATIONS {
         let step = line.step();
         let x = if step.total_cmp(&1.0).is_eq() {

@@ -1,6 +1,6 @@
 //! The line search of Moré and Thuente (1994), as L-BFGS-B uses it.
 
-/// What the search wants: a decrease of this share of the slope, a slope of at most this share of the first one, and an interval
+/// The conditions of the search: a decrease of this share of the slope, a slope of at most this share of the first one, and an interval
 /// of no less than this share of its end.
 const DECREASE: f64 = 1e-3;
 const SLOPE: f64 = 0.9;
@@ -25,7 +25,7 @@ impl End {
 #[derive(Debug)]
 pub(super) struct LineSearch {
     start: End,
-    most: f64,
+    max_step: f64,
     next: f64,
     /// The best step so far, and the other end of the interval.
     best: End,
@@ -38,15 +38,15 @@ pub(super) struct LineSearch {
 }
 
 impl LineSearch {
-    /// From a value and a slope on, which must be downhill, first to `next`, never beyond `most`.
-    pub(super) fn new(value: f64, slope: f64, next: f64, most: f64) -> Option<Self> {
-        if slope.is_nan() || slope >= 0.0 || next > most {
+    /// From a value and a slope on, which must be downhill, first to `next`, never beyond `max_step`.
+    pub(super) fn new(value: f64, slope: f64, next: f64, max_step: f64) -> Option<Self> {
+        if slope.is_nan() || slope >= 0.0 || next > max_step {
             return None;
         }
         let start = End { step: 0.0, value, slope };
-        let width = [most, 2.0 * most];
+        let width = [max_step, 2.0 * max_step];
         let (best, other, range) = (start, start, [0.0, 5.0 * next]);
-        Some(Self { start, most, next, best, other, bracketed: false, rising: false, width, range })
+        Some(Self { start, max_step, next, best, other, bracketed: false, rising: false, width, range })
     }
 
     /// The step to evaluate.
@@ -54,7 +54,7 @@ impl LineSearch {
         self.next
     }
 
-    /// Takes note of the value and the slope there; says whether it is good enough, or the best that can be found.
+    /// Records the value and the slope there; gives whether it is good enough, or the best that can be found.
     pub(super) fn is_done(&mut self, value: f64, slope: f64) -> bool {
         let here = End { step: self.next, value, slope };
         let wanted = DECREASE * self.start.slope;
@@ -62,7 +62,7 @@ impl LineSearch {
         self.rising |= low && slope >= 0.0;
         let [from, to] = self.range;
         let stuck = self.bracketed && (here.step <= from || here.step >= to || to - from <= INTERVAL * to);
-        let at_end = here.step.total_cmp(&self.most).is_eq() && low && slope <= wanted;
+        let at_end = here.step.total_cmp(&self.max_step).is_eq() && low && slope <= wanted;
         let at_start = here.step <= 0.0 && (!low || slope >= wanted);
         if stuck || at_end || at_start || (low && slope.abs() <= SLOPE * -self.start.slope) {
             return true;
@@ -92,7 +92,7 @@ impl LineSearch {
         } else {
             self.range = [1.1, 4.0].map(|share| self.next + share * (self.next - best));
         }
-        self.next = self.next.clamp(0.0, self.most);
+        self.next = self.next.clamp(0.0, self.max_step);
         let [from, to] = self.range;
         if self.bracketed && (self.next <= from || self.next >= to || to - from <= INTERVAL * to) {
             self.next = best;
@@ -123,9 +123,9 @@ impl LineSearch {
             let end = if here.step > best.step { self.range[1] } else { self.range[0] };
             let (cubic, secant) = (onward(&here, &best).unwrap_or(end), secant(&here, &best));
             if self.bracketed {
-                let (next, most) =
+                let (next, limit) =
                     (nearer(cubic, secant, here.step), here.step + 0.66 * (other.step - here.step));
-                if here.step > best.step { next.min(most) } else { next.max(most) }
+                if here.step > best.step { next.min(limit) } else { next.max(limit) }
             } else {
                 farther(cubic, secant, here.step).min(self.range[1]).max(self.range[0])
             }

@@ -1,6 +1,6 @@
 //! What exists only to repeat published results: the rules, the fit and the search of the authors' simulators, peculiarities included.
 //!
-//! Nothing else uses any of it, live studies least of all. [`Rules`] says by which rules a simulation goes, and answers
+//! Nothing else uses any of it, live studies least of all. [`Rules`] sets by which rules a simulation goes, and answers
 //! every question on which they differ. Of Pollux (OSDI'21) there are the fit ([`Profile`]) with its solver (`lbfgsb`,
 //! `line_search`), which must stop where scipy stops, the choice of a batch among 50 ([`best_batch`]), and what differs in the
 //! allocator's search ([`AuthorsSearch`]).

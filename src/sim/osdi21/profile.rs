@@ -29,7 +29,7 @@ const NODES: usize = 2;
 const LOCAL: usize = 4;
 const GAMMA: usize = 6;
 /// No cost is smaller.
-const LEAST: f64 = 1e-8;
+const COST_MIN: f64 = 1e-8;
 
 impl Profile {
     /// Notes a step without accumulation. Returns whether its configuration is new; if not, it changes nothing.
@@ -70,7 +70,7 @@ impl Profile {
     /// Where the fit starts, and how far it may go. What was not seen stays where it is.
     fn start(&self) -> (Costs, Bounds<COSTS>) {
         let mut start = [0.1, 0.01, 0.1, 0.01, 0.1, 0.01, 1.001];
-        let mut bounds = Bounds { low: [LEAST; COSTS], high: [f64::INFINITY; COSTS] };
+        let mut bounds = Bounds { low: [COST_MIN; COSTS], high: [f64::INFINITY; COSTS] };
         (bounds.low[GAMMA], bounds.high[GAMMA]) = (1.0, 10.0);
         let mut fix = |at: usize, value: f64| {
             (start[at], bounds.low[at], bounds.high[at]) = (value, value, value);
@@ -86,10 +86,10 @@ impl Profile {
         let seen = [(NODES, any(|nodes, _| nodes > 1)), (LOCAL, any(|nodes, gpus| nodes == 1 && gpus > 1))];
         for (at, seen) in seen {
             if !seen {
-                fix(at, LEAST);
+                fix(at, COST_MIN);
             }
             if !seen || !beyond_pair {
-                fix(at + 1, LEAST);
+                fix(at + 1, COST_MIN);
             }
         }
         (start, bounds)
@@ -112,7 +112,7 @@ impl Row {
         Self {
             per_gpu: f64::from(per_gpu),
             sync: (gpus > 1).then_some(if nodes > 1 { NODES } else { LOCAL }),
-            further: (f64::from(gpus) - 2.0).max(LEAST),
+            further: (f64::from(gpus) - 2.0).max(COST_MIN),
             log_pass: libm::log(timing.pass_s),
             log_step: libm::log(timing.step_s),
         }
@@ -131,7 +131,7 @@ fn objective(rows: &[Row], costs: &Costs) -> (f64, Costs) {
     let (mut squares, mut slopes) = ([0.0; 2], [[0.0; COSTS]; 2]);
     for row in rows {
         let pass = costs[1].mul_add(row.per_gpu, costs[0]);
-        let (alpha, beta) = row.sync.map_or((LEAST, LEAST), |at| (costs[at], costs[at + 1]));
+        let (alpha, beta) = row.sync.map_or((COST_MIN, COST_MIN), |at| (costs[at], costs[at + 1]));
         let sync = beta.mul_add(row.further, alpha);
         let log_pass = libm::log(pass);
         let error = log_pass - row.log_pass;

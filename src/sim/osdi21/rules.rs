@@ -42,12 +42,12 @@ impl Rules {
         self.as_authors() && application.name() == "ncf"
     }
 
-    /// The least number of passes in a step with a fixed batch. On one GPU the authors count with one accumulation pass.
-    pub(in crate::sim) fn least_passes(self, gpus: u32) -> u32 {
+    /// The minimum number of passes in a step with a fixed batch. On one GPU the authors count with one accumulation pass.
+    pub(in crate::sim) fn min_passes(self, gpus: u32) -> u32 {
         if self.as_authors() && gpus == 1 { 2 } else { 1 }
     }
 
-    /// Seconds that a change of a job's GPUs takes, and by how much it trains slower than its step times say.
+    /// Seconds that a change of a job's GPUs takes, and by how much it trains slower than its step times.
     pub(in crate::sim) fn restart(self, application: &Application, delay_s: f64) -> (f64, f64) {
         match self {
             Self::Sosp23 => sia(application),

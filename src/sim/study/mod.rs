@@ -13,7 +13,7 @@ use std::{
     collections::{BTreeMap, BinaryHeap, VecDeque},
 };
 
-use self::{report::Tally, team::Team};
+use self::{report::ReportBuilder, team::Team};
 pub use report::{StudyReport, TrialReport};
 
 use super::{Error, Modelled};
@@ -35,7 +35,7 @@ use crate::{
 /// Where a study is simulated.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
-pub struct World {
+pub struct SimulatedCluster {
     /// The machines, which neither fail nor wait for anything.
     pub cluster: Cluster,
     /// Seconds from the decision that a trial should have other GPUs, or its first, until it trains on them.
@@ -44,7 +44,7 @@ pub struct World {
     pub report_s: f64,
 }
 
-impl World {
+impl SimulatedCluster {
     /// A change of GPUs takes a second, and trials report every 5 s.
     #[must_use]
     pub const fn new(cluster: Cluster) -> Self {
@@ -70,35 +70,35 @@ impl World {
     }
 }
 
-/// Runs a study to its end, with trials that train as measurements say ([`Modelled`]). All random choices follow from the seed of the
+/// Runs a study to its end, with trials that train as was measured ([`Modelled`]). All random choices follow from the seed of the
 /// study.
 ///
 /// ```
-/// use pollux_tune::{alloc::Cluster, sim::{World, simulate_study}, space::Study};
+/// use pollux_tune::{alloc::Cluster, sim::{SimulatedCluster, simulate_study}, space::Study};
 /// let study = Study::from_yaml("study.yaml", "
 /// space: {lr: {log: [1e-3, 1]}, width: [32, 64]}
 /// objective: {maximize: accuracy}
 /// trial: {trainable: cifar10, epochs: 5, max_batch: 4Ki, max_batch_per_gpu: 1Ki}
 /// search: {trials: 6, parallel: 2}
 /// ")?;
-/// let report = simulate_study(&study, &World::new(Cluster::parse("1x4xa100")?))?;
+/// let report = simulate_study(&study, &SimulatedCluster::new(Cluster::parse("1x4xa100")?))?;
 /// assert_eq!(report.trials.len(), 6);
 /// assert!(report.makespan_s < 120.0 && report.top(5) > 0.8);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub fn simulate_study(study: &Study, world: &World) -> Result<StudyReport, Error> {
-    world.check(study)?;
+pub fn simulate_study(study: &Study, simulated: &SimulatedCluster) -> Result<StudyReport, Error> {
+    simulated.check(study)?;
     let Some(Program::Trainable(trainable)) = &study.trial.program else {
         return Err(Error::NoTrainable { allowed: super::modelled::names() });
     };
     let mut run = Run {
         study,
-        world,
+        simulated,
         trainable,
         engine: Engine::new(study, TrialKind::Elastic)?,
         services: Services::new(study)?,
         teams: BTreeMap::new(),
-        tally: Tally::default(),
+        tally: ReportBuilder::default(),
         events: BinaryHeap::new(),
         inputs: VecDeque::new(),
         now_s: 0.0,
@@ -135,12 +135,12 @@ impl At {
 
 struct Run<'a> {
     study: &'a Study,
-    world: &'a World,
+    simulated: &'a SimulatedCluster,
     trainable: &'a str,
     engine: Engine,
     services: Services,
     teams: BTreeMap<TrialId, Team>,
-    tally: Tally,
+    tally: ReportBuilder,
     /// By time; at the same time in the order of the events.
     events: BinaryHeap<Reverse<(At, Event)>>,
     inputs: VecDeque<Input>,
@@ -155,7 +155,7 @@ const IDLE_TICKS: u32 = 100;
 impl Run<'_> {
     fn run(&mut self) -> Result<(), Error> {
         self.inputs.push_back(Input::Started);
-        for (node, state) in self.world.cluster.iter() {
+        for (node, state) in self.simulated.cluster.iter() {
             let (gpu_type, island, slots) = (state.gpu_type.clone(), state.island, state.gpus);
             self.inputs.push_back(Input::NodeJoined { node, gpu_type, island, slots });
         }
@@ -269,14 +269,14 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// The workers of a generation begin to come together.
+    /// The workers of a generation begin to form a group.
     fn form(&mut self, trial: TrialId, generation: Generation, slots: &[SlotId], batch: Batch) {
         let Some(team) = self.teams.get_mut(&trial) else { return };
         let gpu_type =
-            slots.first().and_then(|slot| self.world.cluster.get(slot.node)).map(|node| &node.gpu_type);
+            slots.first().and_then(|slot| self.simulated.cluster.get(slot.node)).map(|node| &node.gpu_type);
         if let Some(gpu_type) = gpu_type {
             team.form(self.now_s, generation, gpu_type.clone(), slots, batch);
-            let at = At::new(self.now_s + self.world.realloc_s);
+            let at = At::new(self.now_s + self.simulated.realloc_s);
             self.events.push(Reverse((at, Event::Ready(trial, generation))));
         }
     }
@@ -285,7 +285,7 @@ impl Run<'_> {
     fn schedule_report(&mut self, trial: TrialId) -> Result<(), Error> {
         let Some(team) = self.teams.get_mut(&trial) else { return Ok(()) };
         team.version += 1;
-        let seconds = team.until_done_s()?.min(self.world.report_s);
+        let seconds = team.until_done_s()?.min(self.simulated.report_s);
         let at = At::new(self.now_s + seconds);
         self.events.push(Reverse((at, Event::Trains(trial, team.version))));
         Ok(())

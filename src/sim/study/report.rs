@@ -67,13 +67,13 @@ impl StudyReport {
 
 /// Collects the figures from the facts.
 #[derive(Default)]
-pub(super) struct Tally {
+pub(super) struct ReportBuilder {
     trials: BTreeMap<TrialId, TrialReport>,
     /// GPUs that trials have, and since when.
     held: BTreeMap<TrialId, (usize, f64)>,
 }
 
-impl Tally {
+impl ReportBuilder {
     pub(super) fn apply(&mut self, JournalEntry { at_s, fact }: &JournalEntry) {
         let Some(trial) = fact.trial() else { return };
         match fact {

@@ -13,11 +13,11 @@ fn study(change: impl FnOnce(&mut Study)) -> Study {
     study
 }
 
-fn world(cluster: &str) -> World {
-    World::new(Cluster::parse(cluster).expect("it is a cluster"))
+fn simulated(cluster: &str) -> SimulatedCluster {
+    SimulatedCluster::new(Cluster::parse(cluster).expect("it is a cluster"))
 }
 
-/// The 380 s of `Modelled`, and a second to come together; then again.
+/// The 380 s of `Modelled`, and a second to form a group; then again.
 #[test]
 fn trials_with_fixed_gpus_and_batch_take_as_long_as_was_measured() {
     let fixed = Study::from_yaml(
@@ -31,7 +31,7 @@ scheduler: {policy: static}
 ",
     )
     .expect("it is a study");
-    let report = simulate_study(&fixed, &world("1x4xa100")).unwrap();
+    let report = simulate_study(&fixed, &simulated("1x4xa100")).unwrap();
     let [first, second] = &report.trials[..] else { panic!("{report:?}") };
     assert!((first.ended_s / 381.0 - 1.0).abs() < 0.005, "{report:?}");
     assert!((second.ended_s - 2.0 * first.ended_s).abs() < 1e-6 && report.makespan_s >= second.ended_s);
@@ -43,7 +43,8 @@ scheduler: {policy: static}
 
 #[test]
 fn a_study_depends_on_nothing_but_its_seed() {
-    let run = |seed| simulate_study(&study(|study| study.search.seed = seed), &world("1x8xa100")).unwrap();
+    let run =
+        |seed| simulate_study(&study(|study| study.search.seed = seed), &simulated("1x8xa100")).unwrap();
     assert_eq!(run(3), run(3));
     assert_ne!(run(3), run(4));
 }
@@ -57,8 +58,8 @@ fn goodput_is_faster_than_fixed_batches() {
             study.search.algorithm = crate::space::Algorithm::Random;
             (study.scheduler.policy, study.trial.batch_per_gpu) = (policy, batch);
         });
-        let world = World { realloc_s, ..world("1x8xa100") };
-        simulate_study(&study, &world).unwrap().makespan_s
+        let simulated = SimulatedCluster { realloc_s, ..simulated("1x8xa100") };
+        simulate_study(&study, &simulated).unwrap().makespan_s
     };
     let ours = makespan(Goodput, None, 1.0);
     for batch in [128, 256, 512, 1024] {
@@ -71,7 +72,7 @@ fn goodput_is_faster_than_fixed_batches() {
 #[test]
 fn what_cannot_be_simulated_says_why() {
     let error =
-        |study: &Study, cluster: &str| simulate_study(study, &world(cluster)).unwrap_err().to_string();
+        |study: &Study, cluster: &str| simulate_study(study, &simulated(cluster)).unwrap_err().to_string();
     let large = study(|study| study.trial.min_gpus = 9);
     assert!(error(&large, "1x8xa100").contains("`trial.min_gpus` is 9, the cluster has 8 GPUs"));
     let spread = study(|study| study.trial.min_gpus = 9);
@@ -85,6 +86,6 @@ fn what_cannot_be_simulated_says_why() {
     assert!(error(&command, "1x8xa100").contains("only studies with `trial.trainable`"));
     let mnist = study(|study| study.trial.program = Some(Program::Trainable("mnist".to_owned())));
     assert!(error(&mnist, "1x8xa100").contains("no measurements of `mnist`"));
-    let never = World { report_s: 0.0, ..world("1x8xa100") };
+    let never = SimulatedCluster { report_s: 0.0, ..simulated("1x8xa100") };
     assert!(simulate_study(&study(|_| ()), &never).is_err());
 }

@@ -7,10 +7,7 @@ use super::{
 use crate::{
     ids::{Generation, SlotId, TrialId},
     space::{Params, Point},
-    trials::{
-        End,
-        stopping::{self, Verdict},
-    },
+    trials::{End, stopping::Verdict},
 };
 
 impl Engine {
@@ -21,7 +18,7 @@ impl Engine {
         self.note(entry).map(|_| ())
     }
 
-    /// The same, with what the stopping rule says.
+    /// The same, with the verdict of the stopping rule.
     pub(super) fn note(&mut self, entry: &JournalEntry) -> Result<Verdict, Error> {
         let fact = &entry.fact;
         self.state.check_time(entry)?;
@@ -32,9 +29,9 @@ impl Engine {
             }
             _ => Verdict::Continue,
         };
-        if let Some((trial, how, _)) = end_of(fact) {
+        if let Some((trial, end)) = end_of(fact) {
             self.state.of(fact, trial)?;
-            self.stopper.end(trial, how)?;
+            self.stopper.end(trial, end.kind())?;
         }
         self.state.apply(entry)?;
         Ok(verdict)
@@ -47,17 +44,13 @@ impl Engine {
     }
 }
 
-/// The trial that a fact ends, for the stopping rule and for the search.
-pub(in crate::trials) fn end_of(fact: &Fact) -> Option<(TrialId, stopping::End, End)> {
+/// The trial that a fact ends.
+pub(in crate::trials) fn end_of(fact: &Fact) -> Option<(TrialId, End)> {
     Some(match fact {
-        Fact::TrialDone { trial, values } => (*trial, stopping::End::Done, End::Done(values.clone())),
-        Fact::TrialStopped { trial, reason } => {
-            (*trial, stopping::End::Stopped, End::Stopped(reason.clone()))
-        }
-        Fact::TrialFailed { trial, reason } => (*trial, stopping::End::Failed, End::Failed(reason.clone())),
-        Fact::TrialCancelled { trial, reason } => {
-            (*trial, stopping::End::Cancelled, End::Cancelled(reason.clone()))
-        }
+        Fact::TrialDone { trial, values } => (*trial, End::Done(values.clone())),
+        Fact::TrialStopped { trial, reason } => (*trial, End::Stopped(reason.clone())),
+        Fact::TrialFailed { trial, reason } => (*trial, End::Failed(reason.clone())),
+        Fact::TrialCancelled { trial, reason } => (*trial, End::Cancelled(reason.clone())),
         _ => return None,
     })
 }
@@ -198,7 +191,7 @@ impl State {
     }
 
     fn end(&mut self, at_s: f64, fact: &Fact) -> Result<(), Error> {
-        let Some((trial, _, end)) = end_of(fact) else { return Ok(()) };
+        let Some((trial, end)) = end_of(fact) else { return Ok(()) };
         let active = self.active.remove(&trial);
         let mut active = active.ok_or_else(|| Error::NotActive { kind: fact.kind(), trial })?;
         active.count(at_s);
@@ -211,7 +204,7 @@ impl State {
 }
 
 impl ActiveTrial {
-    /// Makes a fact about this trial true. If its group has come together once more, says how many seconds that took.
+    /// Makes a fact about this trial true. If its group was formed again, gives the seconds that took.
     fn apply(&mut self, at_s: f64, fact: &Fact) -> Result<Option<f64>, Error> {
         if let Fact::TrialStarted { generation, .. } = fact
             && *generation != self.generation.next()

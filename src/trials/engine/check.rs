@@ -11,7 +11,7 @@ impl Engine {
     /// - No slot is used by two trials, none is planned for two, and each of them has a worker.
     /// - A trial with a group has slots and, if it is elastic, a batch; one without has neither.
     /// - Trials that are not elastic have one slot.
-    /// - Numbers of trials are consecutive, and there are no more than the study wants.
+    /// - Numbers of trials are consecutive, and there are no more than the study allows.
     /// - Nothing is left half decided.
     ///
     /// That ended trials do not change, that generations only grow and that no trial ends twice is seen to by

@@ -32,19 +32,19 @@ pub enum Error {
         /// What is wrong.
         problem: String,
     },
-    /// What the search says.
+    /// Of the search.
     #[error(transparent)]
     Search(#[from] search::Error),
-    /// What the stopping rule says.
+    /// Of the stopping rule.
     #[error(transparent)]
     Stopping(#[from] stopping::Error),
-    /// What the suggester says.
+    /// Of the suggester.
     #[error(transparent)]
     Suggester(#[from] tpe::Error),
-    /// What the goodput model says.
+    /// Of the goodput model.
     #[error(transparent)]
     Goodput(#[from] goodput::Error),
-    /// What the allocator says.
+    /// Of the allocator.
     #[error(transparent)]
     Alloc(#[from] alloc::Error),
     /// A space that cannot be searched.

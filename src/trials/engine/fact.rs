@@ -23,7 +23,7 @@ impl JournalEntry {
     pub const VERSION: u32 = 2;
 }
 
-/// What became true. In their order, facts say everything about a study.
+/// What became true. In their order, facts determine the state of a study.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -116,12 +116,12 @@ pub enum Fact {
         /// What each of them does in a step; none for trials that are not elastic.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         batch: Option<BatchPlan>,
-        /// Slots of the last generation, one of which hands its state over. If there are none, the state comes from
+        /// Slots of the last generation, one of which hands over its state. If there are none, the state comes from
         /// the last checkpoint.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         holders: Vec<SlotId>,
     },
-    /// A generation is together.
+    /// A generation is formed.
     GroupFormed {
         /// The trial.
         trial: TrialId,
@@ -186,7 +186,7 @@ pub enum Fact {
         /// Where its state is.
         checkpoint: Checkpoint,
     },
-    /// A trial has lost its group, and waits to go on from its last checkpoint.
+    /// A trial has lost its group, and waits to resume from its last checkpoint.
     TrialInterrupted {
         /// The trial.
         trial: TrialId,
@@ -196,14 +196,14 @@ pub enum Fact {
         #[serde(rename = "failed")]
         severity: Severity,
     },
-    /// A trial has come to its end.
+    /// A trial has finished.
     TrialDone {
         /// The trial.
         trial: TrialId,
         /// A value for each objective; all are finite.
         values: Vec<f64>,
     },
-    /// A trial was given up because its values were not good enough.
+    /// A trial was stopped early because its values were not good enough.
     TrialStopped {
         /// The trial.
         trial: TrialId,
@@ -217,7 +217,7 @@ pub enum Fact {
         /// Why.
         reason: String,
     },
-    /// A trial was ended for a reason that says nothing about its parameters.
+    /// A trial was ended for a reason that has nothing to do with its parameters.
     TrialCancelled {
         /// The trial.
         trial: TrialId,
@@ -232,7 +232,7 @@ pub enum Fact {
         #[serde(rename = "failed")]
         severity: Severity,
     },
-    /// The user wants to go on later.
+    /// The user wants to resume later.
     StopRequested {},
     /// The study is over.
     StudyDone {},

@@ -80,7 +80,7 @@ pub enum Input {
         /// What happened.
         event: GroupEvent,
     },
-    /// The user wants to go on later.
+    /// The user wants to resume later.
     StopRequested,
     /// Something that the engine does not know of has changed: the GPUs are to be divided again.
     ReplanRequested,
@@ -104,10 +104,10 @@ pub enum GroupEvent {
     Reported(Report),
     /// The state of the trial is on disk; training continues.
     Checkpointed(Checkpoint),
-    /// A trial that was told to save its state and leave has done so. If it could not, that is [`Failed`](Self::Failed).
+    /// A trial that was asked to save its state and leave has done so. If it could not, that is [`Failed`](Self::Failed).
     Paused(Checkpoint),
-    /// The trial has come to its end, with the last values; those that are missing were reported before. A group that is told
-    /// to reshape after its end says so again, under the new generation.
+    /// The trial has finished, with the last values; those that are missing were reported before. A group that is asked to
+    /// reshape after its end reports it again, under the new generation.
     Finished(Metrics),
     /// The group cannot continue, though its workers may live.
     Failed {
@@ -143,7 +143,7 @@ pub struct Suggestion {
 pub enum NoSuggestion {
     /// Everything was tried.
     Exhausted,
-    /// The search cannot go on.
+    /// The search cannot continue.
     Failed(String),
 }
 
@@ -154,6 +154,6 @@ pub struct Refit {
     pub models: BTreeMap<GpuType, ThroughputParams>,
     /// The noise scale of its gradients, measured or expected.
     pub noise: Option<NoiseScale>,
-    /// The most GPUs it should be given: more were not explored yet.
+    /// The maximum number of GPUs for it: more were not explored yet.
     pub cap: u32,
 }

@@ -12,66 +12,66 @@ use crate::{
 };
 
 impl Engine {
-    pub(super) fn on_input(&mut self, input: Input, work: &mut StepBuilder) {
+    pub(super) fn on_input(&mut self, input: Input, step: &mut StepBuilder) {
         if (self.state.done || self.state.facts == 0) && input != Input::Started {
             return;
         }
         match input {
-            Input::Started => self.start(work),
-            Input::Tick => self.pending.wake_s = self.pending.wake_s.filter(|wake_s| *wake_s > work.now_s),
+            Input::Started => self.start(step),
+            Input::Tick => self.pending.wake_s = self.pending.wake_s.filter(|wake_s| *wake_s > step.now_s),
             Input::NodeJoined { node, gpu_type, island, slots } => {
-                self.node_joined(work, node, gpu_type, island, slots);
+                self.node_joined(step, node, gpu_type, island, slots);
             }
             Input::NodeLost { node, reason } => {
                 if self.state.nodes.contains_key(&node) {
-                    self.emit(work, Fact::NodeLost { node, reason });
+                    self.emit(step, Fact::NodeLost { node, reason });
                     self.pending.dirty = true;
                 }
             }
             Input::WorkerJoined { slot } => {
                 let has = |node: &NodeState| slot.index < node.slots && !node.up.contains(&slot.index);
                 if self.state.nodes.get(&slot.node).is_some_and(has) {
-                    self.emit(work, Fact::SlotJoined { slot });
+                    self.emit(step, Fact::SlotJoined { slot });
                     self.pending.dirty = true;
                 }
             }
             Input::WorkerLost { slot, reason } => {
                 if self.state.is_up(slot) {
-                    self.emit(work, Fact::SlotLost { slot, reason });
+                    self.emit(step, Fact::SlotLost { slot, reason });
                     self.pending.dirty = true;
                 }
             }
             Input::Suggested { revision, answer } => {
                 if self.pending.ask == Some(revision) {
                     self.pending.ask = None;
-                    self.suggested(work, answer);
+                    self.suggested(step, answer);
                 }
             }
             Input::FitDone { revision, trial, answer } => {
                 if self.pending.fits.get(&trial) == Some(&revision) {
                     self.pending.fits.remove(&trial);
-                    self.fitted(work, trial, answer);
+                    self.fitted(step, trial, answer);
                 }
             }
             Input::PlanSolved { revision, answer } => {
                 if self.pending.solve == Some(revision) {
                     self.pending.solve = None;
                     if let Ok(plan) = answer {
-                        self.adopt(work, &plan);
+                        self.adopt(step, &plan);
                     }
                 }
             }
             Input::StopRequested => {
                 if !self.state.stopping {
-                    self.emit(work, Fact::StopRequested {});
+                    self.emit(step, Fact::StopRequested {});
                 }
             }
             Input::ReplanRequested => self.pending.dirty = true,
-            Input::Group { trial, generation, event } => self.on_group_event(work, trial, generation, event),
+            Input::Group { trial, generation, event } => self.on_group_event(step, trial, generation, event),
         }
     }
 
-    fn start(&mut self, work: &mut StepBuilder) {
+    fn start(&mut self, step: &mut StepBuilder) {
         let left =
             self.state.search_ended.is_none() && self.state.created() < self.study.search.trials as usize;
         if self.state.done && !left {
@@ -80,18 +80,18 @@ impl Engine {
         self.pending = super::Pending::default();
         let yaml = self.study.to_yaml();
         if self.state.facts == 0 {
-            self.emit(work, Fact::StudyCreated { yaml: yaml.clone() });
+            self.emit(step, Fact::StudyCreated { yaml: yaml.clone() });
         }
-        self.emit(work, Fact::HeadStarted {});
+        self.emit(step, Fact::HeadStarted {});
         if self.state.yaml != yaml {
-            self.emit(work, Fact::StudyChanged { yaml });
+            self.emit(step, Fact::StudyChanged { yaml });
         }
         self.pending.dirty = true;
     }
 
     fn node_joined(
         &mut self,
-        work: &mut StepBuilder,
+        step: &mut StepBuilder,
         node: NodeId,
         gpu_type: GpuType,
         island: u32,
@@ -99,29 +99,29 @@ impl Engine {
     ) {
         if self.state.nodes.contains_key(&node) {
             // Its loss went unnoticed.
-            self.emit(work, Fact::NodeLost { node, reason: "it has joined again".to_owned() });
+            self.emit(step, Fact::NodeLost { node, reason: "it has joined again".to_owned() });
         }
         let slots = slots.min(Node::GPUS_MAX);
-        self.emit(work, Fact::NodeJoined { node, gpu_type, island, slots });
+        self.emit(step, Fact::NodeJoined { node, gpu_type, island, slots });
         self.pending.dirty = true;
     }
 
-    fn suggested(&mut self, work: &mut StepBuilder, answer: Result<super::Suggestion, NoSuggestion>) {
+    fn suggested(&mut self, step: &mut StepBuilder, answer: Result<super::Suggestion, NoSuggestion>) {
         let (reason, severity) = match answer {
             Ok(_) if !self.wants_trials() => return,
             Ok(suggestion) => {
                 let super::Suggestion { params, point } = suggestion;
-                self.emit(work, Fact::TrialCreated { trial: self.state.next_trial(), params, point });
+                self.emit(step, Fact::TrialCreated { trial: self.state.next_trial(), params, point });
                 self.pending.dirty = true;
                 return;
             }
             Err(NoSuggestion::Exhausted) => ("everything was tried".to_owned(), Severity::Normal),
             Err(NoSuggestion::Failed(reason)) => (reason, Severity::Failure),
         };
-        self.emit(work, Fact::SuggestionsEnded { reason, severity });
+        self.emit(step, Fact::SuggestionsEnded { reason, severity });
     }
 
-    /// Groups speak with their generation: what an older one says does not count.
+    /// The trial, if this is its current generation: events of older ones do not count.
     fn current(&self, trial: TrialId, generation: Generation) -> Option<&ActiveTrial> {
         let alive = |active: &&ActiveTrial| active.generation == generation && active.phase.group().is_some();
         self.state.active.get(&trial).filter(alive)
@@ -129,46 +129,46 @@ impl Engine {
 
     fn on_group_event(
         &mut self,
-        work: &mut StepBuilder,
+        step: &mut StepBuilder,
         trial: TrialId,
         generation: Generation,
         event: GroupEvent,
     ) {
         match event {
             // It may still be under way when its generation has ended.
-            GroupEvent::Reported(report) => self.reported(work, trial, generation, report),
+            GroupEvent::Reported(report) => self.reported(step, trial, generation, report),
             _ if self.current(trial, generation).is_none() => {}
-            GroupEvent::Formed => self.formed(work, trial, generation),
+            GroupEvent::Formed => self.formed(step, trial, generation),
             GroupEvent::Checkpointed(checkpoint) => {
-                self.emit(work, Fact::Checkpointed { trial, checkpoint });
+                self.emit(step, Fact::Checkpointed { trial, checkpoint });
             }
             GroupEvent::Paused(checkpoint) => {
                 if matches!(self.state.active[&trial].phase, Phase::Pausing(_)) {
-                    self.emit(work, Fact::TrialPaused { trial, checkpoint });
+                    self.emit(step, Fact::TrialPaused { trial, checkpoint });
                 }
             }
             GroupEvent::Finished(metrics) => {
                 let fact = self.result(trial, &metrics);
-                self.end(work, fact, trial);
+                self.end(step, fact, trial);
             }
             GroupEvent::Failed { reason, cause: FailureCause::Infrastructure } => {
-                self.emit(work, Fact::TrialInterrupted { trial, reason, severity: Severity::Failure });
+                self.emit(step, Fact::TrialInterrupted { trial, reason, severity: Severity::Failure });
             }
             GroupEvent::Failed { reason, cause: FailureCause::Trial } => {
-                self.end(work, Fact::TrialFailed { trial, reason }, trial);
+                self.end(step, Fact::TrialFailed { trial, reason }, trial);
             }
         }
     }
 
-    /// A generation has come together.
-    fn formed(&mut self, work: &mut StepBuilder, trial: TrialId, generation: Generation) {
+    /// A generation is formed.
+    fn formed(&mut self, step: &mut StepBuilder, trial: TrialId, generation: Generation) {
         if self.current(trial, generation).is_some_and(|active| matches!(active.phase, Phase::Forming { .. }))
         {
-            self.emit(work, Fact::GroupFormed { trial, generation });
+            self.emit(step, Fact::GroupFormed { trial, generation });
         }
     }
 
-    /// The number of the last report of a generation that may still have something to say, and the slots it has or had.
+    /// The number of the last report of a generation that may still report, and the slots it has or had.
     fn last_report(&self, trial: TrialId, generation: Generation) -> Option<(u32, Vec<SlotId>)> {
         if let Some(active) = self.current(trial, generation) {
             return Some((active.phase.reported(), active.slots().to_vec()));
@@ -182,7 +182,7 @@ impl Engine {
         }
     }
 
-    fn reported(&mut self, work: &mut StepBuilder, trial: TrialId, generation: Generation, report: Report) {
+    fn reported(&mut self, step: &mut StepBuilder, trial: TrialId, generation: Generation, report: Report) {
         let is_current = self.current(trial, generation).is_some();
         let Some((last, slots)) = self.last_report(trial, generation) else { return };
         let Report { number, epochs, metrics, steps, noise } = report;
@@ -192,27 +192,27 @@ impl Engine {
         let gpu_type = self.state.gpu_type(&slots).filter(|_| !steps.is_empty()).cloned();
         let measured = is_current && !steps.is_empty();
         if is_current {
-            // It would not report if it were not together, even if word of that is still on its way.
-            self.formed(work, trial, generation);
+            // It would not report if it were not formed, even if that event is still on its way.
+            self.formed(step, trial, generation);
         }
         if let Some((now, then)) = noise.zip(self.pending.noises.get(&trial)) {
             let ratio = (now.value() + 1.0) / (then.value() + 1.0);
             self.pending.dirty |= !(1.0 / NOISE_CHANGE..=NOISE_CHANGE).contains(&ratio);
         }
         let fact = Fact::Measured { trial, generation, number, epochs, metrics, gpu_type, steps, noise };
-        match self.emit(work, fact) {
+        match self.emit(step, fact) {
             Verdict::Stop(reason @ Reason::Diverged { .. }) => {
-                self.stop_and_end(work, Fact::TrialFailed { trial, reason: reason.to_string() }, trial);
+                self.stop_and_end(step, Fact::TrialFailed { trial, reason: reason.to_string() }, trial);
             }
             Verdict::Stop(reason) => {
-                self.stop_and_end(work, Fact::TrialStopped { trial, reason: reason.into() }, trial);
+                self.stop_and_end(step, Fact::TrialStopped { trial, reason: reason.into() }, trial);
             }
             Verdict::Continue => {
                 if measured {
-                    self.refit(work, trial);
+                    self.refit(step, trial);
                 }
                 // The noise may have changed, even if its speed has not.
-                self.retune(work, trial);
+                self.retune(step, trial);
             }
         }
     }
@@ -238,28 +238,28 @@ impl Engine {
     }
 
     /// A trial is over, and its group knows.
-    fn end(&mut self, work: &mut StepBuilder, fact: Fact, trial: TrialId) {
-        self.emit(work, fact);
+    fn end(&mut self, step: &mut StepBuilder, fact: Fact, trial: TrialId) {
+        self.emit(step, fact);
         self.pending.fits.remove(&trial);
         self.pending.fitted.remove(&trial);
         self.pending.dirty = true;
     }
 
     /// A trial is over, and its group, if it has one, is to end.
-    pub(super) fn stop_and_end(&mut self, work: &mut StepBuilder, fact: Fact, trial: TrialId) {
-        self.stop_group(work, trial);
-        self.end(work, fact, trial);
+    pub(super) fn stop_and_end(&mut self, step: &mut StepBuilder, fact: Fact, trial: TrialId) {
+        self.stop_group(step, trial);
+        self.end(step, fact, trial);
     }
 
     /// Ends the group of a trial, if there is one, without keeping its state.
-    pub(super) fn stop_group(&self, work: &mut StepBuilder, trial: TrialId) {
+    pub(super) fn stop_group(&self, step: &mut StepBuilder, trial: TrialId) {
         if self.state.active.get(&trial).is_some_and(|active| !matches!(active.phase, Phase::Waiting)) {
-            work.command(Command::Group { trial, command: GroupCommand::Stop(FinalState::Discarded) });
+            step.command(Command::Group { trial, command: GroupCommand::Stop(FinalState::Discarded) });
         }
     }
 
     /// What is known of the speed of a trial has perhaps changed.
-    fn fitted(&mut self, work: &mut StepBuilder, trial: TrialId, answer: Option<Refit>) {
+    fn fitted(&mut self, step: &mut StepBuilder, trial: TrialId, answer: Option<Refit>) {
         let Some(active) = self.state.active.get(&trial) else { return };
         let Some(fit) = answer else { return };
         let grown = active.fit.as_ref().is_none_or(|before| {
@@ -267,13 +267,13 @@ impl Engine {
         });
         self.pending.dirty |= grown;
         if active.fit.as_ref() != Some(&fit) {
-            self.emit(work, Fact::Refitted { trial, fit });
+            self.emit(step, Fact::Refitted { trial, fit });
         }
-        self.retune(work, trial);
+        self.retune(step, trial);
     }
 
     /// Changes the batch of a running trial, if another one is better.
-    fn retune(&mut self, work: &mut StepBuilder, trial: TrialId) {
+    fn retune(&mut self, step: &mut StepBuilder, trial: TrialId) {
         let active = &self.state.active[&trial];
         if !matches!(active.phase, Phase::Running(_)) {
             return;
@@ -282,31 +282,31 @@ impl Engine {
         let new = snapshot::batch(active, active.slots(), self);
         if let Some(batch) = new.filter(|new| snapshot::is_better(active, *new, self)) {
             let total = snapshot::in_all(batch, active.slots().len(), &self.study.trial);
-            self.emit(work, Fact::Retuned { trial, generation, batch });
-            work.command(Command::Group { trial, command: GroupCommand::Retune { batch: total } });
+            self.emit(step, Fact::Retuned { trial, generation, batch });
+            step.command(Command::Group { trial, command: GroupCommand::Retune { batch: total } });
         }
     }
 
     /// Asks for the speed of a trial that has new steps, once for each generation and then from time to time.
-    fn refit(&mut self, work: &mut StepBuilder, trial: TrialId) {
+    fn refit(&mut self, step: &mut StepBuilder, trial: TrialId) {
         if self.kind == TrialKind::Rigid || self.pending.fits.contains_key(&trial) {
             return;
         }
         let generation = self.state.active[&trial].generation;
         let often_s = self.study.scheduler.interval.as_secs_f64() / FITS_PER_INTERVAL;
         let due = self.pending.fitted.get(&trial).is_none_or(|&(last_s, last_generation)| {
-            last_generation != generation || work.now_s >= last_s + often_s
+            last_generation != generation || step.now_s >= last_s + often_s
         });
         if due {
-            self.ask_fit(work, trial);
+            self.ask_fit(step, trial);
         }
     }
 
-    pub(super) fn ask_fit(&mut self, work: &mut StepBuilder, trial: TrialId) {
+    pub(super) fn ask_fit(&mut self, step: &mut StepBuilder, trial: TrialId) {
         let (revision, generation) = (self.revision(), self.state.active[&trial].generation);
         self.pending.fits.insert(trial, revision);
-        self.pending.fitted.insert(trial, (work.now_s, generation));
-        work.command(Command::Allocate(AllocatorRequest::Fit { revision, trial }));
+        self.pending.fitted.insert(trial, (step.now_s, generation));
+        step.command(Command::Allocate(AllocatorRequest::Fit { revision, trial }));
     }
 }
 

@@ -1,13 +1,13 @@
-//! The engine of a study: what happened goes in, what became true and what to do come out.
+//! The engine of a study: takes what happened, gives what became true and what to do.
 //!
-//! [`Engine::handle`] decides. It changes the state through [`Engine::apply`] alone, so that the facts in their order say
+//! [`Engine::handle`] decides. It changes the state through [`Engine::apply`] alone, so that the facts in their order determine
 //! everything, and a journal of them is the study. Whoever runs the engine writes the facts down first, then carries out the
 //! commands, and shows the facts to [`SuggestService`] and [`FitService`], which with [`SolveService`] answer the questions among the
 //! commands, be it on other threads; [`Services`] has all three in one place.
 //!
-//! A trial's workers form a group for each generation. The engine says which slots a generation has and where its state
-//! comes from; how the workers come together is not its business. Slots change hands in an order in which nobody waits for
-//! somebody who waits: see `reconcile`.
+//! A trial's workers form a group for each generation. The engine decides which slots a generation has and where its state
+//! comes from; how the workers form a group is not its business. Slots change owners in an order without deadlocks:
+//! see `reconcile`.
 //!
 //! *Architecture invariant:* after every input, no slot belongs to two trials, every slot in use has a worker, and a trial
 //! that has ended stays as it is. `check` looks after each input in debug builds.
@@ -166,13 +166,13 @@ impl Engine {
         &self.state
     }
 
-    /// How likely a trial is to go on at its next decision.
+    /// How likely a trial is to continue at its next decision.
     #[must_use]
     pub fn promise(&self, trial: TrialId) -> f64 {
         self.stopper.promise(trial)
     }
 
-    /// Says what follows from an input at a time in seconds. The clock is the caller's, and goes on after a restart: Unix
+    /// Decides what follows from an input at a time in seconds. The clock is the caller's, and continues after a restart: Unix
     /// time will do. It may stand still, and where it goes back it counts as standing still. The first input is
     /// [`Input::Started`], after a replay too.
     ///
@@ -181,24 +181,24 @@ impl Engine {
     /// In debug builds, if one of the rules of [`check`](Self::check) is broken.
     pub fn handle(&mut self, input: Input, now_s: f64) -> Step {
         let now_s = if now_s.is_finite() { now_s.max(self.state.at_s) } else { self.state.at_s };
-        let mut work = StepBuilder { now_s, step: Step::default() };
-        self.on_input(input, &mut work);
-        self.expire(&mut work);
-        self.reconcile(&mut work);
-        self.request(&mut work);
+        let mut step = StepBuilder { now_s, output: Step::default() };
+        self.on_input(input, &mut step);
+        self.expire(&mut step);
+        self.reconcile(&mut step);
+        self.request(&mut step);
         if cfg!(debug_assertions)
             && let Err(broken) = self.check()
         {
             panic!("a rule is broken: {broken}");
         }
-        work.step
+        step.output
     }
 
     /// Makes a fact true, and keeps it for the journal.
-    fn emit(&mut self, work: &mut StepBuilder, fact: Fact) -> Verdict {
-        let entry = JournalEntry { at_s: work.now_s, fact };
+    fn emit(&mut self, step: &mut StepBuilder, fact: Fact) -> Verdict {
+        let entry = JournalEntry { at_s: step.now_s, fact };
         let verdict = self.note(&entry).expect("the engine's own facts follow from each other");
-        work.step.facts.push(entry);
+        step.output.facts.push(entry);
         verdict
     }
 
@@ -212,11 +212,11 @@ impl Engine {
 /// What an input has brought so far.
 struct StepBuilder {
     now_s: f64,
-    step: Step,
+    output: Step,
 }
 
 impl StepBuilder {
     fn command(&mut self, command: Command) {
-        self.step.commands.push(command);
+        self.output.commands.push(command);
     }
 }

@@ -1,13 +1,12 @@
-//! Who has which slots, and in which order slots change hands.
+//! Who has which slots, and in which order slots change owners.
 //!
 //! A plan gives every trial the slots it should have. Getting there takes steps, because a slot is free only when the
 //! generation that used it has given it up:
 //!
 //! 1. A trial that only gives slots up does so at once.
 //! 2. A trial that gets some waits until all of them are free, and then changes once.
-//! 3. Where everybody waits for somebody else, the first in the circle that has something to give up does so; if that is all
-//!    it has, it writes its state to disk and leaves. There is one: a slot that is waited for belongs to somebody who will
-//!    not keep it.
+//! 3. Where all wait for each other, the first in the cycle that has slots to give up does so; if those are all it has, it
+//!    writes its state to disk and leaves. There is one: a slot that is waited for belongs to a trial that will not keep it.
 //!
 //! Each step makes one trial's slots its target or frees some, so it ends.
 
@@ -23,7 +22,7 @@ use crate::{
     trials::group::FinalState,
 };
 
-/// A trial fails for good after so many failures without progress in between.
+/// A trial fails for good after more failures than this without progress in between.
 pub(super) const FAILURES_MAX: u32 = 3;
 
 /// What one trial does next.
@@ -37,30 +36,30 @@ enum Move {
 
 impl Engine {
     /// Takes steps until nothing more can be done now.
-    pub(super) fn reconcile(&mut self, work: &mut StepBuilder) {
+    pub(super) fn reconcile(&mut self, step: &mut StepBuilder) {
         while let Some((trial, next)) = self.next_move() {
             match next {
-                Move::Form(slots) => self.form(work, trial, slots),
+                Move::Form(slots) => self.form(step, trial, slots),
                 Move::Pause => {
-                    self.emit(work, Fact::TrialPausing { trial });
-                    work.command(Command::Group { trial, command: GroupCommand::Stop(FinalState::Saved) });
+                    self.emit(step, Fact::TrialPausing { trial });
+                    step.command(Command::Group { trial, command: GroupCommand::Stop(FinalState::Saved) });
                 }
                 Move::Interrupt(reason) => {
-                    self.stop_group(work, trial);
-                    self.emit(work, Fact::TrialInterrupted { trial, reason, severity: Severity::Normal });
+                    self.stop_group(step, trial);
+                    self.emit(step, Fact::TrialInterrupted { trial, reason, severity: Severity::Normal });
                     self.pending.dirty = true;
                 }
                 Move::Fail => {
                     let active = &self.state.active[&trial];
                     let Failures { count, last } = &active.failures;
                     let reason = format!("{count} failures without progress, the last one: {last}");
-                    self.stop_and_end(work, Fact::TrialFailed { trial, reason }, trial);
+                    self.stop_and_end(step, Fact::TrialFailed { trial, reason }, trial);
                 }
             }
         }
     }
 
-    fn form(&mut self, work: &mut StepBuilder, trial: TrialId, slots: Vec<SlotId>) {
+    fn form(&mut self, step: &mut StepBuilder, trial: TrialId, slots: Vec<SlotId>) {
         let active = &self.state.active[&trial];
         let generation = active.generation.next();
         let batch = snapshot::batch(active, &slots, self);
@@ -74,8 +73,8 @@ impl Engine {
                 GroupCommand::Launch(Launch { generation, slots: to, params, batch: total, checkpoint })
             }
         };
-        work.command(Command::Group { trial, command });
-        self.emit(work, Fact::TrialStarted { trial, generation, slots, batch, holders });
+        step.command(Command::Group { trial, command });
+        self.emit(step, Fact::TrialStarted { trial, generation, slots, batch, holders });
     }
 
     fn next_move(&self) -> Option<(TrialId, Move)> {
@@ -120,7 +119,7 @@ impl Engine {
         !slots.is_empty() && slots.len() >= self.study.trial.min_gpus as usize
     }
 
-    /// A trial that has lost workers goes on with those it has. If all that had its state are gone, it begins anew from its
+    /// A trial that has lost workers continues with those it has. If all that had its state are gone, it restarts from its
     /// checkpoint.
     fn recover(&self, active: &ActiveTrial, slots: &[SlotId], holders: &[SlotId]) -> Move {
         let lost = holders.is_empty();
@@ -131,8 +130,8 @@ impl Engine {
         Move::Form(slots.to_vec())
     }
 
-    /// What a trial does when the study is to stop. What is in memory is worth to be kept: a generation that gets its state
-    /// from holders comes together first.
+    /// What a trial does when the study is to stop. State in memory is kept: a generation that gets its state from holders
+    /// forms first.
     fn stop(&self, active: &ActiveTrial) -> Option<Move> {
         let elastic = self.kind == TrialKind::Elastic;
         match &active.phase {
@@ -162,7 +161,7 @@ impl Engine {
     }
 
     /// Makes a plan the target, as far as its trials and slots are still here.
-    pub(super) fn adopt(&mut self, work: &mut StepBuilder, plan: &Plan) {
+    pub(super) fn adopt(&mut self, step: &mut StepBuilder, plan: &Plan) {
         if self.state.stopping {
             return;
         }
@@ -173,7 +172,7 @@ impl Engine {
         };
         if !targets.iter().all(same) {
             let (fitness, bound) = (plan.fitness, plan.fitness_bound.filter(|bound| bound.is_finite()));
-            self.emit(work, Fact::PlanAdopted { targets, fitness, bound });
+            self.emit(step, Fact::PlanAdopted { targets, fitness, bound });
         }
     }
 

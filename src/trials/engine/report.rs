@@ -1,4 +1,4 @@
-//! What the group of a trial has to say about it.
+//! What the group of a trial reports.
 
 use std::collections::BTreeMap;
 
@@ -24,7 +24,7 @@ pub struct Report {
 /// Metrics by name.
 pub type Metrics = BTreeMap<String, Number>;
 
-/// A measured number. All that are not finite are one: JSON has no word for them but `null`.
+/// A measured number. All that are not finite are equal: `null` in JSON.
 #[derive(Debug, Clone, Copy)]
 pub struct Number(f64);
 

@@ -7,46 +7,49 @@ use super::{
 use crate::ids::TrialId;
 
 impl Engine {
-    /// Ends what has taken too long, and notes what is due.
-    pub(super) fn expire(&mut self, work: &mut StepBuilder) {
+    /// Ends what has taken too long, and marks what is due.
+    pub(super) fn expire(&mut self, step: &mut StepBuilder) {
         if self.state.facts == 0 || self.state.done {
             return;
         }
-        if self.study_ends_s().is_some_and(|end_s| work.now_s >= end_s) && self.state.search_ended.is_none() {
+        if self.study_ends_s().is_some_and(|end_s| step.now_s >= end_s) && self.state.search_ended.is_none() {
             let reason = "the time of the study is up".to_owned();
-            self.emit(work, Fact::SuggestionsEnded { reason: reason.clone(), severity: Severity::Normal });
+            self.emit(step, Fact::SuggestionsEnded { reason: reason.clone(), severity: Severity::Normal });
             let trials: Vec<TrialId> = self.state.active.keys().copied().collect();
             for trial in trials {
-                self.stop_and_end(work, Fact::TrialCancelled { trial, reason: reason.clone() }, trial);
+                self.stop_and_end(step, Fact::TrialCancelled { trial, reason: reason.clone() }, trial);
             }
         }
         let late: Vec<TrialId> =
-            self.trial_ends().filter(|(_, end_s)| work.now_s >= *end_s).map(|(trial, _)| trial).collect();
+            self.trial_ends().filter(|(_, end_s)| step.now_s >= *end_s).map(|(trial, _)| trial).collect();
         for trial in late {
             let seconds = self.study.trial.timeout.unwrap_or_default().as_secs_f64();
             let reason = format!("it took longer than the {seconds} s of `trial.timeout`");
-            self.stop_and_end(work, Fact::TrialFailed { trial, reason }, trial);
+            self.stop_and_end(step, Fact::TrialFailed { trial, reason }, trial);
         }
-        if self.solve_due_s().is_some_and(|due_s| work.now_s >= due_s) {
+        if self.solve_due_s().is_some_and(|due_s| step.now_s >= due_s) {
             self.pending.dirty = true;
         }
     }
 
     /// When the study has to end.
     fn study_ends_s(&self) -> Option<f64> {
-        self.study.search.timeout.map(|most| self.state.started_s + most.as_secs_f64() - self.state.up_s)
+        self.study
+            .search
+            .timeout
+            .map(|timeout| self.state.started_s + timeout.as_secs_f64() - self.state.up_s)
     }
 
     /// When trials that have slots have to end.
     fn trial_ends(&self) -> impl Iterator<Item = (TrialId, f64)> {
-        let most = self.study.trial.timeout;
+        let timeout = self.study.trial.timeout;
         let running = self.state.active.iter().filter(|(_, active)| !active.slots().is_empty());
         running.filter_map(move |(&trial, active)| {
-            Some((trial, active.usage.until_s + most?.as_secs_f64() - active.usage.ran_s))
+            Some((trial, active.usage.until_s + timeout?.as_secs_f64() - active.usage.ran_s))
         })
     }
 
-    /// When the GPUs are to be divided again though nothing else asks for it.
+    /// When the GPUs are to be allocated again though nothing has changed.
     fn solve_due_s(&self) -> Option<f64> {
         let wanted = self.kind == TrialKind::Elastic
             && !self.state.active.is_empty()
@@ -76,21 +79,21 @@ impl Engine {
             && self.state.active.len() < room.min(self.study.search.parallel as usize)
     }
 
-    /// Asks what is to be asked, and says when to wake up or that all is over.
-    pub(super) fn request(&mut self, work: &mut StepBuilder) {
+    /// Sends requests that are due, and sets when to wake up or that all is over.
+    pub(super) fn request(&mut self, step: &mut StepBuilder) {
         if self.pending.ask.is_none() && self.wants_trials() {
             let revision = self.revision();
             self.pending.ask = Some(revision);
-            work.command(Command::Suggest(SuggestRequest { revision, trial: self.state.next_trial() }));
+            step.command(Command::Suggest(SuggestRequest { revision, trial: self.state.next_trial() }));
         }
         if self.kind == TrialKind::Elastic {
-            self.request_plan(work);
+            self.request_plan(step);
         }
-        self.finish(work);
-        self.wake(work);
+        self.finish(step);
+        self.wake(step);
     }
 
-    fn request_plan(&mut self, work: &mut StepBuilder) {
+    fn request_plan(&mut self, step: &mut StepBuilder) {
         if self.state.stopping || self.state.done {
             return;
         }
@@ -101,7 +104,7 @@ impl Engine {
             .filter(|(trial, active)| active.fit.is_none() && !self.pending.fitted.contains_key(trial));
         let fresh: Vec<TrialId> = fresh.map(|(&trial, _)| trial).collect();
         for trial in fresh {
-            self.ask_fit(work, trial);
+            self.ask_fit(step, trial);
         }
         // A new trial is placed by what is expected of it, and together with those that are here: if the others moved first
         // they would move twice.
@@ -110,17 +113,17 @@ impl Engine {
             && self.state.slot_count() > 0
             && self.pending.ask.is_none()
             && !self.pending.fits.keys().any(unknown);
-        if self.may_solve(work.now_s) && self.pending.solve.is_none() && ready {
-            (self.pending.dirty, self.pending.solved_s) = (false, work.now_s);
+        if self.may_solve(step.now_s) && self.pending.solve.is_none() && ready {
+            (self.pending.dirty, self.pending.solved_s) = (false, step.now_s);
             let noise = |(&trial, active): (&TrialId, &ActiveTrial)| Some((trial, active.noise?));
             self.pending.noises = self.state.active.iter().filter_map(noise).collect();
-            let (revision, snapshot) = (self.revision(), Box::new(self.snapshot(work.now_s)));
+            let (revision, snapshot) = (self.revision(), Box::new(self.snapshot(step.now_s)));
             self.pending.solve = Some(revision);
-            work.command(Command::Allocate(AllocatorRequest::Solve { revision, snapshot }));
+            step.command(Command::Allocate(AllocatorRequest::Solve { revision, snapshot }));
         }
     }
 
-    fn finish(&mut self, work: &mut StepBuilder) {
+    fn finish(&mut self, step: &mut StepBuilder) {
         let state = &self.state;
         let all = state.search_ended.is_some() || state.created() >= self.study.search.trials as usize;
         if state.facts == 0 || self.pending.finished {
@@ -128,27 +131,27 @@ impl Engine {
         }
         if state.done || (all && state.active.is_empty()) {
             if !state.done {
-                self.emit(work, Fact::StudyDone {});
+                self.emit(step, Fact::StudyDone {});
             }
             let outcome = match &self.state.search_ended {
                 Some(SearchEnd { reason, severity: Severity::Failure }) => Outcome::Failed(reason.clone()),
                 _ => Outcome::Done,
             };
             self.pending.finished = true;
-            work.command(Command::Finished(outcome));
+            step.command(Command::Finished(outcome));
         } else if state.stopping && state.active.values().all(|active| matches!(active.phase, Phase::Waiting))
         {
             self.pending.finished = true;
-            work.command(Command::Finished(Outcome::Stopped));
+            step.command(Command::Finished(Outcome::Stopped));
         }
     }
 
-    fn wake(&mut self, work: &mut StepBuilder) {
+    fn wake(&mut self, step: &mut StepBuilder) {
         if self.state.facts == 0 || self.pending.finished {
             return;
         }
         // While an answer or a slot is awaited, that is what wakes us.
-        let awaited = self.may_solve(work.now_s) || self.pending.solve.is_some();
+        let awaited = self.may_solve(step.now_s) || self.pending.solve.is_some();
         let solve = self.solve_due_s().filter(|_| !awaited);
         let study = self.study_ends_s().filter(|_| self.state.search_ended.is_none());
         let trials = self.trial_ends().map(|(_, end_s)| end_s);
@@ -156,7 +159,7 @@ impl Engine {
         if next != self.pending.wake_s {
             self.pending.wake_s = next;
             if let Some(at_s) = next {
-                work.command(Command::WakeAt { at_s });
+                step.command(Command::WakeAt { at_s });
             }
         }
     }

@@ -3,7 +3,7 @@ use super::{
 };
 use crate::space::Study;
 
-/// Those who answer the questions of an engine, all in one place: for simulations, and wherever one thread is enough.
+/// All services that answer the requests of an engine: for simulations, and where one thread is enough.
 ///
 /// ```
 /// use pollux_tune::space::Study;

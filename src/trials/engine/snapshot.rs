@@ -15,7 +15,7 @@ use crate::{
 
 /// How many GPUs which trial could use, and all else that a policy decides on.
 ///
-/// [`problem`](Self::problem) turns it into what policies work on. That takes a while, so it is left to whoever solves it.
+/// [`problem`](Self::problem) turns it into what policies work on. That takes a while, so it is left to the solver.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AllocationSnapshot {
     /// The machines, without the slots that have no worker.
@@ -43,7 +43,7 @@ pub struct TrialSnapshot {
     pub horizon_s: f64,
     /// GPU-seconds it has had.
     pub attained_gpu_s: f64,
-    /// How likely it is to go on at its next decision.
+    /// How likely it is to continue at its next decision.
     pub promise: f64,
     /// Statistical epochs until it is done.
     pub remaining_epochs: f64,
@@ -83,7 +83,7 @@ impl Engine {
     }
 
     /// In how many seconds a change of a trial's GPUs has to pay off: a part of the interval, but twice as long as it takes, so
-    /// that trials get beyond their first GPU however dear it is; or until the trial ends, as far as its pace so far tells.
+    /// that trials get beyond their first GPU however expensive it is; or until the trial ends, at its pace so far.
     fn horizon_s(&self, active: &ActiveTrial, delay_s: f64, now_s: f64) -> f64 {
         let decision_s = (HORIZON * self.study.scheduler.interval.as_secs_f64()).max(2.0 * delay_s);
         if active.epochs <= 0.0 {
@@ -127,12 +127,12 @@ impl TrialSnapshot {
         share: u32,
     ) -> Result<TrialRequest, alloc::Error> {
         let TrialSettings { min_gpus, max_gpus, .. } = study.trial;
-        let most = max_gpus.unwrap_or(u32::MAX).min(limits.max_gpus()).max(min_gpus);
+        let max_gpus = max_gpus.unwrap_or(u32::MAX).min(limits.max_gpus()).max(min_gpus);
         // What a user asks for does not wait until it was explored.
         let asked_for = matches!(study.scheduler.policy, PolicyKind::Static | PolicyKind::Tiresias);
         let cap = match &self.fit {
-            _ if asked_for => most,
-            Some(fit) => fit.cap.clamp(min_gpus, most),
+            _ if asked_for => max_gpus,
+            Some(fit) => fit.cap.clamp(min_gpus, max_gpus),
             None => min_gpus,
         };
         let table = match &self.fit {
@@ -150,7 +150,7 @@ impl TrialSnapshot {
             // Pollux goes by the past of a trial.
             horizon_s: (study.scheduler.policy != PolicyKind::Pollux).then_some(self.horizon_s),
             attained_gpu_s: self.attained_gpu_s,
-            requested_gpus: share.min(most),
+            requested_gpus: share.min(max_gpus),
             remaining: RemainingWork::Epochs(self.remaining_epochs),
             ..TrialRequest::new(id, Arc::new(table))
         })
@@ -158,8 +158,8 @@ impl TrialSnapshot {
 }
 
 /// A trial of which nothing is known is taken to scale perfectly.
-fn linear(cluster: &Cluster, most: u32) -> GoodputTable {
-    cluster.room(most).map(|(gpu_type, node, most)| (gpu_type, Curve::linear(most, node))).collect()
+fn linear(cluster: &Cluster, max_gpus: u32) -> GoodputTable {
+    cluster.room(max_gpus).map(|(gpu_type, node, gpus)| (gpu_type, Curve::linear(gpus, node))).collect()
 }
 
 impl Refit {
@@ -170,8 +170,8 @@ impl Refit {
         })
     }
 
-    fn table(&self, cluster: &Cluster, limits: BatchLimits, most: u32) -> Result<GoodputTable, Error> {
-        self.model(limits).table(cluster.room(most))
+    fn table(&self, cluster: &Cluster, limits: BatchLimits, max_gpus: u32) -> Result<GoodputTable, Error> {
+        self.model(limits).table(cluster.room(max_gpus))
     }
 }
 
@@ -208,8 +208,8 @@ fn equal_shares(trial: &TrialSettings, shape: Shape) -> BatchPlan {
         Some(batch) => batch.saturating_mul(shape.gpus()),
         None => trial.initial_batch,
     };
-    let most = trial.max_batch_per_gpu.unwrap_or(trial.max_batch).max(1);
-    BatchPlan::split(total.max(1), shape.gpus(), most, 1)
+    let per_gpu = trial.max_batch_per_gpu.unwrap_or(trial.max_batch).max(1);
+    BatchPlan::split(total.max(1), shape.gpus(), per_gpu, 1)
 }
 
 /// Whether another batch is worth a change, by the goodput that is expected of both.
@@ -234,5 +234,5 @@ pub(super) fn is_better(active: &ActiveTrial, new: BatchPlan, engine: &Engine) -
     goodput(new) > GAIN * goodput(old)
 }
 
-/// A change of the batch must bring so much: it is as good as free, but what is measured wavers.
+/// A change of the batch must bring this factor: it is as good as free, but measurements are noisy.
 const GAIN: f64 = 1.02;

@@ -37,7 +37,7 @@ pub struct State {
     pub ended: BTreeMap<TrialId, EndedTrial>,
     /// Why there will be no more trials.
     pub search_ended: Option<SearchEnd>,
-    /// The user wants to go on later.
+    /// The user wants to resume later.
     pub stopping: bool,
     /// All is over.
     pub done: bool,
@@ -48,7 +48,7 @@ pub struct State {
 /// Why there are no more suggestions.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SearchEnd {
-    /// In words.
+    /// As text.
     pub reason: String,
     /// Whether that is a failure of the study.
     pub severity: Severity,
@@ -72,11 +72,11 @@ pub struct NodeState {
 pub enum Phase {
     /// It has no slots.
     Waiting,
-    /// Its generation is still to come together.
+    /// Its generation is not formed yet.
     Forming {
         /// The generation.
         group: WorkerGroup,
-        /// Slots that have its state in memory: the last generation that came together.
+        /// Slots that have its state in memory: the last generation that was formed.
         holders: Vec<SlotId>,
         /// Since when.
         since_s: f64,
@@ -111,7 +111,7 @@ pub struct WorkerGroup {
 }
 
 impl Phase {
-    /// In one word.
+    /// Its name.
     #[must_use]
     pub const fn name(&self) -> &'static str {
         match self {
@@ -205,7 +205,7 @@ pub struct ActiveTrial {
     pub target: Vec<SlotId>,
     /// Its state on disk.
     pub checkpoint: Option<Checkpoint>,
-    /// The farthest it came, in statistical epochs.
+    /// Its furthest progress, in statistical epochs.
     pub epochs: f64,
     /// The last value of each metric.
     pub metrics: Metrics,
@@ -277,7 +277,7 @@ pub struct EndedTrial {
     pub ended_s: f64,
     /// How.
     pub end: End,
-    /// How far it came.
+    /// Its progress.
     pub epochs: f64,
     /// Its last generation.
     pub generation: Generation,

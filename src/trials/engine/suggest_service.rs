@@ -9,32 +9,32 @@ use crate::{
 
 /// The suggester of a study, kept up to date by its facts.
 ///
-/// It may live on another thread, as long as facts and questions come in their order. After a restart it is built anew from
+/// It may live on another thread, as long as facts and questions come in their order. After a restart it is rebuilt from
 /// the journal, and suggests what it would have suggested.
 pub struct SuggestService {
     search: Search,
     /// A suggestion that no trial was made of yet. A second question for the same trial gets the same answer.
     offered: Option<(TrialId, Suggestion)>,
-    told: usize,
+    results: usize,
 }
 
 impl SuggestService {
     /// A suggester that knows of no trial.
     pub fn new(study: &Study) -> Result<Self, Error> {
         let mut study = study.clone();
-        // Whoever runs the study decides on that, and the facts tell.
+        // The engine decides on that, and journals it.
         study.search.early_stopping.rule = StoppingRule::Never;
         let search = Search::new(&study)?;
-        Ok(Self { search, offered: None, told: 0 })
+        Ok(Self { search, offered: None, results: 0 })
     }
 
-    /// How many results it was told.
+    /// The number of results it knows.
     #[must_use]
-    pub const fn told(&self) -> usize {
-        self.told
+    pub const fn results(&self) -> usize {
+        self.results
     }
 
-    /// The search with all trials that it knows, to ask for the best of them and what they have in common.
+    /// The search with all trials that it knows, to ask for the best of them and for importance.
     #[must_use]
     pub fn into_search(mut self) -> Search {
         if let Some((trial, _)) = self.offered {
@@ -53,7 +53,7 @@ impl SuggestService {
         {
             return Ok(());
         }
-        self.told += usize::from(end_of(&entry.fact).is_some());
+        self.results += usize::from(end_of(&entry.fact).is_some());
         Ok(self.search.apply(entry)?)
     }
 
@@ -70,7 +70,7 @@ impl SuggestService {
             return Ok(suggestion.clone());
         }
         let asked = self.search.ask();
-        // The engine says so itself if it makes a trial of it.
+        // The engine journals it if it makes a trial of it.
         self.search.take_facts();
         match asked {
             Ok(new) if new.id == trial => {
@@ -95,7 +95,7 @@ mod tests {
     };
     use crate::{space::Params, trials::End};
 
-    /// What a search says became true brings the state, the engine and a second search to where it is.
+    /// The facts of a search bring the state, the engine and a second search to where it is.
     #[test]
     fn known_parameters_and_results_are_facts_like_others() {
         let yaml = "{space: {x: {float: [0, 1]}, depth: 3}, objective: {maximize: accuracy}, search: {trials: 20, seed: 3}}";

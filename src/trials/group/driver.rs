@@ -1,5 +1,5 @@
-//! The head's side of the worker-group protocol: what the engine decides and what workers report come in, messages to workers and
-//! events for the engine come out.
+//! The head's side of the worker-group protocol: takes commands of the engine and events of workers, gives messages to workers
+//! and events for the engine.
 
 use std::collections::BTreeMap;
 
@@ -25,7 +25,7 @@ pub enum Output {
         /// The message.
         command: WorkerCommand,
     },
-    /// Tell the engine what has happened.
+    /// Report to the engine.
     Engine {
         /// The generation that it happened to.
         generation: Generation,
@@ -44,7 +44,7 @@ enum Fate {
     Pausing {
         is_saved: bool,
     },
-    /// It has come to its end, of which the engine may have to be told again.
+    /// It has ended, which the engine may have to be told again.
     Ended(GroupEvent),
     /// The engine needs it no longer.
     Dropped,
@@ -79,17 +79,17 @@ enum Fate {
 pub struct Driver {
     task: Task,
     group: Group,
-    /// Where workers that have prepared can be met.
+    /// Rendezvous addresses of workers that have prepared.
     addresses: BTreeMap<SlotId, String>,
-    /// The generation that the engine wants, its members and their batch.
+    /// The generation that the engine has asked for, its members and their batch.
     generation: Generation,
     slots: Vec<SlotId>,
     batch: Batch,
-    /// The last generation that the engine knows to be together.
+    /// The last generation that the engine knows to be formed.
     announced: Option<Generation>,
     /// Reports of that generation.
     reports: u32,
-    /// What was measured before the engine knew the first generation to be together.
+    /// What was measured before the engine knew the first generation to be formed.
     held: Vec<Report>,
     epochs: f64,
     fate: Fate,
@@ -133,7 +133,7 @@ impl Driver {
         self.group.members()
     }
 
-    /// The engine wants something.
+    /// A command of the engine.
     #[must_use]
     pub fn on_command(&mut self, command: GroupCommand) -> Vec<Output> {
         match command {
@@ -185,7 +185,7 @@ impl Driver {
             WorkerEvent::Finished { metrics, .. } => return self.end(GroupEvent::Finished(numbers(metrics))),
             WorkerEvent::Failed { reason, .. } => {
                 self.end(GroupEvent::Failed { reason, cause: FailureCause::Trial });
-                // Whoever fails has left already.
+                // A worker that fails has left already.
                 self.group.released(slot)
             }
         };
@@ -196,7 +196,7 @@ impl Driver {
         self.outputs.push(Output::Send { slot, command });
     }
 
-    fn tell_engine(&mut self, generation: Generation, event: GroupEvent) {
+    fn notify_engine(&mut self, generation: Generation, event: GroupEvent) {
         self.outputs.push(Output::Engine { generation, event });
     }
 
@@ -248,11 +248,11 @@ impl Driver {
                 GroupAction::Release { slot, state } => {
                     self.send(slot, WorkerCommand::Release { trial, state });
                 }
-                GroupAction::Form { round, members, donors, told, broken } => {
+                GroupAction::Form { round, members, donors, notify, broken } => {
                     let batch = self.batch_of(members.len());
                     let (members, donors) = (self.at_addresses(&members), self.at_addresses(&donors));
                     let form = Form { trial, round, members, donors, batch, broken };
-                    for slot in told {
+                    for slot in notify {
                         self.send(slot, WorkerCommand::Form(form.clone()));
                     }
                 }
@@ -261,7 +261,7 @@ impl Driver {
     }
 
     /// The batch of the generation on this many workers. Fewer than wanted keep the total, in passes no larger than before, until the
-    /// engine has decided anew.
+    /// engine decides again.
     fn batch_of(&self, workers: usize) -> Batch {
         let Batch { total, accumulation } = self.batch;
         let (wanted, workers) = (self.slots.len().max(1) as u32, workers.max(1) as u32);
@@ -288,7 +288,7 @@ impl Driver {
             *is_saved = true;
         } else if self.announced == Some(self.generation) {
             let event = GroupEvent::Checkpointed(self.checkpoint());
-            self.tell_engine(self.generation, event);
+            self.notify_engine(self.generation, event);
         }
     }
 
@@ -307,11 +307,11 @@ impl Driver {
         for mut report in reports {
             self.reports += 1;
             report.number = self.reports;
-            self.tell_engine(generation, GroupEvent::Reported(report));
+            self.notify_engine(generation, GroupEvent::Reported(report));
         }
     }
 
-    /// The trial needs its workers no longer. They are told before the engine is, which gives their slots to others at once.
+    /// The trial needs its workers no longer. They are released before the engine knows, which gives their slots to others at once.
     fn end(&mut self, event: GroupEvent) {
         match self.fate {
             Fate::Training => self.release(FinalState::Discarded),
@@ -329,7 +329,7 @@ impl Driver {
             let held = std::mem::take(&mut self.held);
             self.pass_on(self.announced.unwrap_or(self.generation), held);
         }
-        self.tell_engine(self.generation, event);
+        self.notify_engine(self.generation, event);
     }
 
     /// Looks whether something is complete. Gives what is to be done.
@@ -341,7 +341,7 @@ impl Driver {
             }
             Fate::Training if self.announced < Some(self.generation) && self.is_whole() => {
                 (self.announced, self.reports) = (Some(self.generation), 0);
-                self.tell_engine(self.generation, GroupEvent::Formed);
+                self.notify_engine(self.generation, GroupEvent::Formed);
                 let held = std::mem::take(&mut self.held);
                 self.pass_on(self.generation, held);
             }
@@ -352,17 +352,17 @@ impl Driver {
                     let reason = "its state could not be saved".to_owned();
                     GroupEvent::Failed { reason, cause: FailureCause::Infrastructure }
                 };
-                self.tell_engine(self.generation, event);
+                self.notify_engine(self.generation, event);
                 self.outputs.push(Output::Left);
             }
             Fate::Dropped if self.group.slots().is_empty() => self.outputs.push(Output::Left),
-            // Those that have ended stay until the engine has taken note, and drops them.
+            // Those that have ended stay until the engine drops them.
             Fate::Training | Fate::Pausing { .. } | Fate::Ended(_) | Fate::Dropped => {}
         }
         std::mem::take(&mut self.outputs)
     }
 
-    /// Whether all that are wanted train, and nobody else is involved. Survivors of a generation that has lost a worker are not all.
+    /// Whether exactly the slots of the generation train. Survivors of a generation that has lost a worker are not all.
     fn is_whole(&self) -> bool {
         let members = self.group.members();
         self.group.is_settled()

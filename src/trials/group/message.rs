@@ -1,4 +1,4 @@
-//! What a head and the workers of a trial tell each other, as plain values.
+//! Messages between a head and the workers of a trial.
 
 use std::{collections::BTreeMap, path::PathBuf};
 
@@ -26,7 +26,7 @@ pub struct Task {
     pub initial_batch: u32,
     /// The learning-rate rule, by name.
     pub lr_rule: String,
-    /// Where checkpoints go, and where a lost trial goes on from.
+    /// Where checkpoints go, and where a lost trial resumes from.
     pub checkpoint: PathBuf,
     /// Seconds from checkpoint to checkpoint.
     pub checkpoint_every_s: f64,
@@ -76,7 +76,7 @@ pub struct Batch {
 pub struct Member {
     /// The slot it runs on.
     pub slot: SlotId,
-    /// Where others meet it, if it is the first of a group.
+    /// The rendezvous address, if it is the first of a group.
     pub rendezvous_addr: String,
 }
 
@@ -141,7 +141,7 @@ pub enum WorkerEvent {
     Prepared {
         /// The trial.
         trial: TrialId,
-        /// Where other workers meet this one, if it is the first of a group.
+        /// Its rendezvous address, if it is the first of a group.
         rendezvous_addr: String,
     },
     /// The group is together and trains.

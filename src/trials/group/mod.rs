@@ -1,4 +1,4 @@
-//! Who trains a trial: how its workers come together, part and replace each other.
+//! Who trains a trial: how its workers form a group, leave and replace each other.
 
 mod driver;
 mod message;
@@ -24,8 +24,8 @@ pub enum GroupAction {
         members: Vec<SlotId>,
         /// Who only hands over the state.
         donors: Vec<SlotId>,
-        /// Who is to be told: those above, and those who leave.
-        told: Vec<SlotId>,
+        /// Who gets the command: those above, and those who leave.
+        notify: Vec<SlotId>,
         /// The round before is broken: its members must not wait for each other.
         broken: bool,
     },
@@ -40,8 +40,8 @@ pub enum GroupAction {
 
 /// The workers of one trial.
 ///
-/// A group trains on while newcomers prepare. Then all are told at once to form the next round, which old members do at a
-/// step they agree on among themselves. Who leaves is free as soon as it says so.
+/// A group trains on while newcomers prepare. Then all form the next round, which old members do at a step they agree on
+/// among themselves. Who leaves is free as soon as it reports so.
 ///
 /// ```
 /// use pollux_tune::ids::{NodeId, Round, SlotId};
@@ -52,7 +52,7 @@ pub enum GroupAction {
 /// assert_eq!(group.reshape([three]), [GroupAction::Prepare(three)]);
 /// let form = |round, members: &[SlotId]| {
 ///     let (round, members, donors, broken) = (Round(round), members.to_vec(), vec![], false);
-///     GroupAction::Form { round, told: members.clone(), members, donors, broken }
+///     GroupAction::Form { round, notify: members.clone(), members, donors, broken }
 /// };
 /// assert_eq!(group.prepared(three), [form(1, &[three])]);
 /// assert_eq!(group.formed(three, Round(1)), []);
@@ -65,18 +65,18 @@ pub struct Group {
     round: Round,
     /// Who shall train.
     target: Vec<SlotId>,
-    /// Who was told to train, by rank.
+    /// Who was asked to train, by rank.
     members: Vec<SlotId>,
     donors: Vec<SlotId>,
-    /// Members that have said that they train.
+    /// Members that have reported that they train.
     formed: BTreeSet<SlotId>,
     /// Asked to prepare.
     preparing: BTreeSet<SlotId>,
-    /// Ready to be told, or training.
+    /// Prepared, or training.
     ready: BTreeSet<SlotId>,
     /// Who has trained, and so has the state.
     holders: BTreeSet<SlotId>,
-    /// Told to leave.
+    /// Asked to leave.
     leaving: BTreeSet<SlotId>,
     is_broken: bool,
     is_released: bool,
@@ -84,7 +84,7 @@ pub struct Group {
 }
 
 impl Group {
-    /// A group that goes on counting from an earlier round.
+    /// A group whose rounds are numbered from an earlier one on.
     #[must_use]
     pub fn after(round: Round) -> Self {
         Self { round, ..Self::default() }
@@ -96,7 +96,7 @@ impl Group {
         self.round
     }
 
-    /// Who was told to train last, by rank.
+    /// The members of the latest round, by rank.
     #[must_use]
     pub fn members(&self) -> &[SlotId] {
         &self.members
@@ -108,7 +108,7 @@ impl Group {
         self.members == self.target && self.members_are_formed()
     }
 
-    /// Whether all members have said that they train.
+    /// Whether all members have reported that they train.
     #[must_use]
     pub fn members_are_formed(&self) -> bool {
         !self.is_broken && !self.members.is_empty() && self.is_formed()
@@ -132,7 +132,7 @@ impl Group {
         self.failures = 0;
     }
 
-    /// Says who shall train from now on, by rank. Members that stay keep their order.
+    /// Sets who shall train from now on, by rank. Members that stay keep their order.
     pub fn reshape(&mut self, target: impl IntoIterator<Item = SlotId>) -> Vec<GroupAction> {
         let mut target: Vec<SlotId> = target.into_iter().collect();
         // The first rank writes checkpoints and reports: it had better not change without need.
@@ -187,13 +187,13 @@ impl Group {
     pub fn released(&mut self, slot: SlotId) -> Vec<GroupAction> {
         self.forget(slot);
         if self.members.contains(&slot) {
-            // It was done with handing over when it was told to come back.
+            // It had handed over and left when it was asked to come back.
             self.fail();
         }
         self.advance()
     }
 
-    /// Everybody forgets the trial. If it is to go on later, the first one saves it.
+    /// Everybody forgets the trial. If it is to resume later, the first one saves it.
     pub fn release(&mut self, state: FinalState) -> Vec<GroupAction> {
         self.is_released = true;
         self.target.clear();
@@ -234,31 +234,31 @@ impl Group {
         if self.is_released {
             return Vec::new();
         }
-        let mut orders = self.let_go();
+        let mut actions = self.let_go();
         if self.target.is_empty() || self.is_settled() {
-            return orders;
+            return actions;
         }
         let known = |slot: &&SlotId| {
             !self.preparing.contains(slot) && !self.ready.contains(slot) && !self.leaving.contains(slot)
         };
         let newcomers: Vec<SlotId> = self.target.iter().filter(known).copied().collect();
         self.preparing.extend(&newcomers);
-        orders.extend(newcomers.into_iter().map(GroupAction::Prepare));
+        actions.extend(newcomers.into_iter().map(GroupAction::Prepare));
         let ready: Vec<SlotId> =
             self.target.iter().filter(|slot| self.ready.contains(slot)).copied().collect();
-        // A broken group goes on at once with those that are there; a whole one trains on until all are.
-        let survivors_go_on = self.is_broken && ready.iter().any(|slot| self.holders.contains(slot));
+        // A broken group continues at once with those that are ready; a whole one trains on until all are.
+        let survivors_continue = self.is_broken && ready.iter().any(|slot| self.holders.contains(slot));
         let is_idle = self.is_broken || self.is_formed();
         if is_idle
-            && (ready.len() == self.target.len() || survivors_go_on)
+            && (ready.len() == self.target.len() || survivors_continue)
             && ready != self.members_if_whole()
         {
-            orders.push(self.form(ready));
+            actions.push(self.form(ready));
         }
-        orders
+        actions
     }
 
-    /// Those who have prepared for a wish that was changed since.
+    /// Releases those who have prepared for a target that was changed since.
     fn let_go(&mut self) -> Vec<GroupAction> {
         let Self { ready, target, members, donors, holders, .. } = &*self;
         let is_needed = |slot: &SlotId| {
@@ -283,9 +283,9 @@ impl Group {
         let donor = self.holders.iter().find(|slot| !has_state && !self.leaving.contains(slot)).copied();
         let donors: Vec<SlotId> = donor.into_iter().collect();
         let stays = |slot: &SlotId| members.contains(slot) || donors.contains(slot);
-        // Whoever is ready, but not wanted any more, is let go, too.
-        let told: Vec<SlotId> = self.ready.iter().copied().collect();
-        for slot in told.iter().filter(|slot| !stays(slot)) {
+        // Those who are ready but not needed any more leave, too.
+        let notify: Vec<SlotId> = self.ready.iter().copied().collect();
+        for slot in notify.iter().filter(|slot| !stays(slot)) {
             self.ready.remove(slot);
             self.holders.remove(slot);
             self.leaving.insert(*slot);
@@ -294,7 +294,7 @@ impl Group {
         self.members.clone_from(&members);
         self.donors.clone_from(&donors);
         self.formed.clear();
-        GroupAction::Form { round: self.round, members, donors, told, broken }
+        GroupAction::Form { round: self.round, members, donors, notify, broken }
     }
 }
 

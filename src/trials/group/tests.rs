@@ -13,9 +13,9 @@ fn slots(indices: &[u32]) -> Vec<SlotId> {
     indices.iter().copied().map(slot).collect()
 }
 
-fn form(round: u64, members: &[u32], donors: &[u32], told: &[u32], broken: bool) -> GroupAction {
-    let (members, donors, told) = (slots(members), slots(donors), slots(told));
-    GroupAction::Form { round: Round(round), members, donors, told, broken }
+fn form(round: u64, members: &[u32], donors: &[u32], notify: &[u32], broken: bool) -> GroupAction {
+    let (members, donors, notify) = (slots(members), slots(donors), slots(notify));
+    GroupAction::Form { round: Round(round), members, donors, notify, broken }
 }
 
 fn prepare(index: u32) -> GroupAction {
@@ -59,10 +59,10 @@ fn with_other_slots_only_an_old_member_hands_over() {
 }
 
 #[test]
-fn survivors_go_on_and_whoever_replaces_the_dead_joins_later() {
+fn survivors_continue_and_whoever_replaces_the_dead_joins_later() {
     let mut group = training(&[0, 1, 2]);
     assert_eq!(group.gone(slot(1)), [form(2, &[0, 2], &[], &[0, 2], true)]);
-    // The news of the old group's end comes late.
+    // The end of the old group is reported late.
     assert_eq!(group.broken(slot(0), Round(1)), []);
     assert_eq!(group.reshape(slots(&[0, 2, 1])), [prepare(1)]);
     assert_eq!(group.prepared(slot(1)), [], "the survivors are still coming together");
@@ -127,45 +127,45 @@ proptest! {
     fn every_history_ends_settled(history in prop::collection::vec((0_u32..6, 0_u32..4), 1..60)) {
         let mut group = Group::default();
         let mut workers: BTreeMap<SlotId, Worker> = BTreeMap::new();
-        let mut orders: Vec<GroupAction> = Vec::new();
+        let mut actions: Vec<GroupAction> = Vec::new();
         let mut round = Round(0);
-        let mut wish = slots(&[0]);
+        let mut target = slots(&[0]);
         for (kind, index) in history.into_iter().chain([(9, 0); 200]) {
             let slot = slot(index);
             match kind {
-                0 => { wish = vec![slot]; orders.extend(group.reshape(wish.clone())); }
-                1 => { wish = slots(&[index, (index + 1) % 4]); orders.extend(group.reshape(wish.clone())); }
+                0 => { target = vec![slot]; actions.extend(group.reshape(target.clone())); }
+                1 => { target = slots(&[index, (index + 1) % 4]); actions.extend(group.reshape(target.clone())); }
                 2 if workers.remove(&slot).is_some() => {
-                    // What the dead one was told is lost with it.
-                    orders.retain(|order| !matches!(order,
+                    // Commands to the dead one are lost with it.
+                    actions.retain(|order| !matches!(order,
                         GroupAction::Prepare(to) | GroupAction::Release { slot: to, .. } if *to == slot));
-                    orders.extend(group.gone(slot));
+                    actions.extend(group.gone(slot));
                 }
-                _ if !orders.is_empty() => {
-                    match orders.remove(0) {
+                _ if !actions.is_empty() => {
+                    match actions.remove(0) {
                         GroupAction::Prepare(slot) => { workers.insert(slot, Worker::Preparing); }
-                        GroupAction::Form { round: next, members, donors, told, .. } => {
+                        GroupAction::Form { round: next, members, donors, notify, .. } => {
                             prop_assert!(next > round, "rounds grow");
                             round = next;
-                            for slot in told {
+                            for slot in notify {
                                 if !workers.contains_key(&slot) { continue; }
                                 if members.contains(&slot) {
                                     workers.insert(slot, Worker::Training(next));
                                 } else {
                                     workers.remove(&slot);
-                                    orders.extend(group.released(slot));
+                                    actions.extend(group.released(slot));
                                 }
                                 prop_assert!(!(members.contains(&slot) && donors.contains(&slot)));
                             }
                             let all = members.iter().all(|slot| workers.get(slot) == Some(&Worker::Training(next)));
                             for slot in members.into_iter().filter(|slot| workers.contains_key(slot)) {
-                                orders.extend(if all { group.formed(slot, next) } else { group.broken(slot, next) });
+                                actions.extend(if all { group.formed(slot, next) } else { group.broken(slot, next) });
                             }
                         }
                         GroupAction::Release { slot, state } => {
                             prop_assert!(state == FinalState::Discarded);
                             prop_assert!(workers.remove(&slot) == Some(Worker::Prepared));
-                            orders.extend(group.released(slot));
+                            actions.extend(group.released(slot));
                         }
                     }
                 }
@@ -173,19 +173,19 @@ proptest! {
                     let preparing = workers.iter().find(|(_, worker)| **worker == Worker::Preparing);
                     if let Some((slot, _)) = preparing.map(|(slot, worker)| (*slot, worker.clone())) {
                         workers.insert(slot, Worker::Prepared);
-                        orders.extend(group.prepared(slot));
-                    } else if kind == 9 && !(group.is_settled() && group.members().len() == wish.len()) {
-                        orders.extend(group.reshape(wish.clone()));
+                        actions.extend(group.prepared(slot));
+                    } else if kind == 9 && !(group.is_settled() && group.members().len() == target.len()) {
+                        actions.extend(group.reshape(target.clone()));
                     }
                 }
             }
         }
-        wish.sort_unstable();
+        target.sort_unstable();
         let mut members = group.members().to_vec();
         members.sort_unstable();
         prop_assert!(group.is_settled(), "{group:?}");
-        prop_assert_eq!(&members, &wish);
-        prop_assert_eq!(group.slots().into_iter().collect::<Vec<_>>(), wish);
+        prop_assert_eq!(&members, &target);
+        prop_assert_eq!(group.slots().into_iter().collect::<Vec<_>>(), target);
         let training: Vec<SlotId> = workers.keys().copied().collect();
         prop_assert_eq!(training, members);
     }

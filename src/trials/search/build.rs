@@ -9,8 +9,8 @@ use crate::{
     tpe::{Auto, Gp, Grid, Halton, Random, Suggester, Tpe},
 };
 
-/// A grid has so many levels of a continuous parameter at most.
-const MOST_LEVELS: u32 = 64;
+/// Of a continuous parameter of a grid.
+const LEVELS_MAX: u32 = 64;
 
 pub(super) fn suggester(study: &Study, dims: &Dims) -> Result<Box<dyn Suggester>, Error> {
     let (search, objectives, dims) = (&study.search, study.objectives.len(), dims.clone());
@@ -34,7 +34,7 @@ fn grid(dims: &Dims, trials: u32, objectives: usize) -> Result<Grid, Error> {
     let with_levels = |levels| Grid::with_objectives(dims.clone(), levels, objectives);
     let mut grid = with_levels(2)?;
     if dims.iter().any(|dim| dim.cells().is_none()) {
-        for levels in 3..=MOST_LEVELS {
+        for levels in 3..=LEVELS_MAX {
             match with_levels(levels) {
                 Ok(finer) if finer.total() <= u64::from(trials) => grid = finer,
                 _ => break,

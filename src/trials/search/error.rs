@@ -8,7 +8,7 @@ use crate::{
     trials::stopping,
 };
 
-/// What can go wrong between a search and whoever runs its trials.
+/// What can go wrong between a search and its caller.
 #[derive(Debug, Clone, PartialEq, Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -46,10 +46,10 @@ pub enum Error {
     /// A space that cannot be searched.
     #[error(transparent)]
     Dims(#[from] BadDims),
-    /// What the suggester says.
+    /// Of the suggester.
     #[error(transparent)]
     Suggester(#[from] tpe::Error),
-    /// What the stopping rule says.
+    /// Of the stopping rule.
     #[error(transparent)]
     Stopping(#[from] stopping::Error),
 }

@@ -1,4 +1,4 @@
-//! A search without processes: it suggests, listens and decides, and whoever embeds it runs the trials.
+//! A search without processes: it suggests, takes reports and decides, and its caller runs the trials.
 
 mod build;
 mod error;
@@ -20,7 +20,7 @@ pub use self::{
 };
 use super::{
     engine::{Fact, JournalEntry, end_of},
-    stopping::{self, Reason, Stopper, Verdict},
+    stopping::{Reason, Stopper, Verdict},
 };
 use crate::{
     ids::{Generation, TrialId},
@@ -28,7 +28,7 @@ use crate::{
     tpe::{Outcome, Suggester},
 };
 
-/// Suggests parameters, listens to results, and says when to give up a trial.
+/// Suggests parameters, takes results, and decides when to stop a trial.
 ///
 /// ```
 /// use pollux_tune::space::Study;
@@ -61,12 +61,12 @@ pub struct Search {
     dims: Dims,
     suggester: Box<dyn Suggester>,
     stopper: Box<dyn Stopper>,
-    /// Points that were asked for by hand and wait for a trial.
+    /// Enqueued points that wait for a trial.
     queue: VecDeque<Params>,
     trials: BTreeMap<TrialId, Trial>,
     /// How many results of earlier studies are known.
     known: u32,
-    /// What nobody has taken yet.
+    /// Not taken yet.
     facts: Vec<Fact>,
 }
 
@@ -150,7 +150,7 @@ impl Search {
         Ok(())
     }
 
-    /// Tells how a trial of an earlier study with the same objectives ended, with its last report if it was stopped. It
+    /// Imports the result of a trial of an earlier study with the same objectives, with its last report if it was stopped. It
     /// guides the search and counts as no trial; a grid leaves it out.
     pub fn learn(&mut self, params: &Params, end: &End, last: Option<(f64, f64)>) -> Result<(), Error> {
         let end = self.usable(end.clone())?;
@@ -171,7 +171,7 @@ impl Search {
         Ok(())
     }
 
-    /// Leaves a trial out of the results, since nobody began it.
+    /// Leaves out a trial that was never started.
     pub(super) fn withdraw(&mut self, id: TrialId) {
         self.trials.remove(&id);
     }
@@ -188,8 +188,8 @@ impl Search {
         self.known
     }
 
-    /// Takes an intermediate value of the first objective, after so many statistical epochs. If the verdict is to
-    /// stop, the trial has ended, as failed if it diverged: nothing more is to be told about it.
+    /// Takes an intermediate value of the first objective, after a number of statistical epochs. If the verdict is to
+    /// stop, the trial has ended, as failed if it diverged: no result is expected.
     pub fn report(&mut self, id: TrialId, epochs: f64, value: f64) -> Result<Verdict, Error> {
         self.running(id)?;
         let number = self.trials.get(&id).map_or(0, |trial| trial.reported) + 1;
@@ -254,14 +254,8 @@ impl Search {
 
     fn finish(&mut self, id: TrialId, end: End) -> Result<(), Error> {
         let outcome = self.outcome(&end, self.trials.get(&id).and_then(|trial| trial.last));
-        let how = match &end {
-            End::Done(_) => stopping::End::Done,
-            End::Stopped(_) => stopping::End::Stopped,
-            End::Cancelled(_) => stopping::End::Cancelled,
-            End::Failed(_) => stopping::End::Failed,
-        };
         self.suggester.tell(id, outcome)?;
-        self.stopper.end(id, how)?;
+        self.stopper.end(id, end.kind())?;
         if let Some(trial) = self.trials.get_mut(&id) {
             trial.state = State::Ended(end);
         }
@@ -321,7 +315,7 @@ impl Search {
                 self.measure(*trial, *number, *epochs, value.value()).map(|_| ())
             }
             fact => match end_of(fact) {
-                Some((trial, _, end)) => {
+                Some((trial, end)) => {
                     self.running(trial)?;
                     self.finish(trial, end)
                 }

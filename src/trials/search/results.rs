@@ -12,7 +12,7 @@ use crate::{
     },
 };
 
-/// The best of some results, at most so many, the best first; with several objectives by the number of fronts before them.
+/// The best `count` results, the best first; with several objectives by the number of fronts before them.
 /// Those that are equally good stay in their order.
 ///
 /// ```

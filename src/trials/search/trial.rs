@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     ids::TrialId,
     space::{Params, Point},
-    trials::stopping::StopReason,
+    trials::stopping::{EndKind, StopReason},
 };
 
 /// A trial of a search.
@@ -42,9 +42,9 @@ pub enum State {
 pub enum End {
     /// With a value for each objective. Values that are not finite count as failure.
     Done(Vec<f64>),
-    /// Before its time, because its values were not good enough; and why.
+    /// Early, because its values were not good enough; and why.
     Stopped(StopReason),
-    /// Before its time for another reason, which says nothing about its parameters.
+    /// Early, for a reason that has nothing to do with its parameters.
     Cancelled(String),
     /// Without a usable result, and why.
     Failed(String),
@@ -57,6 +57,19 @@ impl Trial {
         match &self.state {
             State::Ended(End::Done(values)) => Some(values),
             _ => None,
+        }
+    }
+}
+
+impl End {
+    /// The same without values and reasons.
+    #[must_use]
+    pub const fn kind(&self) -> EndKind {
+        match self {
+            Self::Done(_) => EndKind::Done,
+            Self::Stopped(_) => EndKind::Stopped,
+            Self::Cancelled(_) => EndKind::Cancelled,
+            Self::Failed(_) => EndKind::Failed,
         }
     }
 }

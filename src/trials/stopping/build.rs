@@ -8,7 +8,7 @@ use super::{
 };
 use crate::space::{Direction, EarlyStopping, StoppingRule};
 
-/// Builds the stopper of a study, for trials of `epochs` statistical epochs. The direction tells which side of the
+/// Builds the stopper of a study, for trials of `epochs` statistical epochs. The direction decides which side of the
 /// threshold is worse; the values that are reported are to be such that smaller is better, in any case.
 pub fn stopper(
     settings: &EarlyStopping,

@@ -26,7 +26,7 @@ pub enum Error {
         what: &'static str,
         /// What was given.
         value: f64,
-        /// The allowed values in words.
+        /// The allowed values.
         allowed: &'static str,
     },
     /// The rule `threshold` without its bound.

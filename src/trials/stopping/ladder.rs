@@ -12,8 +12,8 @@ use crate::ids::TrialId;
 /// Rungs of asynchronous successive halving: at each, the best of `reduction` trials continues (Li et al., "A system for massively
 /// parallel hyperparameter tuning", 2020), in the variant that stops trials instead of pausing them.
 ///
-/// A trial is compared with those that came to the rung before it, and nobody waits. So the first trial at a rung always goes
-/// on, and among the first few the best so far; later ones meet a cut that all earlier trials have set.
+/// A trial is compared with those that reached the rung before it, and none waits. So the first trial at a rung always
+/// continues, and among the first few the best so far; for later ones all earlier trials set the cut.
 pub(super) struct Ladder {
     name: &'static str,
     reduction: usize,

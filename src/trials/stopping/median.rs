@@ -7,7 +7,7 @@ use super::{
 };
 use crate::ids::TrialId;
 
-/// With fewer others there is no median to speak of.
+/// With fewer others there is no median.
 const OTHERS_MIN: usize = 5;
 /// Of reports that are closer than this share of a full trial, not all are kept.
 const RESOLUTION: f64 = 1.0 / 256.0;
@@ -18,7 +18,7 @@ const CORRELATION: f64 = 0.8;
 /// the others' running averages at the same progress. Averages are over progress, not over reports.
 pub(super) struct Median {
     grace: f64,
-    /// The least distance between the points kept of a trial.
+    /// The minimum distance between the points kept of a trial.
     distance: f64,
     curves: BTreeMap<TrialId, Averages>,
 }

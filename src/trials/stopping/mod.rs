@@ -1,6 +1,6 @@
 //! When trials are stopped early.
 //!
-//! Trials report values at points of their training, a [`Stopper`] says which of them continue. [`stopper`] builds the one that a
+//! Trials report values at points of their training, a [`Stopper`] decides which of them continue. [`stopper`] builds the one that a
 //! study file asks for: `asha`, `hyperband`, `median`, `patience`, `threshold`, or `none`.
 //!
 //! Progress is counted in statistical epochs, so trials compare fairly though their batches differ and change. What a rule
@@ -25,4 +25,4 @@ mod stopper;
 
 pub use build::stopper;
 pub use error::Error;
-pub use stopper::{End, Reason, StopReason, Stopper, Verdict};
+pub use stopper::{EndKind, Reason, StopReason, Stopper, Verdict};

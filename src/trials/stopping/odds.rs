@@ -4,7 +4,7 @@ use libm::{exp, log, sqrt};
 
 /// The number of comparable trials that weigh as much as having no evidence at all.
 const DOUBT: f64 = 4.0;
-/// Ranks never tell everything about later ranks.
+/// Ranks never determine later ranks.
 const CORRELATION_MAX: f64 = 0.95;
 
 /// How likely a trial is to be among the best `cut` of all (a share) later, if `rank` is its share of better ones now and
@@ -30,7 +30,7 @@ pub(super) fn rank_share(value: f64, others: &[f64]) -> f64 {
     (better + 0.5 * alike + 0.5) / (others.len() as f64 + 1.0)
 }
 
-/// Pulls a probability towards 1 where few trials speak for it: no evidence, no punishment.
+/// Pulls a probability towards 1 where few trials support it: no evidence, no punishment.
 pub(super) fn doubtful(probability: f64, trials: usize) -> f64 {
     let trials = trials as f64;
     (trials * probability + DOUBT) / (trials + DOUBT)

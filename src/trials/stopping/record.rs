@@ -1,12 +1,12 @@
 use std::collections::BTreeMap;
 
-use super::{End, Error, Reason, Stopper, Verdict};
+use super::{EndKind, Error, Reason, Stopper, Verdict};
 use crate::ids::TrialId;
 
 /// Sums of steps end up a little off the epoch they stand for; by this share it does not matter.
 const ROUNDING: f64 = 1e-6;
 
-/// Whether a trial at `progress` has come to a point.
+/// Whether a trial at `progress` has reached a point.
 pub(super) fn reached(progress: f64, point: f64) -> bool {
     progress >= point * (1.0 - ROUNDING)
 }
@@ -28,13 +28,13 @@ pub(super) trait Rule: Send {
     /// How likely a trial that reported `now` last is to continue.
     fn promise(&self, trial: TrialId, now: Sample) -> f64;
 
-    /// From now on the trial counts for nobody. It will not be judged again.
+    /// From now on the trial does not count for others. It will not be judged again.
     fn withdraw(&mut self, _trial: TrialId) {}
 }
 
 #[derive(Debug, Clone, Copy)]
 enum State {
-    /// With the furthest sample; the flag says that its latest value was not finite.
+    /// With the furthest sample; the flag: its latest value was not finite.
     Running(Option<Sample>, bool),
     Stopped(Reason),
     Ended,
@@ -99,11 +99,11 @@ impl<R: Rule> Stopper for Record<R> {
         })
     }
 
-    fn end(&mut self, trial: TrialId, how: End) -> Result<(), Error> {
+    fn end(&mut self, trial: TrialId, how: EndKind) -> Result<(), Error> {
         if let Some(State::Ended) = self.trials.insert(trial, State::Ended) {
             return Err(Error::Ended(trial));
         }
-        if matches!(how, End::Failed | End::Cancelled) {
+        if matches!(how, EndKind::Failed | EndKind::Cancelled) {
             self.rule.withdraw(trial);
         }
         Ok(())

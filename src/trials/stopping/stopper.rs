@@ -30,7 +30,7 @@ pub enum Reason {
         rung: f64,
         /// Its rank there, from 1.
         rank: usize,
-        /// How many trials have come to the rung, itself included.
+        /// How many trials have reached the rung, itself included.
         trials: usize,
         /// How many of them continue.
         kept: usize,
@@ -80,7 +80,7 @@ impl fmt::Display for Reason {
 pub enum StopReason {
     /// By a stopping rule.
     Rule(Reason),
-    /// By whoever ran it, in their words; journals of earlier versions have rules in words, too.
+    /// By its caller, as text; in journals of earlier versions rules are text, too.
     Stated(String),
 }
 
@@ -88,7 +88,7 @@ impl fmt::Display for StopReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Rule(reason) => reason.fmt(f),
-            Self::Stated(words) => f.write_str(words),
+            Self::Stated(text) => f.write_str(text),
         }
     }
 }
@@ -100,14 +100,15 @@ impl From<Reason> for StopReason {
 }
 
 impl From<String> for StopReason {
-    fn from(words: String) -> Self {
-        Self::Stated(words)
+    fn from(text: String) -> Self {
+        Self::Stated(text)
     }
 }
 
 /// How a trial ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum End {
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum EndKind {
     /// It ran to its end.
     Done,
     /// It was stopped early.
@@ -137,7 +138,7 @@ pub enum End {
 /// ```
 /// use pollux_tune::space::{Direction, EarlyStopping, StoppingRule};
 /// use pollux_tune::ids::TrialId;
-/// use pollux_tune::trials::stopping::{End, Reason, Verdict, stopper};
+/// use pollux_tune::trials::stopping::{EndKind, Reason, Verdict, stopper};
 ///
 /// let rule = StoppingRule::Asha;
 /// let settings = EarlyStopping { rule, grace: 1.0, reduction: 3, patience: 5.0, threshold: None };
@@ -147,7 +148,7 @@ pub enum End {
 /// let reason = Reason::Rung { rung: 1.0, rank: 2, trials: 2, kept: 1 };
 /// assert_eq!(asha.report(TrialId(1), 1.1, 0.7)?, Verdict::Stop(reason));
 /// assert_eq!(reason.to_string(), "rank 2 of 2 at epoch 1.00, where 1 continue");
-/// asha.end(TrialId(1), End::Stopped)?;
+/// asha.end(TrialId(1), EndKind::Stopped)?;
 /// # Ok::<(), pollux_tune::trials::stopping::Error>(())
 /// ```
 pub trait Stopper: Send {
@@ -158,7 +159,7 @@ pub trait Stopper: Send {
     fn report(&mut self, trial: TrialId, progress: f64, value: f64) -> Result<Verdict, Error>;
 
     /// Takes note that a trial has ended.
-    fn end(&mut self, trial: TrialId, how: End) -> Result<(), Error>;
+    fn end(&mut self, trial: TrialId, how: EndKind) -> Result<(), Error>;
 
     /// How likely a trial is to continue at its next decision, from 0 to 1: 1 where nothing is known against it or nothing remains to
     /// be decided, 0 for trials that are stopped or have ended.

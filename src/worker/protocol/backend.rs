@@ -63,7 +63,7 @@ pub(crate) struct StepProgress {
 
 /// A way to train: with libtorch, modelled, or by another program.
 ///
-/// The [`Worker`](super::Worker) follows the protocol: it knows which commands have come, in which group it is, when reports and
+/// The [`Worker`](super::Worker) follows the protocol: it knows which commands it has received, in which group it is, when reports and
 /// checkpoints are due, and which events they make. A backend knows how to train and nothing of commands, events or other trials. To add
 /// one, implement this trait, and run a `Worker` with it that is attached to the head (`wire::attach`).
 ///
@@ -80,7 +80,7 @@ pub(crate) trait Backend {
     /// A group that was joined.
     type Group;
 
-    /// Where other workers meet this one if it is the first of a group.
+    /// Its rendezvous address if it is the first of a group.
     fn rendezvous_addr(&self) -> String;
 
     /// Seconds on the clock of the worker, which all times in messages are measured with.
@@ -133,7 +133,7 @@ pub(crate) trait Backend {
     /// Starts to write a checkpoint of the state as it is now. One that is still being written has to be on disk before.
     fn save(&mut self, session: &mut Self::Session) -> Result<(), Failure>;
 
-    /// The steps of a checkpoint that has come to disk since the last call; with `wait`, after it has.
+    /// The steps of a checkpoint that was written since the last call; with `wait`, after it is.
     fn saved(&mut self, session: &mut Self::Session, wait: bool) -> Result<Option<u64>, Failure>;
 
     /// Leaves a group in agreement with its members, who do not count it as lost.

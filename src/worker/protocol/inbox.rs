@@ -1,4 +1,4 @@
-//! Commands that have come to a worker and are not done yet.
+//! Commands that a worker has received and not executed yet.
 
 use std::collections::VecDeque;
 
@@ -37,8 +37,8 @@ impl Inbox {
         Ok(())
     }
 
-    /// Takes in what has come, without waiting.
-    pub(super) fn look(&mut self) {
+    /// Receives commands, without waiting.
+    pub(super) fn poll(&mut self) {
         while let Ok(command) = self.coming.try_recv() {
             self.waiting.push_back(command);
         }

@@ -129,7 +129,7 @@ impl<B: Backend, S: Fn(WorkerEvent) -> bool> Worker<B, S> {
         }
     }
 
-    /// Reports a checkpoint that has come to disk; with `wait`, waits for one that is on its way.
+    /// Reports a checkpoint that is on disk; with `wait`, waits for one that is being written.
     fn settle_checkpoint(&mut self, hosted: &mut Hosted<B::Session>, wait: bool) -> Result<(), Stop> {
         if hosted.is_saving
             && let Some(steps) = self.backend.saved(&mut hosted.session, wait)?
@@ -140,7 +140,7 @@ impl<B: Backend, S: Fn(WorkerEvent) -> bool> Worker<B, S> {
         Ok(())
     }
 
-    /// Writes a checkpoint, after the last one has come to disk.
+    /// Writes a checkpoint, after the last one is on disk.
     fn save(&mut self, hosted: &mut Hosted<B::Session>, wait: bool) -> Result<(), Stop> {
         self.settle_checkpoint(hosted, true)?;
         self.backend.save(&mut hosted.session)?;
@@ -152,7 +152,7 @@ impl<B: Backend, S: Fn(WorkerEvent) -> bool> Worker<B, S> {
     async fn form(&mut self, form: &Form) -> Result<(), Stop> {
         let (trial, round) = (form.trial, form.round);
         let Some(mut hosted) = self.hosted.take_if(|hosted| hosted.task.trial == trial) else {
-            let reason = "the worker was told to train before it had prepared".to_owned();
+            let reason = "the worker was asked to train before it had prepared".to_owned();
             return self.send(WorkerEvent::Broken { trial, round, steps: None, reason });
         };
         if round <= hosted.round {
@@ -189,7 +189,7 @@ impl<B: Backend, S: Fn(WorkerEvent) -> bool> Worker<B, S> {
             Ok(group) => group,
             Err(failure) => return failure.into(),
         };
-        let stop = match self.meet(role, hosted, &mut group).await {
+        let stop = match self.join(role, hosted, &mut group).await {
             Ok(()) => {
                 let trained = Training { worker: self, hosted, group: &mut group, role }.run().await;
                 trained.unwrap_or_else(|stop| stop)
@@ -205,8 +205,8 @@ impl<B: Backend, S: Fn(WorkerEvent) -> bool> Worker<B, S> {
         stop
     }
 
-    /// Meets the others, and catches up.
-    async fn meet(
+    /// Joins the group, and gets the state.
+    async fn join(
         &mut self,
         role: Role,
         hosted: &mut Hosted<B::Session>,
@@ -286,7 +286,7 @@ impl<B: Backend, S: Fn(WorkerEvent) -> bool> Training<'_, B, S> {
 
     /// A group that is to be left anyway may end in the middle of a step, of which the head knows.
     fn stopped_by(&mut self, failure: Failure) -> Stop {
-        self.worker.inbox.look();
+        self.worker.inbox.poll();
         let leave = self.worker.inbox.leave(self.hosted.task.trial, self.hosted.round);
         match failure {
             Failure::Group(_) if leave.is_some() => Stop::Aborted,
@@ -298,8 +298,8 @@ impl<B: Backend, S: Fn(WorkerEvent) -> bool> Training<'_, B, S> {
     fn stepped(&mut self, reporter: &mut RankZeroReporter, left: bool) -> Result<(), Stop> {
         let Self { worker, hosted, .. } = self;
         if left {
-            let has_news = reporter.has_news(worker.backend.steps(&hosted.session));
-            return if has_news { self.report(reporter) } else { Ok(()) };
+            let has_unreported = reporter.has_unreported(worker.backend.steps(&hosted.session));
+            return if has_unreported { self.report(reporter) } else { Ok(()) };
         }
         if worker.backend.is_finished(&hosted.session)? {
             // Everything is reported together with the end.

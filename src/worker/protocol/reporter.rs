@@ -53,7 +53,7 @@ impl RankZeroReporter {
     }
 
     /// Whether there is anything that was not reported.
-    pub(super) fn has_news(&self, steps: Option<u64>) -> bool {
+    pub(super) fn has_unreported(&self, steps: Option<u64>) -> bool {
         !self.evaluations.is_empty() || self.reported_steps.is_none_or(|reported| steps > Some(reported))
     }
 

@@ -1,4 +1,4 @@
-//! Training with libtorch, as the protocol asks for it.
+//! Training with libtorch, behind the worker protocol.
 
 use std::time::Instant;
 

@@ -52,7 +52,7 @@ impl CheckpointWriter {
         Ok(())
     }
 
-    /// The steps of a checkpoint that has come to disk since the last call; with `wait`, after it has.
+    /// The steps of a checkpoint that was written since the last call; with `wait`, after it is.
     pub(super) fn finish(&mut self, wait: bool) -> Result<Option<u64>, Error> {
         let done = self.writing.take_if(|writing| wait || writing.thread.is_finished());
         let Some(Writing { steps, thread }) = done else { return Ok(None) };

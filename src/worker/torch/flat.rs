@@ -180,11 +180,11 @@ impl Piece {
 /// Where pieces of a vector begin, and how long they are. A GPU takes all at once.
 pub(super) fn runs(vector: &Tensor) -> impl Iterator<Item = (i64, i64)> + use<> {
     let length = numel(vector);
-    let most = match vector.device() {
+    let piece = match vector.device() {
         Device::Cpu => PIECE * i64::from(tch::get_num_threads().max(1)),
         _ => length.max(1),
     };
-    (0..length).step_by(most as usize).map(move |start| (start, most.min(length - start)))
+    (0..length).step_by(piece as usize).map(move |start| (start, piece.min(length - start)))
 }
 
 /// A copy that shares nothing with the original.

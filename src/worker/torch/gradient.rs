@@ -1,4 +1,4 @@
-//! What a step tells about the noise of the gradient.
+//! What a step measures of the noise of the gradient.
 
 use tch::{Kind, Tensor, no_grad};
 
@@ -12,7 +12,7 @@ use crate::{
     trials::group::Batch,
 };
 
-/// What the gradients of a step are compared with: without something to compare, noise cannot be told from signal.
+/// What the gradients of a step are compared with: without something to compare, noise and signal cannot be separated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Comparison {
     /// Those of the workers of a group with each other.
@@ -60,21 +60,21 @@ impl Comparison {
 pub(super) struct Gradients {
     pub(super) noise: NoiseEstimator,
     /// Of several workers, the means over all of them are known one step later.
-    awaited: Option<Awaited>,
+    awaited: Option<PendingNorms>,
     /// Of one worker with one pass, the step before.
-    before: Option<Before>,
+    before: Option<PreviousGradients>,
     /// Of one worker with several passes, the squared norms of the passes so far.
     passes: Option<f64>,
 }
 
 #[derive(Debug)]
-struct Before {
+struct PreviousGradients {
     gradients: Vec<Tensor>,
     batch: u32,
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Awaited {
+struct PendingNorms {
     workers: u32,
     total: u32,
 }
@@ -129,11 +129,11 @@ impl Gradients {
         if !comparison.measures(step) {
             // The gradients are there anyway; keeping them costs nothing but the room.
             if comparison.measures(step + 1) {
-                self.before = flat.fresh().map(|gradients| Before { gradients, batch: total });
+                self.before = flat.fresh().map(|gradients| PreviousGradients { gradients, batch: total });
             }
             return Ok(());
         }
-        let Some(Before { gradients, .. }) = before.filter(|before| before.batch == total) else {
+        let Some(PreviousGradients { gradients, .. }) = before.filter(|before| before.batch == total) else {
             return Ok(());
         };
         let [previous_sqr, current_sqr, product] = products(&cut(&gradients)?, &flat.pieces()?, weighting)?;
@@ -152,8 +152,8 @@ impl Gradients {
         total: u32,
     ) -> Result<(), Error> {
         let awaited = self.awaited.take();
-        self.awaited = Comparison::Workers.measures(step).then_some(Awaited { workers, total });
-        let Some(Awaited { workers, total }) = awaited else { return Ok(()) };
+        self.awaited = Comparison::Workers.measures(step).then_some(PendingNorms { workers, total });
+        let Some(PendingNorms { workers, total }) = awaited else { return Ok(()) };
         let sample = GradientNorms {
             count: workers,
             examples: f64::from(total) / f64::from(workers),

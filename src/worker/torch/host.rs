@@ -35,7 +35,7 @@ pub fn serve_if_worker(registry: &Registry) {
     let code = match served {
         Ok(()) => 0,
         Err(message) => {
-            tell_the_user(&message);
+            print_error(&message);
             1
         }
     };
@@ -43,7 +43,7 @@ pub fn serve_if_worker(registry: &Registry) {
 }
 
 #[expect(clippy::print_stderr, reason = "the head is out of reach, and a silent end helps nobody")]
-fn tell_the_user(message: &str) {
+fn print_error(message: &str) {
     eprintln!("{message}");
 }
 

@@ -44,7 +44,7 @@ impl Loader {
         let (answer, answers) = mpsc::channel();
         let mut order = order;
         let load = move || {
-            // It ends when nobody asks any more, or nobody listens.
+            // It ends when the loader is dropped.
             while let Ok(positions) = asked.recv() {
                 let examples = examples(order.as_mut(), positions);
                 if answer.send(data.load(&examples)).is_err() {
@@ -64,14 +64,14 @@ impl Loader {
         self.len
     }
 
-    /// The examples at these positions, stacked. `then` says what will likely be wanted afterwards.
+    /// The examples at these positions, stacked. `then` is what will likely be needed next.
     pub(super) fn next(
         &mut self,
         wanted: Range<u64>,
         then: impl Iterator<Item = Range<u64>>,
     ) -> Result<Vec<Tensor>, Error> {
         while self.under_way.front().is_some_and(|request| *request != wanted) {
-            // A failure to load what nobody wants is nobody's failure.
+            // A failure to load what is not used is no failure.
             let _unwanted = self.receive()?;
         }
         let after = then.take(AHEAD);

@@ -30,7 +30,7 @@ use crate::{
 /// How many examples of the test data are evaluated at once.
 const EVALUATION_BATCH: u64 = 250;
 
-/// How far a trial has come: what is handed over beside the vectors.
+/// The progress of a trial: what is handed over besides the vectors.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub(super) struct Counters {
     /// Optimizer steps.
@@ -43,7 +43,7 @@ pub(super) struct Counters {
     pub(super) noise: NoiseState,
     /// Evaluations.
     pub(super) evaluations: u64,
-    /// When the last step ended, in seconds of UNIX time: only to tell how long training stood still.
+    /// When the last step ended, in seconds of UNIX time: only for how long training was interrupted.
     pub(super) stepped_at: f64,
 }
 

@@ -6,10 +6,10 @@ use tch::{Device, Kind, Tensor, no_grad};
 use super::{Error, flat::FlatParameters};
 
 /// What is agreed on travels as the gradient of a variable of its own, in the reduction that happens anyway. It is made this small
-/// so that it leaves no trace in the norms of the gradients: its square is nothing beside any of them.
+/// so that it leaves no trace in the norms of the gradients: its square is nothing next to any of them.
 const SCALE: f64 = 1e-20;
 
-/// What a worker tells the others with a step.
+/// What a worker sends to the others with a step.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub(super) struct StepVote {
     /// It is to leave the group.
@@ -80,12 +80,12 @@ pub(super) struct Team {
     pub(super) size: u32,
     /// Machines.
     pub(super) nodes: u32,
-    together: Option<Together>,
+    collectives: Option<Collectives>,
 }
 
 /// What it takes to reduce gradients; a worker alone has none.
 #[derive(Debug)]
-struct Together {
+struct Collectives {
     // Goes before the group, which it uses.
     reducer: Reducer,
     group: ProcessGroup,
@@ -95,10 +95,10 @@ struct Together {
 impl Team {
     /// Of a worker that trains alone.
     pub(super) const fn alone() -> Self {
-        Self { rank: 0, size: 1, nodes: 1, together: None }
+        Self { rank: 0, size: 1, nodes: 1, collectives: None }
     }
 
-    /// With `norms`, steps can tell the norms of their gradients.
+    /// With `norms`, steps measure the norms of their gradients.
     pub(super) fn new(
         nodes: u32,
         group: ProcessGroup,
@@ -113,26 +113,26 @@ impl Team {
         let options = ReducerOptions { average: false, norms, ..ReducerOptions::default() };
         let reducer = Reducer::new(&group, &variables, &options)?;
         let (rank, size) = (group.rank() as u32, group.size() as u32);
-        Ok(Self { rank, size, nodes, together: Some(Together { reducer, group, votes }) })
+        Ok(Self { rank, size, nodes, collectives: Some(Collectives { reducer, group, votes }) })
     }
 
     /// The group, if there are others.
     pub(super) fn group(&self) -> Option<&ProcessGroup> {
-        self.together.as_ref().map(|together| &together.group)
+        self.collectives.as_ref().map(|collectives| &collectives.group)
     }
 
     /// Has the norms of gradients taken after this weighting.
     pub(super) fn weigh(&mut self, flat: &FlatParameters, weighting: &Tensor) -> Result<(), Error> {
-        if let Some(together) = &mut self.together {
-            together.reducer.weigh(&flat.windows(weighting)?)?;
+        if let Some(collectives) = &mut self.collectives {
+            collectives.reducer.weigh(&flat.windows(weighting)?)?;
         }
         Ok(())
     }
 
     /// A pass whose gradients stay here until the last pass of the step.
     pub(super) fn accumulate(&mut self, flat: &mut FlatParameters, loss: &Tensor) -> Result<(), Error> {
-        match &mut self.together {
-            Some(together) => Ok(together.reducer.accumulate(loss)?),
+        match &mut self.collectives {
+            Some(collectives) => Ok(collectives.reducer.accumulate(loss)?),
             None => flat.backward(loss),
         }
     }
@@ -146,7 +146,7 @@ impl Team {
         vote: &StepVote,
         measured: bool,
     ) -> Result<(StepConsensus, Option<Norms>), Error> {
-        let Some(Together { reducer, votes, .. }) = &mut self.together else {
+        let Some(Collectives { reducer, votes, .. }) = &mut self.collectives else {
             flat.backward(loss)?;
             return Ok((StepConsensus::alone(vote), None));
         };

@@ -1,4 +1,4 @@
-//! How a team comes together, and how its members get the state of the trial.
+//! How a team forms, and how its members get the state of the trial.
 
 use std::time::{Duration, Instant};
 
@@ -13,13 +13,13 @@ use crate::{
 };
 
 /// How long to wait for members that were all alive a moment ago.
-const CONNECT: Duration = Duration::from_secs(15);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(15);
 /// A member that is silent for this long in the middle of a step counts as lost.
-const SILENCE: Duration = Duration::from_secs(300);
-/// How often to look whether the head has changed its mind while others are awaited.
-const LOOK: Duration = Duration::from_millis(50);
+const STEP_TIMEOUT: Duration = Duration::from_secs(300);
+/// How often to look whether the head has sent something else while others are awaited.
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// How the members of one group meet.
+/// How the members of one group connect.
 pub(super) struct StateTransfer<'a> {
     /// The store that this worker hosts.
     own: &'a Store,
@@ -35,7 +35,7 @@ impl<'a> StateTransfer<'a> {
             Device::Cuda(device) => c10d::Backend::Nccl { device },
             _ => c10d::Backend::Gloo(c10d::Interface::default()),
         };
-        let options = GroupOptions { backend, connect_timeout: CONNECT, timeout: SILENCE };
+        let options = GroupOptions { backend, connect_timeout: CONNECT_TIMEOUT, timeout: STEP_TIMEOUT };
         Self { own, options, form, aborts }
     }
 
@@ -97,20 +97,20 @@ impl<'a> StateTransfer<'a> {
         let prefix = format!("trial-{}/round-{}", form.trial, form.round);
         let store = match (place, form.members.first()) {
             (0, _) => self.own.prefix(&prefix)?,
-            (_, Some(first)) => Store::connect(&first.rendezvous_addr, CONNECT)?.prefix(&prefix)?,
+            (_, Some(first)) => Store::connect(&first.rendezvous_addr, CONNECT_TIMEOUT)?.prefix(&prefix)?,
             (_, None) => return Err(Error::Protocol("a group without members".to_owned())),
         };
         Ok(store)
     }
 }
 
-/// Waits until everybody is there. Connecting to one who never comes would take its whole timeout; this may be given up before.
+/// Waits until all members are there. Connecting to one that never joins would take the whole timeout; this may be aborted before.
 async fn await_all(store: &Store, everybody: usize) -> Result<(), Error> {
     if store.add("here", 1)? == signed(everybody as u64) {
         store.set("everybody", b"")?;
     }
     loop {
-        match store.wait(&["everybody"], LOOK) {
+        match store.wait(&["everybody"], POLL_INTERVAL) {
             Ok(()) => return Ok(()),
             Err(c10d::Error::Timeout { .. }) => tokio::task::yield_now().await,
             Err(error) => return Err(error.into()),
@@ -126,7 +126,7 @@ fn catch_up_alone(session: &mut Session) -> Result<(), Error> {
     Ok(())
 }
 
-/// Gives everybody the state of the one who has come furthest. Nothing is sent if all have it already.
+/// Gives all members the state of the most advanced one. Nothing is sent if all have it already.
 fn hand_over(group: &ProcessGroup, session: &mut Session) -> Result<(), Error> {
     let device = session.device();
     let mine = if session.is_current { signed(session.steps()) } else { -1 };

@@ -156,7 +156,7 @@ fn a_circle_is_broken_by_giving_up_what_is_not_kept() {
     scene.assert_reshape(&commands[0], 0, 3, &[(0, 0), (1, 1)], &[(0, 0)]);
 }
 
-/// Who only wants more has nothing to give up, and forming again would not help anybody.
+/// A trial that only gets more has nothing to release, and forming again would not help anybody.
 #[test]
 fn a_circle_is_not_broken_by_who_only_wants_more() {
     let three = ELASTIC.replace("parallel: 2", "parallel: 3");

@@ -51,7 +51,7 @@ fn what_an_older_generation_says_does_not_count() {
     }
     scene.ready(0, 2);
     assert_eq!(scene.report(0, 1, 9, (1.0, 0.0)), (vec![], vec![]), "its successor trains already");
-    // A rescale is no completion: the trial is done when its new generation says so.
+    // A rescale is no completion: the trial is done when its new generation reports it.
     let done = Input::group(trial, Generation(2), GroupEvent::Finished(loss(0.0)));
     assert_eq!(scene.input(done.clone()).0, [Fact::TrialDone { trial, values: vec![0.0] }]);
     assert_eq!(scene.input(done), (vec![], vec![]), "once");
@@ -104,7 +104,7 @@ fn a_trial_that_lost_everything_goes_back_to_its_checkpoint() {
     assert_eq!(from.name, "0/1.5");
 }
 
-/// While a group forms anew, its state is with the old members. If they are gone, it begins from disk.
+/// While a group forms again, its state is with the old members. If they are gone, it begins from disk.
 #[test]
 fn a_joiner_that_dies_costs_nothing_and_a_holder_costs_a_checkpoint() {
     let moving = || {
@@ -233,11 +233,11 @@ fn a_node_that_joins_twice_was_lost() {
 fn facts_that_do_not_follow_are_refused() {
     let mut scene = Scene::two_running(2);
     let now_s = scene.engine.state.at_s;
-    let mut refused = |at_s: f64, fact: Fact, said: &str| {
+    let mut refused = |at_s: f64, fact: Fact, message: &str| {
         let before = scene.engine.state.clone();
         let error =
             scene.engine.apply(&JournalEntry { at_s, fact }).expect_err("it does not follow").to_string();
-        assert!(error.contains(said), "{error}");
+        assert!(error.contains(message), "{error}");
         assert_eq!(scene.engine.state, before);
     };
     let done = |trial| Fact::TrialDone { trial: TrialId(trial), values: vec![1.0] };

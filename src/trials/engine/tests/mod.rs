@@ -44,7 +44,7 @@ impl Scene {
         scene
     }
 
-    /// The same with nodes of so many slots.
+    /// The same with this number of slots on a node.
     fn with_nodes(yaml: &str, slots: &[u32]) -> Self {
         let mut scene = Self::new(yaml);
         for (node, slots) in (0..).zip(slots) {
@@ -75,7 +75,7 @@ impl Scene {
         self.input(Input::FitDone { revision, trial, answer })
     }
 
-    /// Answers with so many GPUs on each node for each trial.
+    /// Answers with a number of GPUs on each node for each trial.
     fn plan(&mut self, shares: &[(u32, &[(u32, u32)])]) -> (Vec<Fact>, Vec<Command>) {
         let revision = self.engine.pending.solve.expect("it has asked");
         self.input(Input::PlanSolved { revision, answer: Ok(plan(shares)) })

@@ -55,10 +55,10 @@ fn a_study_ends_when_all_trials_have() {
         last = commands;
     }
     assert_eq!(last, [Command::Finished(Outcome::Done)]);
-    assert_eq!((scene.suggesting.told(), scene.engine.state.done), (3, true));
-    assert_eq!(scene.input(Input::Tick), (vec![], vec![]), "it says so once");
+    assert_eq!((scene.suggesting.results(), scene.engine.state.done), (3, true));
+    assert_eq!(scene.input(Input::Tick), (vec![], vec![]), "it is reported once");
     assert_eq!(scene.input(node_joined(5, 1)), (vec![], vec![]), "and nothing happens any more");
-    // A head that finds it done says so too, and leaves it as it was.
+    // A head that finds it done reports it too, and leaves it as it was.
     assert_eq!(restart(&mut scene), (vec![], vec![Command::Finished(Outcome::Done)]));
 }
 

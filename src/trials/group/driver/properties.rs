@@ -72,7 +72,7 @@ enum Phase {
 
 /// For the engine.
 #[derive(Debug)]
-enum News {
+enum EngineEvent {
     Group(Generation, GroupEvent),
     Lost(SlotId),
     Joined(SlotId),
@@ -80,7 +80,7 @@ enum News {
 
 /// For the group, in one queue as those of actors are.
 #[derive(Debug)]
-enum Mail {
+enum Message {
     Worker(SlotId, Option<WorkerEvent>),
     Command(GroupCommand),
 }
@@ -90,8 +90,8 @@ struct World {
     /// None when it has left.
     driver: Option<Driver>,
     slots: BTreeMap<SlotId, Slot>,
-    mailbox: VecDeque<Mail>,
-    news: VecDeque<News>,
+    mailbox: VecDeque<Message>,
+    events: VecDeque<EngineEvent>,
     up: BTreeSet<SlotId>,
     phase: Phase,
     generation: Generation,
@@ -118,7 +118,7 @@ impl World {
             up: slots.keys().copied().collect(),
             slots,
             mailbox: VecDeque::new(),
-            news: VecDeque::new(),
+            events: VecDeque::new(),
             phase: Phase::Forming,
             generation,
             commanded: (generation, wanted.clone()),
@@ -137,7 +137,7 @@ impl World {
         self.slots.get_mut(&slot).expect("there are only these")
     }
 
-    /// What a driver wants, as the nodes and the engine take it.
+    /// Delivers outputs of a driver to nodes and the engine.
     fn carry_out(&mut self, outputs: Vec<Output>) {
         for output in outputs {
             match output {
@@ -148,7 +148,7 @@ impl World {
                 }
                 Output::Engine { generation, event } => {
                     self.check_event(generation, &event);
-                    self.news.push_back(News::Group(generation, event));
+                    self.events.push_back(EngineEvent::Group(generation, event));
                 }
                 Output::Left => {
                     assert!(self.slots.values().all(|slot| slot.known != Known::Owned), "{self:?}");
@@ -162,7 +162,7 @@ impl World {
         let slot = self.slot(to);
         match command {
             WorkerCommand::Prepare(_) if slot.known == Known::Down => {
-                self.mailbox.push_back(Mail::Worker(to, None));
+                self.mailbox.push_back(Message::Worker(to, None));
             }
             WorkerCommand::Prepare(_) => {
                 assert_eq!(slot.known, Known::Free, "{to} was prepared twice");
@@ -206,8 +206,8 @@ impl World {
 
     /// The group reads its next message.
     fn deliver(&mut self) -> bool {
-        let Some(mail) = self.mailbox.pop_front() else { return false };
-        if let Mail::Command(command) = &mail {
+        let Some(message) = self.mailbox.pop_front() else { return false };
+        if let Message::Command(command) = &message {
             match command {
                 GroupCommand::Reshape { generation, slots, .. } => {
                     self.commanded = (*generation, slots.clone());
@@ -217,10 +217,10 @@ impl World {
             }
         }
         if let Some(driver) = &mut self.driver {
-            let outputs = match mail {
-                Mail::Worker(slot, Some(event)) => driver.on_worker(slot, event),
-                Mail::Worker(slot, None) => driver.on_lost(slot),
-                Mail::Command(command) => driver.on_command(command),
+            let outputs = match message {
+                Message::Worker(slot, Some(event)) => driver.on_worker(slot, event),
+                Message::Worker(slot, None) => driver.on_lost(slot),
+                Message::Command(command) => driver.on_command(command),
             };
             self.carry_out(outputs);
         }
@@ -235,7 +235,7 @@ impl World {
         match &event {
             None => {
                 slot.known = Known::Down;
-                self.news.push_back(News::Lost(from));
+                self.events.push_back(EngineEvent::Lost(from));
             }
             Some(WorkerEvent::Released { .. } | WorkerEvent::Failed { .. }) if known == Known::Owned => {
                 slot.known = Known::Free;
@@ -243,7 +243,7 @@ impl World {
             Some(_) => {}
         }
         if known == Known::Owned {
-            self.mailbox.push_back(Mail::Worker(from, event));
+            self.mailbox.push_back(Message::Worker(from, event));
         }
         true
     }
@@ -263,30 +263,34 @@ impl World {
             return false;
         }
         (slot.known, slot.is_alive) = (Known::Free, true);
-        self.news.push_back(News::Joined(of));
+        self.events.push_back(EngineEvent::Joined(of));
         true
     }
 
-    /// The engine takes note of what it hears.
+    /// The engine reads the next event.
     fn note(&mut self) -> bool {
-        let Some(news) = self.news.pop_front() else { return false };
-        match news {
-            News::Joined(slot) => {
+        let Some(events) = self.events.pop_front() else { return false };
+        match events {
+            EngineEvent::Joined(slot) => {
                 self.up.insert(slot);
             }
-            News::Lost(slot) => self.note_loss(slot),
-            News::Group(generation, _) if generation != self.generation || self.phase == Phase::Over => {}
-            News::Group(_, GroupEvent::Formed) if self.phase == Phase::Forming => {
+            EngineEvent::Lost(slot) => self.note_loss(slot),
+            EngineEvent::Group(generation, _)
+                if generation != self.generation || self.phase == Phase::Over => {}
+            EngineEvent::Group(_, GroupEvent::Formed) if self.phase == Phase::Forming => {
                 self.phase = Phase::Running;
                 self.holders.clone_from(&self.wanted);
             }
-            News::Group(_, GroupEvent::Paused(_)) if self.phase != Phase::Pausing => {
+            EngineEvent::Group(_, GroupEvent::Paused(_)) if self.phase != Phase::Pausing => {
                 panic!("nobody wanted it to pause")
             }
-            News::Group(_, GroupEvent::Paused(_) | GroupEvent::Finished(_) | GroupEvent::Failed { .. }) => {
+            EngineEvent::Group(
+                _,
+                GroupEvent::Paused(_) | GroupEvent::Finished(_) | GroupEvent::Failed { .. },
+            ) => {
                 self.stop();
             }
-            News::Group(..) => {}
+            EngineEvent::Group(..) => {}
         }
         true
     }
@@ -313,32 +317,33 @@ impl World {
         (self.generation, self.phase) = (self.generation.next(), Phase::Forming);
         self.wanted.clone_from(&slots);
         let command = GroupCommand::Reshape { generation: self.generation, slots, batch: BATCH };
-        self.mailbox.push_back(Mail::Command(command));
+        self.mailbox.push_back(Message::Command(command));
     }
 
     fn stop(&mut self) {
         self.phase = Phase::Over;
-        self.mailbox.push_back(Mail::Command(GroupCommand::Stop(FinalState::Discarded)));
+        self.mailbox.push_back(Message::Command(GroupCommand::Stop(FinalState::Discarded)));
     }
 
-    /// The engine wants something else.
+    /// The engine decides something else.
     fn decide(&mut self, kind: u32, number: u32) {
         let is_known = !self.holders.is_empty() && self.phase != Phase::Over && self.phase != Phase::Pausing;
         match kind {
             0 => {
-                let wish = |slot: &SlotId| slot.index == number % SLOTS || number & (4 << slot.index) != 0;
-                let slots: Vec<SlotId> = self.up.iter().copied().filter(wish).collect();
+                let is_chosen =
+                    |slot: &SlotId| slot.index == number % SLOTS || number & (4 << slot.index) != 0;
+                let slots: Vec<SlotId> = self.up.iter().copied().filter(is_chosen).collect();
                 if is_known && !slots.is_empty() {
                     self.reshape(slots);
                 }
             }
             1 if is_known => {
                 let batch = Batch { total: 8 + number, accumulation: 0 };
-                self.mailbox.push_back(Mail::Command(GroupCommand::Retune { batch }));
+                self.mailbox.push_back(Message::Command(GroupCommand::Retune { batch }));
             }
             2 if self.phase == Phase::Running && number.is_multiple_of(4) => {
                 self.phase = Phase::Pausing;
-                self.mailbox.push_back(Mail::Command(GroupCommand::Stop(FinalState::Saved)));
+                self.mailbox.push_back(Message::Command(GroupCommand::Stop(FinalState::Saved)));
             }
             3 if self.phase != Phase::Over && number.is_multiple_of(16) => self.stop(),
             _ => {}
@@ -346,7 +351,7 @@ impl World {
     }
 
     /// Nothing goes wrong any more; whether anything has happened.
-    fn calm(&mut self) -> bool {
+    fn step_without_faults(&mut self) -> bool {
         let mut has_moved = self.note() | self.deliver();
         for index in 0..SLOTS {
             has_moved |= self.forward(slot(index)) | self.restart(slot(index)) | self.work(slot(index), 0);
@@ -358,7 +363,7 @@ impl World {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(500))]
 
-    /// Whatever happens, the rules hold at every step; and when it stops, the trial trains on the slots that the engine wants, or it is
+    /// Whatever happens, the rules hold at every step; and when it stops, the trial trains on the slots of the engine's plan, or it is
     /// over and all workers are free.
     #[test]
     fn every_run_keeps_the_rules_and_settles(
@@ -377,7 +382,7 @@ proptest! {
             }
         }
         let mut steps = 0;
-        while world.calm() {
+        while world.step_without_faults() {
             steps += 1;
             prop_assert!(steps < 5000, "it never settles: {world:?}");
         }

@@ -74,15 +74,15 @@ fn release(index: u32, state: FinalState) -> Output {
     send(index, WorkerCommand::Release { trial: TRIAL, state })
 }
 
-/// A round that everybody in `told` is told of.
-fn form(number: u64, members: &[u32], donors: &[u32], told: &[u32], broken: bool) -> Vec<Output> {
-    form_with(number, (members, donors), told, broken, BATCH)
+/// A round with everybody in `notify`.
+fn form(number: u64, members: &[u32], donors: &[u32], notify: &[u32], broken: bool) -> Vec<Output> {
+    form_with(number, (members, donors), notify, broken, BATCH)
 }
 
 fn form_with(
     number: u64,
     (members, donors): (&[u32], &[u32]),
-    told: &[u32],
+    notify: &[u32],
     broken: bool,
     batch: Batch,
 ) -> Vec<Output> {
@@ -90,7 +90,7 @@ fn form_with(
     let members = members.iter().map(member).collect();
     let donors = donors.iter().map(member).collect();
     let form = Form { trial: TRIAL, round: round(number), members, donors, batch, broken };
-    told.iter().map(|&index| send(index, WorkerCommand::Form(form.clone()))).collect()
+    notify.iter().map(|&index| send(index, WorkerCommand::Form(form.clone()))).collect()
 }
 
 fn engine(generation: u32, event: GroupEvent) -> Output {

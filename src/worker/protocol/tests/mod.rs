@@ -129,7 +129,7 @@ async fn what_cannot_be_prepared_is_the_trials_fault() {
     else {
         panic!("it cannot train")
     };
-    assert_eq!(reason, "the worker was told to train before it had prepared");
+    assert_eq!(reason, "the worker was asked to train before it had prepared");
     assert_eq!(world.command(release(FinalState::Saved)).await, [RELEASED]);
 }
 

@@ -1,18 +1,18 @@
-//! What workers do with their commands, and what they say.
+//! What workers do with their commands, and the events they send.
 
 use super::*;
 use crate::trials::group::Pause;
 
 impl World {
-    /// Whether a round can still come together, as far as this slot is concerned.
-    fn can_meet(&self, at: SlotId, round: Round) -> bool {
+    /// Whether a round can still form, as far as this slot is concerned.
+    fn can_form(&self, at: SlotId, round: Round) -> bool {
         let slot = &self.slots[&at];
         let is_coming =
             |command: &WorkerCommand| matches!(command, WorkerCommand::Form(form) if form.round == round);
-        slot.is_alive && (self.is_there(at, round) || slot.commands.iter().any(is_coming))
+        slot.is_alive && (self.has_joined(at, round) || slot.commands.iter().any(is_coming))
     }
 
-    fn is_there(&self, at: SlotId, round: Round) -> bool {
+    fn has_joined(&self, at: SlotId, round: Round) -> bool {
         match &self.slots[&at].state {
             State::Joining(form) | State::Donating(form) | State::Training(form) => form.round == round,
             State::Idle | State::Preparing | State::Ready => false,
@@ -26,8 +26,8 @@ impl World {
             return false;
         }
         let state = slot.state.clone();
-        let (next, said) = match &state {
-            State::Idle | State::Ready => return self.obey(at),
+        let (next, sent) = match &state {
+            State::Idle | State::Ready => return self.take_command(at),
             State::Preparing if chance == 1 => {
                 (State::Idle, vec![WorkerEvent::Failed { trial: TRIAL, reason: "NaN".to_owned() }])
             }
@@ -35,7 +35,7 @@ impl World {
                 let rendezvous_addr = format!("host:{}", at.index);
                 (State::Ready, vec![WorkerEvent::Prepared { trial: TRIAL, rendezvous_addr }])
             }
-            State::Joining(form) | State::Donating(form) => match self.meet(at, form, &state) {
+            State::Joining(form) | State::Donating(form) => match self.form(at, form, &state) {
                 Some(done) => done,
                 None => return false,
             },
@@ -47,16 +47,16 @@ impl World {
         let slot = self.slot(at);
         slot.has_state = slot.has_state && next != State::Idle || matches!(next, State::Training(_));
         slot.state = next;
-        slot.events.extend(said.into_iter().map(Some));
+        slot.events.extend(sent.into_iter().map(Some));
         true
     }
 
-    fn meet(&self, at: SlotId, form: &Form, state: &State) -> Option<(State, Vec<WorkerEvent>)> {
+    fn form(&self, at: SlotId, form: &Form, state: &State) -> Option<(State, Vec<WorkerEvent>)> {
         let everybody = || form.members.iter().chain(&form.donors).map(|member| member.slot);
-        if !self.slots[&at].commands.is_empty() || !everybody().all(|slot| self.can_meet(slot, form.round)) {
+        if !self.slots[&at].commands.is_empty() || !everybody().all(|slot| self.can_form(slot, form.round)) {
             return Some((State::Ready, vec![broken(form.round)]));
         }
-        if !everybody().all(|slot| self.is_there(slot, form.round)) {
+        if !everybody().all(|slot| self.has_joined(slot, form.round)) {
             return None;
         }
         let trains = |member: &Member| matches!(self.slots[&member.slot].state, State::Training(_));
@@ -90,14 +90,14 @@ impl World {
                 Some((stays, vec![WorkerEvent::Reported(Box::new(report))]))
             }
             9 if is_first => Some((stays, vec![WorkerEvent::Checkpointed { trial, steps: 1 }])),
-            // What was said long ago comes again.
+            // A late copy of an old event.
             10 => Some((stays, vec![formed(Round(round.0 - 1)), broken(Round(round.0 - 1))])),
             _ => None,
         }
     }
 
     /// A worker that does nothing else reads its next command.
-    fn obey(&mut self, at: SlotId) -> bool {
+    fn take_command(&mut self, at: SlotId) -> bool {
         let slot = self.slot(at);
         let Some(command) = slot.commands.pop_front() else { return false };
         let trial = TRIAL;
