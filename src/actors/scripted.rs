@@ -6,10 +6,9 @@ use super::allocator::AllocatorService;
 use crate::{
     alloc::{Allocation, Plan, Reason, TrialPlacement},
     ids::{NodeId, TrialId},
-    space::Study,
     trials::{
         engine::{
-            AllocationSnapshot, AllocatorRequest, Error, FitService, Input, JournalEntry, TrialSnapshot,
+            AllocateService, AllocationSnapshot, AllocatorRequest, Error, Input, JournalEntry, TrialSnapshot,
         },
         group::Batch,
     },
@@ -34,19 +33,16 @@ pub(crate) enum Steering {
     Retune { trial: TrialId, batch: Batch },
 }
 
-/// Answers with what a script says.
+/// Divides the slots as a script says; all else is left to the service of the study.
 pub(super) struct ScriptedAllocator {
     script: Script,
-    /// None if the batch is fixed: then nobody needs to know how fast a trial is.
-    fit: Option<FitService>,
+    service: AllocateService,
 }
 
 impl ScriptedAllocator {
-    pub(super) fn new(study: &Study, script: Script, entries: &[JournalEntry]) -> Result<Self, Error> {
-        let fit = script.is_adaptive.then(|| FitService::new(study));
-        let mut allocator = Self { script, fit };
-        entries.iter().try_for_each(|entry| allocator.apply(entry))?;
-        Ok(allocator)
+    /// With a service that has seen all facts so far.
+    pub(super) const fn new(script: Script, service: AllocateService) -> Self {
+        Self { script, service }
     }
 
     fn plan(&self, snapshot: &AllocationSnapshot) -> Plan {
@@ -67,14 +63,14 @@ impl ScriptedAllocator {
 
 impl AllocatorService for ScriptedAllocator {
     fn apply(&mut self, entry: &JournalEntry) -> Result<(), Error> {
-        self.fit.as_mut().map_or(Ok(()), |fit| fit.apply(entry))
+        // With a fixed batch, nobody needs to know how fast a trial is.
+        if self.script.is_adaptive { self.service.apply(entry) } else { Ok(()) }
     }
 
     fn answer(&mut self, request: &AllocatorRequest) -> Input {
         match *request {
-            AllocatorRequest::Fit { revision, trial } => {
-                Input::FitDone { revision, trial, answer: self.fit.as_mut().and_then(|fit| fit.fit(trial)) }
-            }
+            AllocatorRequest::Fit { .. } if self.script.is_adaptive => self.service.answer(request),
+            AllocatorRequest::Fit { revision, trial } => Input::FitDone { revision, trial, answer: None },
             AllocatorRequest::Solve { revision, ref snapshot } => {
                 Input::PlanSolved { revision, answer: Ok(self.plan(snapshot)) }
             }

@@ -160,7 +160,7 @@ impl Head {
             Suggester::start_in_arbiter(&first.handle(), move |_| Suggester::new(suggest, supervisor, &exit))
         };
         let allocate: Box<dyn AllocatorService> = match self.work.script() {
-            Some(script) => Box::new(ScriptedAllocator::new(&self.study, script.clone(), &entries)?),
+            Some(script) => Box::new(ScriptedAllocator::new(script.clone(), allocate)),
             None => Box::new(allocate),
         };
         let allocator = {

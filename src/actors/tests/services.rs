@@ -139,7 +139,7 @@ fn placed(allocator: &mut ScriptedAllocator, snapshot: AllocationSnapshot) -> Op
 fn a_script_names_the_slots() {
     let (study, script) = scripted(&[2, 0], false);
     let wanted = script.wanted.clone();
-    let mut allocator = ScriptedAllocator::new(&study, script, &[]).expect("no facts");
+    let mut allocator = ScriptedAllocator::new(script, AllocateService::new(&study).expect("a study"));
     assert_eq!(placed(&mut allocator, snapshot(&[1, 1], &[], 0.0)), None, "a slot is still to join");
     assert_eq!(placed(&mut allocator, snapshot(&[1, 1, 1], &[], 0.0)), Some(vec![0, 2]));
     *wanted.lock().expect("a script") = vec![1];
@@ -160,7 +160,8 @@ fn only_a_batch_that_adapts_needs_to_know_the_speed() {
     let facts = [entry(created), entry(Fact::GroupFormed { trial: TrialId(0), generation: Generation(1) })];
     for is_adaptive in [false, true] {
         let (study, script) = scripted(&[0], is_adaptive);
-        let mut allocator = ScriptedAllocator::new(&study, script, &facts).expect("good facts");
+        let mut allocator = ScriptedAllocator::new(script, AllocateService::new(&study).expect("a study"));
+        facts.iter().try_for_each(|entry| allocator.apply(entry)).expect("good facts");
         let answer = allocator.answer(&AllocatorRequest::Fit { revision: 2, trial: TrialId(0) });
         let Input::FitDone { revision: 2, trial: TrialId(0), answer } = answer else { panic!("{answer:?}") };
         assert_eq!(answer.is_some(), is_adaptive);
