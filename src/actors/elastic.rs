@@ -10,7 +10,7 @@ use super::{
     supervisor::TrialRunners,
 };
 use crate::{
-    ids::TrialId,
+    ids::{StudyId, TrialId},
     space::Study,
     store::Folder,
     trials::{
@@ -66,6 +66,7 @@ impl StudyTasks {
             Ok(_) | Err(_) => serde_json::Map::new(),
         };
         Task {
+            study: StudyId::default(),
             trial,
             trainable: self.trainable.clone(),
             params,

@@ -66,7 +66,8 @@ struct EmulatedBackend {
 
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
-        Self::Trial(with_causes(&error))
+        let reason = with_causes(&error);
+        if error.is_of_the_environment() { Self::Environment(reason) } else { Self::Trial(reason) }
     }
 }
 

@@ -1,6 +1,6 @@
 use std::path::PathBuf;
 
-use crate::{goodput, ids::EmptyGpuType, sim, wire};
+use crate::{goodput, ids::EmptyGpuType, sim, wire, worker::environment};
 
 /// Why an emulated node or worker cannot do what it was asked to.
 #[derive(Debug, thiserror::Error)]
@@ -84,6 +84,11 @@ impl Error {
     pub(super) fn io(what: impl Into<String>) -> impl FnOnce(std::io::Error) -> Self {
         let what = what.into();
         |source| Self::Io { what, source }
+    }
+
+    /// Whether it is the fault of something that all trials share.
+    pub(super) fn is_of_the_environment(&self) -> bool {
+        matches!(self, Self::Io { source, .. } if environment::is_to_blame(source))
     }
 
     pub(super) fn check_positive(what: &'static str, value: f64) -> Result<(), Self> {

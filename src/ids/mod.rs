@@ -9,6 +9,7 @@
 mod gpu;
 mod gpu_names;
 mod slot;
+mod study;
 
 use std::fmt;
 
@@ -17,6 +18,7 @@ use serde::{Deserialize, Serialize};
 pub use self::{
     gpu::{EmptyGpuType, GpuType},
     slot::SlotId,
+    study::{InvalidStudyId, StudyId},
 };
 
 /// Numbers with a meaning. They are written as plain numbers, in text and in journals.

@@ -11,9 +11,13 @@ use super::{
 };
 use crate::{
     goodput::{self, GradientStats, Observation, Shape},
-    ids::{NodeId, Round, SlotId, TrialId},
-    trials::group::{
-        Batch, Evaluation, FinalState, Form, Member, Pause, Task, WorkerCommand, WorkerEvent, WorkerReport,
+    ids::{InvalidStudyId, NodeId, Round, SlotId, TrialId},
+    trials::{
+        engine::FailureCause,
+        group::{
+            Batch, Evaluation, FinalState, Form, Member, Pause, Task, WorkerCommand, WorkerEvent,
+            WorkerReport,
+        },
     },
 };
 
@@ -106,8 +110,9 @@ impl From<WorkerEvent> for proto::Event {
                 EventKind::Finished(proto::Finished { trial: trial.0, round: round.0, metrics })
             }
             WorkerEvent::Released { trial } => EventKind::Released(proto::Released { trial: trial.0 }),
-            WorkerEvent::Failed { trial, reason } => {
-                EventKind::Failed(proto::Failed { trial: trial.0, reason })
+            WorkerEvent::Failed { trial, reason, cause } => {
+                let cause = proto::FailureCause::from(cause).into();
+                EventKind::Failed(proto::Failed { trial: trial.0, reason, cause })
             }
         };
         Self { kind: Some(kind) }
@@ -143,16 +148,38 @@ impl TryFrom<proto::Event> for WorkerEvent {
                 Self::Finished { trial: TrialId(trial), round: Round(round), metrics }
             }
             EventKind::Released(proto::Released { trial }) => Self::Released { trial: TrialId(trial) },
-            EventKind::Failed(proto::Failed { trial, reason }) => {
-                Self::Failed { trial: TrialId(trial), reason }
+            EventKind::Failed(failed) => {
+                let cause = failed.cause().into();
+                Self::Failed { trial: TrialId(failed.trial), reason: failed.reason, cause }
             }
         })
+    }
+}
+
+impl From<FailureCause> for proto::FailureCause {
+    fn from(cause: FailureCause) -> Self {
+        match cause {
+            FailureCause::Trial => Self::Trial,
+            FailureCause::Infrastructure => Self::Infrastructure,
+            FailureCause::Environment => Self::Environment,
+        }
+    }
+}
+
+impl From<proto::FailureCause> for FailureCause {
+    fn from(cause: proto::FailureCause) -> Self {
+        match cause {
+            proto::FailureCause::Trial => Self::Trial,
+            proto::FailureCause::Infrastructure => Self::Infrastructure,
+            proto::FailureCause::Environment => Self::Environment,
+        }
     }
 }
 
 impl From<Task> for proto::Task {
     fn from(task: Task) -> Self {
         Self {
+            study: task.study.to_string(),
             trial: task.trial.0,
             trainable: task.trainable,
             params_json: serde_json::Value::Object(task.params).to_string(),
@@ -178,7 +205,12 @@ impl TryFrom<proto::Task> for Task {
             what: "Task",
             problem: format!("its parameters are no JSON object: {error}"),
         })?;
+        let study = task
+            .study
+            .parse()
+            .map_err(|error: InvalidStudyId| Error::Message { what: "Task", problem: error.to_string() })?;
         Ok(Self {
+            study,
             trial: TrialId(task.trial),
             trainable: task.trainable,
             params,

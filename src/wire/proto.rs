@@ -103,6 +103,9 @@ pub struct Task {
     pub measure_noise: bool,
     #[prost(bool, tag = "13")]
     pub mixed_precision: bool,
+    /// The study, as 32 hexadecimal digits.
+    #[prost(string, tag = "14")]
+    pub study: ::prost::alloc::string::String,
 }
 /// The examples of one optimizer step.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
@@ -303,13 +306,48 @@ pub struct Released {
     #[prost(uint32, tag = "1")]
     pub trial: u32,
 }
-/// The trial itself is to blame: another worker would fail as well.
+/// The worker cannot continue with the trial, and has forgotten it.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Failed {
     #[prost(uint32, tag = "1")]
     pub trial: u32,
     #[prost(string, tag = "2")]
     pub reason: ::prost::alloc::string::String,
+    #[prost(enumeration = "FailureCause", tag = "3")]
+    pub cause: i32,
+}
+/// Whose fault a failure is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum FailureCause {
+    /// Another worker would fail as well.
+    Trial = 0,
+    /// That of machines or processes.
+    Infrastructure = 1,
+    /// That of what all trials share, such as a full disk.
+    Environment = 2,
+}
+impl FailureCause {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Trial => "FAILURE_CAUSE_TRIAL",
+            Self::Infrastructure => "FAILURE_CAUSE_INFRASTRUCTURE",
+            Self::Environment => "FAILURE_CAUSE_ENVIRONMENT",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "FAILURE_CAUSE_TRIAL" => Some(Self::Trial),
+            "FAILURE_CAUSE_INFRASTRUCTURE" => Some(Self::Infrastructure),
+            "FAILURE_CAUSE_ENVIRONMENT" => Some(Self::Environment),
+            _ => None,
+        }
+    }
 }
 /// Generated client implementations.
 pub mod head_client {

@@ -7,9 +7,13 @@ use serde_json::{Value, json};
 use super::{proto::command::Kind as ToDo, proto::event::Kind as Happened, *};
 use crate::{
     goodput::{GradientStats, Observation, Shape},
-    ids::{NodeId, Round, SlotId, TrialId},
-    trials::group::{
-        Batch, Evaluation, FinalState, Form, Member, Pause, Task, WorkerCommand, WorkerEvent, WorkerReport,
+    ids::{NodeId, Round, SlotId, StudyId, TrialId},
+    trials::{
+        engine::FailureCause,
+        group::{
+            Batch, Evaluation, FinalState, Form, Member, Pause, Task, WorkerCommand, WorkerEvent,
+            WorkerReport,
+        },
     },
 };
 
@@ -38,10 +42,12 @@ prop_compose! {
         params in params(),
         (epochs, checkpoint_every_s, report_every_s, evaluate_every) in any::<(f64, f64, f64, f64)>(),
         path in vec(any::<u8>(), 0..8),
+        study in any::<u128>().prop_map(StudyId),
         (measure_noise, mixed_precision) in any::<(bool, bool)>(),
     ) -> Task {
         let checkpoint = OsString::from_vec(path).into();
         Task {
+            study,
             trial, trainable, params, seed, epochs, initial_batch, lr_rule, checkpoint, checkpoint_every_s,
             report_every_s, evaluate_every, measure_noise, mixed_precision,
         }
@@ -106,6 +112,14 @@ prop_compose! {
     }
 }
 
+fn cause() -> impl Strategy<Value = FailureCause> {
+    prop_oneof![
+        Just(FailureCause::Trial),
+        Just(FailureCause::Infrastructure),
+        Just(FailureCause::Environment)
+    ]
+}
+
 fn events() -> impl Strategy<Value = WorkerEvent> {
     prop_oneof![
         (trial(), ".*").prop_map(|(trial, rendezvous_addr)| WorkerEvent::Prepared { trial, rendezvous_addr }),
@@ -126,7 +140,11 @@ fn events() -> impl Strategy<Value = WorkerEvent> {
             metrics
         }),
         trial().prop_map(|trial| WorkerEvent::Released { trial }),
-        (trial(), ".*").prop_map(|(trial, reason)| WorkerEvent::Failed { trial, reason }),
+        (trial(), ".*", cause()).prop_map(|(trial, reason, cause)| WorkerEvent::Failed {
+            trial,
+            reason,
+            cause
+        }),
     ]
 }
 

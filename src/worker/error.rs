@@ -2,6 +2,7 @@ use std::path::PathBuf;
 
 #[cfg(feature = "torch")]
 use super::BoxError;
+use super::environment;
 use crate::{goodput, space, wire};
 
 /// Why a worker cannot do what it was asked to.
@@ -81,6 +82,12 @@ impl Error {
     pub(crate) fn io(what: impl Into<String>) -> impl FnOnce(std::io::Error) -> Self {
         let what = what.into();
         |source| Self::Io { what, source }
+    }
+
+    /// Whether something is to blame that all trials share, such as a full disk.
+    #[must_use]
+    pub fn is_of_the_environment(&self) -> bool {
+        matches!(self, Self::Io { source, .. } if environment::is_to_blame(source))
     }
 
     /// Whether only the group is to blame, so that the trial can continue in another one.

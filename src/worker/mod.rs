@@ -9,6 +9,7 @@
 
 #[cfg(feature = "torch")]
 pub mod builtin;
+pub(crate) mod environment;
 mod error;
 mod launch;
 pub(crate) mod protocol;

@@ -10,7 +10,7 @@ use std::{
 
 use pollux_tune::{
     actors::{Training, TrainingEvent, TrainingSettings},
-    ids::TrialId,
+    ids::{StudyId, TrialId},
     space::Params,
     trials::group::Task,
     worker::{BoxError, Dataset, Example, Optimizer, Registry, Schedule, Slot, Trainable},
@@ -174,6 +174,7 @@ impl Drop for Folder {
 pub(crate) fn task(folder: &Folder, name: &str, params: serde_json::Value) -> Task {
     let serde_json::Value::Object(params) = params else { panic!("parameters have names") };
     Task {
+        study: StudyId(1),
         trial: TrialId(0),
         trainable: "net".to_owned(),
         params,

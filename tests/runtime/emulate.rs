@@ -10,7 +10,7 @@ use std::{
 };
 
 use pollux_tune::{
-    ids::{GpuType, Round, TrialId},
+    ids::{GpuType, Round, StudyId, TrialId},
     internal::{
         emulate::{NodeLaunch, launch},
         wire::{Gateway, GatewayEvent, Hello, Secret, WorkerHandle, WorkerId},
@@ -140,6 +140,7 @@ impl Head {
 
 fn task(checkpoint: PathBuf) -> Task {
     Task {
+        study: StudyId(1),
         trial: TRIAL,
         trainable: "cifar10".to_owned(),
         params: serde_json::Map::new(),

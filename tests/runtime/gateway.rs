@@ -17,7 +17,10 @@ use pollux_tune::{
         Address, Error, Gateway, GatewayEvent, Hello, Secret, VERSION, WorkerHandle, WorkerId, attach,
         attach_blocking,
     },
-    trials::group::{FinalState, WorkerCommand, WorkerEvent},
+    trials::{
+        engine::FailureCause,
+        group::{FinalState, WorkerCommand, WorkerEvent},
+    },
 };
 use tokio::{runtime::Builder, sync::mpsc::Receiver};
 
@@ -243,8 +246,12 @@ fn a_slow_head_loses_nothing() {
         let (say, _told) = attach(gateway.address(), &secret, hello(0)).await.expect("it is let in");
         let reason = "x".repeat(1000);
         for trial in 0..5000 {
-            say.send(WorkerEvent::Failed { trial: TrialId(trial), reason: reason.clone() })
-                .expect("the head is there");
+            say.send(WorkerEvent::Failed {
+                trial: TrialId(trial),
+                reason: reason.clone(),
+                cause: FailureCause::Trial,
+            })
+            .expect("the head is there");
         }
         joined(&mut heard).await;
         while heard.len() < 1024 {

@@ -20,7 +20,7 @@ use crate::{
     },
     ids::{GpuType, NodeId, Round, TrialId},
     trials::{
-        engine::Input,
+        engine::{FailureCause, Input},
         group::{FinalState, Task, WorkerCommand, WorkerEvent},
     },
     wire::{Address, GatewayEvent, Hello, Secret, VERSION, WorkerHandle, WorkerId},
@@ -193,7 +193,10 @@ fn a_failed_trial_has_left_its_worker() {
         let (first, second) = (FakeGroup::new(0), FakeGroup::new(1));
         first.send(&scene, 2, prepare(0));
         second.send(&scene, 2, prepare(1));
-        scene.event(&workers[2], WorkerEvent::Failed { trial: TrialId(0), reason: "NaN".to_owned() });
+        scene.event(
+            &workers[2],
+            WorkerEvent::Failed { trial: TrialId(0), reason: "NaN".to_owned(), cause: FailureCause::Trial },
+        );
         settle().await;
         assert_eq!(drain(&mut workers[2].commands), [prepare(0), prepare(1)]);
     });

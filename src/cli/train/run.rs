@@ -15,7 +15,7 @@ use super::{Rescale, Settings, When};
 use crate::{
     actors::{self, Training, TrainingEvent, TrainingSettings},
     cli,
-    ids::TrialId,
+    ids::{StudyId, TrialId},
     trials::group::{Task, WorkerReport},
     worker::{self, Registry, Slot},
 };
@@ -146,6 +146,7 @@ fn check(arguments: &Settings, trainables: &Registry, slots: u32) -> Result<(), 
 
 fn task(arguments: &Settings, scratch: &Path) -> Task {
     Task {
+        study: StudyId::default(),
         trial: TrialId(0),
         trainable: arguments.name.clone(),
         params: arguments.params.iter().cloned().collect(),

@@ -189,7 +189,7 @@ async fn a_released_trial_goes_on_from_its_checkpoint() {
     world.send_to(0, WorkerCommand::Form(form(10, &[0], &[], 256)));
     let reason = world
         .find(|_, event| match event {
-            WorkerEvent::Failed { trial: TRIAL, reason } => Some(reason.clone()),
+            WorkerEvent::Failed { trial: TRIAL, reason, .. } => Some(reason.clone()),
             _ => None,
         })
         .await;
@@ -306,7 +306,9 @@ async fn bad_orders_are_answered() {
     let unknown = Task { trainable: "mnist".to_owned(), ..world.task() };
     world.send_to(0, WorkerCommand::Prepare(Box::new(unknown)));
     let unknown = world.next(1.0).await.unwrap().1;
-    assert!(matches!(&unknown, WorkerEvent::Failed { trial: TRIAL, reason } if reason.contains("cifar10")));
+    assert!(
+        matches!(&unknown, WorkerEvent::Failed { trial: TRIAL, reason, .. } if reason.contains("cifar10"))
+    );
     world.send_to(0, WorkerCommand::Release { trial: TrialId(8), state: FinalState::Saved });
     assert_eq!(world.next(1.0).await, Some((0, WorkerEvent::Released { trial: TrialId(8) })));
     // A batch without examples, and a GPU that nobody has measured.

@@ -29,7 +29,7 @@ use super::{
     rendezvous::Rendezvous,
 };
 use crate::{
-    ids::{GpuType, NodeId, Round, SlotId, TrialId},
+    ids::{GpuType, NodeId, Round, SlotId, StudyId, TrialId},
     trials::group::{Batch, Form, Member, Task, WorkerCommand, WorkerEvent, WorkerReport},
     wire::Secret,
 };
@@ -45,6 +45,7 @@ const fn slot(index: u32) -> SlotId {
 
 fn task() -> Task {
     Task {
+        study: StudyId(1),
         trial: TRIAL,
         trainable: "cifar10".to_owned(),
         params: json!({"lr": 0.05}).as_object().expect("it is one").clone(),

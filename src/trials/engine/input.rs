@@ -119,13 +119,16 @@ pub enum GroupEvent {
 }
 
 /// Whose fault a failure is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum FailureCause {
     /// The trial's own: it would fail again.
     Trial,
     /// That of machines or processes: it may succeed the next time.
     Infrastructure,
+    /// That of what all trials share, such as a full disk: no trial would succeed before it is mended.
+    Environment,
 }
 
 /// What a trial is to try.

@@ -154,6 +154,9 @@ impl Engine {
             GroupEvent::Failed { reason, cause: FailureCause::Infrastructure } => {
                 self.emit(step, Fact::TrialInterrupted { trial, reason, severity: Severity::Failure });
             }
+            GroupEvent::Failed { reason, cause: FailureCause::Environment } => {
+                self.emit(step, Fact::TrialInterrupted { trial, reason, severity: Severity::Normal });
+            }
             GroupEvent::Failed { reason, cause: FailureCause::Trial } => {
                 self.end(step, Fact::TrialFailed { trial, reason }, trial);
             }

@@ -183,8 +183,8 @@ impl Driver {
             WorkerEvent::Reported(report) => return self.reported(&report),
             WorkerEvent::Checkpointed { .. } => return self.checkpointed(),
             WorkerEvent::Finished { metrics, .. } => return self.end(GroupEvent::Finished(numbers(metrics))),
-            WorkerEvent::Failed { reason, .. } => {
-                self.end(GroupEvent::Failed { reason, cause: FailureCause::Trial });
+            WorkerEvent::Failed { reason, cause, .. } => {
+                self.end(GroupEvent::Failed { reason, cause });
                 // A worker that fails has left already.
                 self.group.released(slot)
             }

@@ -6,12 +6,15 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     goodput::{GradientStats, Observation},
-    ids::{Round, SlotId, TrialId},
+    ids::{Round, SlotId, StudyId, TrialId},
+    trials::engine::FailureCause,
 };
 
 /// What is trained: the same for all workers of a trial, and for as long as it lives.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Task {
+    /// The study it belongs to.
+    pub study: StudyId,
     /// The trial's number.
     pub trial: TrialId,
     /// The trainable's name in the worker's registry.
@@ -45,6 +48,7 @@ impl Task {
     #[must_use]
     pub fn new(trial: TrialId, trainable: &str) -> Self {
         Self {
+            study: StudyId::default(),
             trial,
             trainable: trainable.to_owned(),
             params: serde_json::Map::new(),
@@ -189,12 +193,14 @@ pub enum WorkerEvent {
         /// The trial.
         trial: TrialId,
     },
-    /// The trial itself is to blame: another worker would fail as well.
+    /// The worker cannot continue with the trial, and has forgotten it.
     Failed {
         /// The trial.
         trial: TrialId,
         /// Why.
         reason: String,
+        /// Whose fault it is.
+        cause: FailureCause,
     },
 }
 

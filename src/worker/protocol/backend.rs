@@ -12,6 +12,8 @@ pub(crate) enum Failure {
     Group(String),
     /// The trial itself is to blame: another worker would fail as well.
     Trial(String),
+    /// Something that all trials share is to blame, such as a full disk.
+    Environment(String),
 }
 
 /// What a worker does in a new group.

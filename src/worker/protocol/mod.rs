@@ -16,7 +16,10 @@ use self::{
 };
 use crate::{
     ids::{Round, SlotId, TrialId},
-    trials::group::{FinalState, Form, Task, WorkerCommand, WorkerEvent},
+    trials::{
+        engine::FailureCause,
+        group::{FinalState, Form, Task, WorkerCommand, WorkerEvent},
+    },
 };
 
 /// A worker: hosts a rank of whatever trial it is given, one at a time.
@@ -109,8 +112,12 @@ impl<B: Backend, S: Fn(WorkerEvent) -> bool> Worker<B, S> {
     }
 
     fn fail(&self, trial: TrialId, failure: Failure) -> Result<(), Stop> {
-        let (Failure::Trial(reason) | Failure::Group(reason)) = failure;
-        self.send(WorkerEvent::Failed { trial, reason })
+        let (reason, cause) = match failure {
+            Failure::Trial(reason) => (reason, FailureCause::Trial),
+            Failure::Group(reason) => (reason, FailureCause::Infrastructure),
+            Failure::Environment(reason) => (reason, FailureCause::Environment),
+        };
+        self.send(WorkerEvent::Failed { trial, reason, cause })
     }
 
     /// Forgets a trial.

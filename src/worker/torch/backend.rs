@@ -27,7 +27,13 @@ use crate::{
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
         let reason = with_causes(&error);
-        if error.is_of_the_group() { Self::Group(reason) } else { Self::Trial(reason) }
+        if error.is_of_the_group() {
+            Self::Group(reason)
+        } else if error.is_of_the_environment() {
+            Self::Environment(reason)
+        } else {
+            Self::Trial(reason)
+        }
     }
 }
 

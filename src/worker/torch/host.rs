@@ -16,7 +16,10 @@ use tokio::{
 use super::{abort::Aborts, backend::TorchBackend, trainable::Registry};
 use crate::{
     ids::TrialId,
-    trials::group::{Form, WorkerCommand, WorkerEvent},
+    trials::{
+        engine::FailureCause,
+        group::{Form, WorkerCommand, WorkerEvent},
+    },
     wire::{self, CommandReceiver, EventSender, Hello, VERSION, with_causes},
     worker::{Error, launch::Place, protocol::Worker},
 };
@@ -85,7 +88,8 @@ fn report_panics(events: EventSender, hosted: HostedTrial) {
     panic::set_hook(Box::new(move |info| {
         usual(info);
         if let Some(trial) = hosted.0.try_lock().ok().and_then(|trial| *trial) {
-            events.send(&WorkerEvent::Failed { trial, reason: info.to_string() });
+            let (reason, cause) = (info.to_string(), FailureCause::Trial);
+            events.send(&WorkerEvent::Failed { trial, reason, cause });
         }
         events.close();
         process::exit(101);

@@ -50,7 +50,7 @@ fn finished(number: u64) -> WorkerEvent {
 }
 
 fn failed() -> WorkerEvent {
-    WorkerEvent::Failed { trial: TRIAL, reason: "the loss is NaN".to_owned() }
+    WorkerEvent::Failed { trial: TRIAL, reason: "the loss is NaN".to_owned(), cause: FailureCause::Trial }
 }
 
 const RELEASED: WorkerEvent = WorkerEvent::Released { trial: TRIAL };
@@ -369,7 +369,7 @@ fn events_of_other_trials_and_of_older_rounds_change_nothing() {
     for event in [
         formed(1),
         broken(1),
-        WorkerEvent::Failed { trial: other, reason: String::new() },
+        WorkerEvent::Failed { trial: other, reason: String::new(), cause: FailureCause::Trial },
         WorkerEvent::Released { trial: other },
         WorkerEvent::Finished { trial: other, round: round(2), metrics: BTreeMap::new() },
     ] {

@@ -122,7 +122,8 @@ fn reported(steps: u64, evaluations: &[Evaluation]) -> WorkerEvent {
 async fn what_cannot_be_prepared_is_the_trials_fault() {
     let mut world = World::new();
     world.prepare.send(Err(Failure::Trial("no such model".to_owned()))).unwrap();
-    let failed = WorkerEvent::Failed { trial: TRIAL, reason: "no such model".to_owned() };
+    let failed =
+        WorkerEvent::Failed { trial: TRIAL, reason: "no such model".to_owned(), cause: FailureCause::Trial };
     assert_eq!(world.command(WorkerCommand::Prepare(Box::new(task()))).await, [failed]);
     let [WorkerEvent::Broken { steps: None, reason, .. }] =
         &world.command(WorkerCommand::Form(form(1, &[0], &[]))).await[..]
@@ -292,7 +293,11 @@ async fn a_lost_group_is_reported_with_the_steps_that_are_left() {
     assert!(matches!(events[..], [WorkerEvent::Formed { round: Round(4), .. }]), "{events:?}");
     // The trial's own mistakes end it.
     world.step.send(Err(Failure::Trial("the loss is NaN".to_owned()))).unwrap();
-    let failed = WorkerEvent::Failed { trial: TRIAL, reason: "the loss is NaN".to_owned() };
+    let failed = WorkerEvent::Failed {
+        trial: TRIAL,
+        reason: "the loss is NaN".to_owned(),
+        cause: FailureCause::Trial,
+    };
     assert_eq!(world.settle().await, [failed]);
 }
 

@@ -28,9 +28,14 @@ impl World {
         let state = slot.state.clone();
         let (next, sent) = match &state {
             State::Idle | State::Ready => return self.take_command(at),
-            State::Preparing if chance == 1 => {
-                (State::Idle, vec![WorkerEvent::Failed { trial: TRIAL, reason: "NaN".to_owned() }])
-            }
+            State::Preparing if chance == 1 => (
+                State::Idle,
+                vec![WorkerEvent::Failed {
+                    trial: TRIAL,
+                    reason: "NaN".to_owned(),
+                    cause: FailureCause::Trial,
+                }],
+            ),
             State::Preparing => {
                 let rendezvous_addr = format!("host:{}", at.index);
                 (State::Ready, vec![WorkerEvent::Prepared { trial: TRIAL, rendezvous_addr }])
@@ -82,7 +87,10 @@ impl World {
         let is_first = form.members[0].slot == at;
         let metrics = BTreeMap::new();
         match chance {
-            1 => Some((State::Idle, vec![WorkerEvent::Failed { trial, reason: "NaN".to_owned() }])),
+            1 => Some((
+                State::Idle,
+                vec![WorkerEvent::Failed { trial, reason: "NaN".to_owned(), cause: FailureCause::Trial }],
+            )),
             2 => Some((State::Ready, vec![broken(round)])),
             3 if is_first => Some((State::Ready, vec![WorkerEvent::Finished { trial, round, metrics }])),
             4..=8 if is_first => {
