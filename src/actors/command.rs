@@ -25,6 +25,7 @@ use crate::{
     ids::{SlotId, TrialId},
     store::Folder,
     trials::engine::{FailureCause, GroupCommand, GroupEvent, Input, Launch, Metrics, Report},
+    worker::environment::is_to_blame,
 };
 
 /// How long a program may take to end when it is asked to.
@@ -146,7 +147,8 @@ impl Attempt {
         let (mut child, mut log) = match self.start() {
             Ok(started) => started,
             Err(error) => {
-                return Some(self.failed(format!("it cannot be started: {error}"), FailureCause::Trial));
+                let cause = if is_to_blame(&error) { FailureCause::Environment } else { FailureCause::Trial };
+                return Some(self.failed(format!("it cannot be started: {error}"), cause));
             }
         };
         let group = ProcessGroup::of(&child);

@@ -39,6 +39,7 @@ pub use self::{
     group::GroupMessage,
     runner::{Finished, Runner, StopHandle},
     session::check,
+    supervisor::Notice,
     training::{Training, TrainingSettings},
     training_events::TrainingEvent,
 };

@@ -7,7 +7,7 @@ use super::{
     error::Error,
     exit::{ActorGuard, ExitSender, SessionExit},
     message::{EngineInput, FromWorker, ToWorker, WorkerOwner},
-    process::{Gone, ProcessSpec, Spawner},
+    process::{Fault, Gone, ProcessSpec, Spawner},
 };
 use crate::{
     ids::{GpuType, NodeId, SlotId},
@@ -84,8 +84,10 @@ struct ProcessState {
     kill: Option<oneshot::Sender<()>>,
     /// Ends since a worker of it last connected.
     failures: u32,
-    /// Those of them that were not the work of `SIGKILL`.
+    /// Those of them that were its own fault.
     faults: u32,
+    /// Those of them that were the work of `SIGKILL`.
+    kills: u32,
 }
 
 impl Node {
@@ -112,17 +114,18 @@ impl Node {
         self.processes[process].kill = Some(kill);
         let NodeContext { address, secret, spawner, .. } = &self.around;
         let command = (self.spec.processes[process].start)(address, secret);
+        let command = command.map_err(Gone::from);
         match command.and_then(|command| spawner.spawn(command, self.log(process).as_deref(), killed)) {
             Ok(running) => {
                 let ended = running.into_actor(self);
                 context.spawn(ended.map(move |how, actor, context| actor.ended(process, &how, context)));
             }
-            Err(problem) => self.ended(process, &problem.into(), context),
+            Err(gone) => self.ended(process, &gone, context),
         }
     }
 
     /// A process is gone: another one takes its place.
-    fn ended(&mut self, process: usize, Gone { how, is_killed }: &Gone, context: &mut Context<Self>) {
+    fn ended(&mut self, process: usize, Gone { how, fault }: &Gone, context: &mut Context<Self>) {
         tracing::warn!(node = %self.spec.node, process, how, "a worker process has ended");
         let own = |(place, slot_state): (usize, &SlotState)| (slot_state.process == process).then_some(place);
         let places: Vec<usize> = self.slots.iter().enumerate().filter_map(own).collect();
@@ -132,9 +135,15 @@ impl Node {
         let running = &mut self.processes[process];
         running.kill = None;
         running.failures += 1;
-        running.faults += u32::from(!is_killed);
+        running.faults += u32::from(*fault == Fault::Own);
+        running.kills += u32::from(*fault == Fault::Killed);
         let failures = running.failures;
-        if (running.faults >= TRIES || failures >= KILLS) && !self.has_joined {
+        let is_hopeless = running.faults >= TRIES || running.faults + running.kills >= KILLS;
+        if *fault == Fault::Environment {
+            // No process would do better: it is tried again until it can be started.
+            let (node, reason) = (self.spec.node, how.clone());
+            self.around.supervisor.do_send(Input::NodeBlocked { node, reason }.into());
+        } else if is_hopeless && !self.has_joined {
             let reason = match self.log(process) {
                 Some(log) => {
                     let output = super::command::tail(&log).unwrap_or_default();
@@ -182,7 +191,7 @@ impl Node {
         let slot = self.slot(place);
         self.slots[place].worker = Some((worker, handle));
         let process = &mut self.processes[self.slots[place].process];
-        (process.failures, process.faults) = (0, 0);
+        (process.failures, process.faults, process.kills) = (0, 0, 0);
         if self.has_joined {
             self.around.supervisor.do_send(Input::WorkerJoined { slot }.into());
         } else if self.slots.iter().all(|slot_state| slot_state.worker.is_some()) {

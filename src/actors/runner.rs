@@ -14,7 +14,8 @@ use super::{
     node::NodeSpec,
     process::ProcessSpec,
     scripted::Steering,
-    session::{self, SharedWatch, TrialBackend, WorkerTasks, Workers},
+    session::{self, SharedNotify, SharedWatch, TrialBackend, WorkerTasks, Workers},
+    supervisor::Notice,
 };
 use crate::{
     alloc::{ClusterSpec, NodeSet},
@@ -52,6 +53,7 @@ pub struct Runner {
     slots: Option<u32>,
     worker_arguments: Vec<String>,
     watch: Option<SharedWatch>,
+    notify: Option<SharedNotify>,
     observer: Option<Observer>,
     stop: watch::Sender<bool>,
     steering: (mpsc::UnboundedSender<Steering>, mpsc::UnboundedReceiver<Steering>),
@@ -67,6 +69,7 @@ impl Runner {
             slots: None,
             worker_arguments: Vec::new(),
             watch: None,
+            notify: None,
             observer: None,
             stop: watch::Sender::new(false),
             steering: mpsc::unbounded_channel(),
@@ -99,6 +102,13 @@ impl Runner {
     #[must_use]
     pub fn watch(mut self, watch: impl FnMut(&Engine, &[JournalEntry]) + Send + 'static) -> Self {
         self.watch = Some(Arc::new(Mutex::new(watch)));
+        self
+    }
+
+    /// Tells what is no fact of the study, such as that its journal cannot be written for now.
+    #[must_use]
+    pub fn notify(mut self, notify: impl FnMut(Notice<'_>) + Send + 'static) -> Self {
+        self.notify = Some(Arc::new(Mutex::new(notify)));
         self
     }
 
@@ -211,10 +221,10 @@ impl Runner {
     }
 
     pub(super) fn start(self, work: TrialBackend) -> Result<Running, Error> {
-        let Self { study, folder, watch, observer, stop, steering: (_, steering), .. } = self;
+        let Self { study, folder, watch, notify, observer, stop, steering: (_, steering), .. } = self;
         let memory = Arc::new(Mutex::new(Memory::default()));
         let stop = stop.subscribe();
-        let head = session::Head { study, folder, memory, watch, observer, stop, steering, work };
+        let head = session::Head { study, folder, memory, watch, notify, observer, stop, steering, work };
         // The caller may live in a runtime already, and two in one thread do not get along.
         let thread = thread::Builder::new().name("study".to_owned()).spawn(move || head.run());
         Ok(Running(thread.map_err(Error::io("starting a thread"))?))

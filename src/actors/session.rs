@@ -21,7 +21,7 @@ use super::{
     runtime::Runtime,
     scripted::{Script, ScriptedAllocator, Steering},
     suggester::{Suggester, TakeSearch},
-    supervisor::{Begin, ServiceAddresses, Supervisor, TrialRunners, Watch},
+    supervisor::{Begin, Notice, Notify, ServiceAddresses, Supervisor, TrialRunners, Watch},
 };
 use crate::{
     ids::StudyId,
@@ -39,6 +39,9 @@ const DEATHS_MAX: u32 = 5;
 
 /// Sees every step of a study, over all lives of its actors.
 pub(super) type SharedWatch = Arc<Mutex<dyn FnMut(&Engine, &[JournalEntry]) + Send>>;
+
+/// Is told what is no fact, over all lives of the actors.
+pub(super) type SharedNotify = Arc<Mutex<dyn FnMut(Notice<'_>) + Send>>;
 
 /// What trials are.
 pub(super) enum TrialBackend {
@@ -94,6 +97,7 @@ pub(super) struct Head {
     pub(super) folder: Option<PathBuf>,
     pub(super) memory: Arc<Mutex<Memory>>,
     pub(super) watch: Option<SharedWatch>,
+    pub(super) notify: Option<SharedNotify>,
     pub(super) observer: Option<Observer>,
     pub(super) stop: watch::Receiver<bool>,
     pub(super) steering: mpsc::UnboundedReceiver<Steering>,
@@ -150,11 +154,14 @@ impl Head {
                 (watch.lock().unwrap_or_else(PoisonError::into_inner))(engine, entries);
             })
         });
+        let notify = self.notify.clone().map(|notify| -> Notify {
+            Box::new(move |notice| (notify.lock().unwrap_or_else(PoisonError::into_inner))(notice))
+        });
         let (head, first, second) = (Arbiter::new(), Arbiter::new(), Arbiter::new());
         let supervisor = {
             let exit = exit.clone();
             Supervisor::start_in_arbiter(&head.handle(), move |_| {
-                Supervisor::new(engine, journal, clock, watch, &exit)
+                Supervisor::new(engine, journal, clock, watch, &exit).notifying(notify)
             })
         };
         let happened = supervisor.clone().recipient();

@@ -1,6 +1,7 @@
-use std::sync::Arc;
+use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use actix::{Actor, AsyncContext, Context, Handler, Recipient, SpawnHandle};
+use tokio::sync::oneshot;
 
 use super::{
     clock::Clock,
@@ -9,7 +10,7 @@ use super::{
 };
 use crate::{
     ids::TrialId,
-    store::Journal,
+    store::{self, Journal},
     trials::{
         engine::{Command, Engine, Fact, GroupCommand, Input, JournalEntry, Step},
         group::FinalState,
@@ -24,6 +25,31 @@ pub(super) trait TrialRunners: Send {
 
 /// Sees every step of a study.
 pub(super) type Watch = Box<dyn FnMut(&Engine, &[JournalEntry]) + Send>;
+
+/// Something that the user of a running study should know, and that is no fact of the study.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Notice<'a> {
+    /// The journal cannot be written for now, and why. All waits, and goes on by itself when it can.
+    JournalBlocked(&'a store::Error),
+    /// It can be written again.
+    JournalWritten,
+}
+
+/// Is told what is no fact.
+pub(super) type Notify = Box<dyn FnMut(Notice<'_>) + Send>;
+
+/// The first pause before the journal is written again; each one is twice as long as the one before.
+const PAUSE: Duration = Duration::from_secs(1);
+const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+
+/// What the journal could not take yet: nobody has acted on it.
+struct Held {
+    step: Step,
+    ack: Option<oneshot::Sender<()>>,
+    error: store::Error,
+    tries: u32,
+}
 
 /// Who answers what the engine asks.
 pub(super) struct ServiceAddresses {
@@ -44,7 +70,12 @@ pub(super) struct Supervisor {
     /// Who carries out what; they know the supervisor, so they come after it.
     staff: Option<(ServiceAddresses, Box<dyn TrialRunners>)>,
     alarm: Option<SpawnHandle>,
-    /// The journal could not be written: whatever happens from now on has not happened.
+    notify: Option<Notify>,
+    /// The journal cannot be written for now.
+    held: Option<Held>,
+    /// What has happened meanwhile, in its order.
+    waiting: VecDeque<EngineInput>,
+    /// The journal is lost: whatever happens from now on has not happened.
     is_deaf: bool,
 }
 
@@ -57,21 +88,63 @@ impl Supervisor {
         exit: &ExitSender,
     ) -> Self {
         let guard = exit.guard("supervisor");
-        let (exit, staff, alarm) = (exit.clone(), None, None);
-        Self { _guard: guard, engine, journal, clock, watch, exit, staff, alarm, is_deaf: false }
+        Self {
+            _guard: guard,
+            engine,
+            journal,
+            clock,
+            watch,
+            exit: exit.clone(),
+            staff: None,
+            alarm: None,
+            notify: None,
+            held: None,
+            waiting: VecDeque::new(),
+            is_deaf: false,
+        }
     }
 
-    fn take(&mut self, input: Input, context: &mut Context<Self>) {
+    /// The same, with somebody who is told what is no fact.
+    pub(super) fn notifying(mut self, notify: Option<Notify>) -> Self {
+        self.notify = notify;
+        self
+    }
+
+    fn notify(&mut self, notice: Notice<'_>) {
+        if let Some(notify) = &mut self.notify {
+            notify(notice);
+        }
+    }
+
+    fn take(&mut self, message: EngineInput, context: &mut Context<Self>) {
         if self.is_deaf {
             return;
         }
-        tracing::trace!(?input, "input");
-        let Step { facts, commands } = self.engine.handle(input, self.clock.now_s());
-        if let Err(error) = self.journal.append(&facts) {
-            self.is_deaf = true;
-            self.exit.send(SessionExit::Failed(error.into()));
+        if let Some(held) = self.held.take() {
+            if message.input == Input::StopRequested {
+                // That cannot be written down either, and whoever asks for it does not want to wait.
+                return self.fail(held.error);
+            }
+            self.held = Some(held);
+            self.waiting.push_back(message);
             return;
         }
+        let EngineInput { input, ack } = message;
+        tracing::trace!(?input, "input");
+        let step = self.engine.handle(input, self.clock.now_s());
+        match self.journal.append(&step.facts) {
+            Ok(()) => self.pass_on(step, ack, context),
+            Err(error) => self.hold(Held { step, ack, error, tries: 1 }, context),
+        }
+    }
+
+    /// All that follows from a step that is written down.
+    fn pass_on(
+        &mut self,
+        Step { facts, commands }: Step,
+        ack: Option<oneshot::Sender<()>>,
+        context: &mut Context<Self>,
+    ) {
         if let Some(watch) = &mut self.watch {
             watch(&self.engine, &facts);
         }
@@ -79,6 +152,45 @@ impl Supervisor {
         for command in commands {
             self.carry_out(command, context);
         }
+        if let Some(ack) = ack {
+            // Perhaps it has stopped waiting.
+            let _ = ack.send(());
+        }
+    }
+
+    /// A step could not be written down: later, or never.
+    fn hold(&mut self, held: Held, context: &mut Context<Self>) {
+        if !held.error.is_of_the_environment() {
+            return self.fail(held.error);
+        }
+        tracing::warn!(error = %held.error, tries = held.tries, "the journal cannot be written");
+        if held.tries == 1 {
+            self.notify(Notice::JournalBlocked(&held.error));
+        }
+        let pause = PAUSE.saturating_mul(1 << (held.tries - 1).min(8)).min(LONGEST_PAUSE);
+        self.held = Some(held);
+        context.run_later(pause, Self::write_again);
+    }
+
+    fn write_again(&mut self, context: &mut Context<Self>) {
+        let Some(Held { step, ack, tries, .. }) = self.held.take() else { return };
+        if let Err(error) = self.journal.append(&step.facts) {
+            return self.hold(Held { step, ack, error, tries: tries.saturating_add(1) }, context);
+        }
+        tracing::info!(tries, "the journal can be written again");
+        self.notify(Notice::JournalWritten);
+        self.pass_on(step, ack, context);
+        while self.held.is_none()
+            && let Some(message) = self.waiting.pop_front()
+        {
+            self.take(message, context);
+        }
+    }
+
+    fn fail(&mut self, error: store::Error) {
+        self.is_deaf = true;
+        self.waiting.clear();
+        self.exit.send(SessionExit::Failed(error.into()));
     }
 
     /// Tells those who are concerned what became true.
@@ -126,7 +238,7 @@ impl Supervisor {
             if actor.clock.now_s() < at_s {
                 actor.wake_at(at_s, context);
             } else {
-                actor.take(Input::Tick, context);
+                actor.take(Input::Tick.into(), context);
             }
         };
         self.alarm = Some(context.run_later(self.clock.until(at_s), ring));
@@ -168,7 +280,7 @@ impl Handler<Begin> for Supervisor {
 
     fn handle(&mut self, Begin { services, groups }: Begin, context: &mut Context<Self>) {
         self.staff = Some((services, groups));
-        self.take(Input::Started, context);
+        self.take(Input::Started.into(), context);
     }
 }
 
@@ -183,11 +295,7 @@ impl Handler<ForTrial> for Supervisor {
 impl Handler<EngineInput> for Supervisor {
     type Result = ();
 
-    fn handle(&mut self, EngineInput { input, ack }: EngineInput, context: &mut Context<Self>) {
-        self.take(input, context);
-        if let Some(ack) = ack {
-            // Perhaps it has stopped waiting.
-            let _ = ack.send(());
-        }
+    fn handle(&mut self, message: EngineInput, context: &mut Context<Self>) {
+        self.take(message, context);
     }
 }

@@ -16,6 +16,7 @@ mod parallel;
 mod plot;
 mod profile;
 mod results;
+mod retry;
 mod run;
 mod simulate;
 mod simulate_study;
@@ -35,8 +36,8 @@ use clap::Parser;
 
 use self::{
     args::{
-        BestArgs, CheckArgs, Cli, Command, FolderArgs, ImportanceArgs, ShowArgs, SimulateCommand, StopArgs,
-        TimelineArgs, format,
+        BestArgs, CheckArgs, Cli, Command, FolderArgs, ImportanceArgs, RetryArgs, ShowArgs, SimulateCommand,
+        StopArgs, TimelineArgs, format,
     },
     error::{Error, ExitStatus},
 };
@@ -109,6 +110,7 @@ fn run(
         Command::Show(ShowArgs { folder, trial, json }) => inspect::show(&folder, trial, format(json), out),
         Command::Timeline(TimelineArgs { folder, svg }) => timeline::run(&folder, svg, out),
         Command::Stop(StopArgs { folder, no_wait }) => stop::run(&folder, no_wait, out, stderr),
+        Command::Retry(RetryArgs { folder, trials }) => retry::run(&folder, &trials, out),
         Command::Best(BestArgs { journal, count, json }) => results::best(&journal, count, format(json), out),
         Command::Importance(ImportanceArgs { journal, objective, json }) => {
             results::importance(&journal, objective.as_deref(), format(json), out)

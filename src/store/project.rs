@@ -53,6 +53,7 @@ pub(super) struct Projection {
     nodes: BTreeMap<NodeId, NodeState>,
     /// Spans that last: the generation and the slots of a trial.
     spans: BTreeMap<TrialId, (Generation, Vec<SlotId>)>,
+    waits: Vec<(Option<NodeId>, String)>,
 }
 
 impl Projection {
@@ -61,7 +62,7 @@ impl Projection {
         let mut state = State::default();
         entries.iter().try_for_each(|entry| state.apply(entry))?;
         let spans = state.active.iter().filter_map(|(&trial, active)| Some((trial, span(active)?))).collect();
-        Ok(Self { nodes: state.nodes.clone(), spans, state })
+        Ok(Self { nodes: state.nodes.clone(), spans, waits: waits(&state), state })
     }
 
     /// Applies facts, and brings the tables up to date with the state after them.
@@ -76,7 +77,7 @@ impl Projection {
                 || self.state.active.keys().chain(self.spans.keys()).copied().collect(),
                 |trial| vec![trial],
             );
-            study |= entry.fact.trial().is_none();
+            study |= entry.fact.trial().is_none() || matches!(entry.fact, Fact::TrialRetried { .. });
             for trial in trials {
                 self.write_spans(to, trial, until_s, entry.at_s)?;
                 changed.insert(trial);
@@ -88,6 +89,7 @@ impl Projection {
         if study {
             self.write_nodes(to)?;
             self.write_study(to)?;
+            self.write_waits(to)?;
         }
         Ok(())
     }
@@ -156,12 +158,35 @@ impl Projection {
         Ok(())
     }
 
+    fn write_waits(&mut self, to: &Connection) -> Result<(), Problem> {
+        let now = waits(&self.state);
+        if now == self.waits {
+            return Ok(());
+        }
+        run(to, "DELETE FROM waits", [])?;
+        for (node, reason) in &now {
+            run(
+                to,
+                "INSERT INTO waits (node, reason) VALUES (?, ?)",
+                params![node.map(|node| node.0), reason],
+            )?;
+        }
+        self.waits = now;
+        Ok(())
+    }
+
     fn write_study(&self, to: &Connection) -> Result<(), Problem> {
         let State { yaml, stopping, done, search_ended, .. } = &self.state;
         let ended = search_ended.as_ref().map(|end| &end.reason);
         let set = "UPDATE study SET yaml = ?, stopping = ?, done = ?, ended = ?";
         run(to, set, params![yaml, stopping, done, ended])
     }
+}
+
+/// What has to be mended, of the study and of nodes.
+fn waits(state: &State) -> Vec<(Option<NodeId>, String)> {
+    let study = state.waiting.iter().map(|wait| (None, wait.reason.clone()));
+    study.chain(state.blocked.iter().map(|(node, reason)| (Some(*node), reason.clone()))).collect()
 }
 
 fn run(to: &Connection, sql: &str, values: impl Params) -> Result<(), Problem> {
@@ -185,6 +210,7 @@ fn write_active(to: &Connection, trial: TrialId, active: &ActiveTrial) -> Result
     let batch = batch.map(|batch| batch.total(slots).cast_signed());
     let set = "INSERT INTO trials (trial, state, params, created_s, epochs, metrics, generation, slots, batch, slot_s, counted_s) \
                VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (trial) DO UPDATE SET state = excluded.state, \
+               ended_s = NULL, result = NULL, value = NULL, reason = NULL, \
                epochs = excluded.epochs, metrics = excluded.metrics, generation = excluded.generation, \
                slots = excluded.slots, batch = excluded.batch, slot_s = excluded.slot_s, counted_s = excluded.counted_s";
     let values = params![

@@ -136,6 +136,8 @@ pub struct Status {
     pub ended: Option<String>,
     /// A process runs it now.
     pub is_run: bool,
+    /// What it waits for: of the whole study, or of a machine that cannot start workers.
+    pub waits: Vec<(Option<NodeId>, String)>,
 }
 
 /// A trial had a slot for a while.
@@ -268,10 +270,23 @@ impl Reader {
                 wanted: 0,
                 trials: BTreeMap::new(),
                 is_run: false,
+                waits: Vec::new(),
             })
         })?;
         let status = status.pop().ok_or_else(|| Error::NoStudy(self.folder.root().to_owned()))?;
-        Ok(Status { wanted, trials: states.into_iter().collect(), is_run: self.is_run(), ..status })
+        let (is_run, trials) = (self.is_run(), states.into_iter().collect());
+        // Whoever comes next finds out by itself.
+        let waits = if is_run { self.waits()? } else { Vec::new() };
+        Ok(Status { wanted, trials, is_run, waits, ..status })
+    }
+
+    fn waits(&self) -> Result<Vec<(Option<NodeId>, String)>, Error> {
+        let known = "SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = 'waits'";
+        if self.rows(known, [], |_| Ok(()))?.is_empty() {
+            return Ok(Vec::new());
+        }
+        let all = "SELECT node, reason FROM waits ORDER BY node";
+        self.rows(all, [], |row| Ok((row.get::<_, Option<u32>>(0)?.map(NodeId), row.get(1)?)))
     }
 
     /// Whether a process runs the study now.

@@ -42,6 +42,7 @@ DROP TABLE IF EXISTS study;
 DROP TABLE IF EXISTS slots;
 DROP TABLE IF EXISTS trials;
 DROP TABLE IF EXISTS spans;
+DROP TABLE IF EXISTS waits;
 CREATE TABLE study (
     id INTEGER PRIMARY KEY CHECK (id = 1),
     yaml TEXT NOT NULL DEFAULT '',
@@ -83,6 +84,10 @@ CREATE TABLE spans (
     to_s REAL                  -- none while it lasts
 ) STRICT;
 CREATE INDEX spans_that_last ON spans (trial) WHERE to_s IS NULL;
+CREATE TABLE waits (           -- what has to be mended; since form 3
+    node INTEGER,              -- none where it is the whole study
+    reason TEXT NOT NULL
+) STRICT;
 ";
 
 /// Opens the journal for the one who writes, and makes it if there is none. The form that it has is the second.

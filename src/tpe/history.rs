@@ -240,6 +240,24 @@ impl History {
         self.ranked.insert(place, row as u32);
         Ok(())
     }
+
+    /// Takes back that a trial has failed or was cancelled.
+    pub(super) fn retract(&mut self, id: TrialId) -> Result<(), Error> {
+        let row = *self.rows.get(&id).ok_or(Error::UnknownTrial(id))?;
+        match self.merits[row] {
+            Some(Merit::Failed) => {
+                self.failed -= 1;
+                self.with_result.retain(|other| *other as usize != row);
+                self.ranked.retain(|other| *other as usize != row);
+            }
+            Some(Merit::Cancelled) => self.cancelled.retain(|other| *other != row),
+            Some(Merit::Done(_) | Merit::Several | Merit::Stopped { .. }) | None => {
+                return Err(Error::NotRetractable(id));
+            }
+        }
+        self.merits[row] = None;
+        Ok(())
+    }
 }
 
 /// A point in a form that can be found again; no coordinate is negative.

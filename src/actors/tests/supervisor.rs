@@ -16,7 +16,7 @@ use crate::{
         error::Error,
         exit::SessionExit,
         message::{EngineInput, FactsAppended, ForAllocator, ForSuggester, ForTrial},
-        supervisor::{Begin, ServiceAddresses, Supervisor, TrialRunners, Watch},
+        supervisor::{Begin, Notice, Notify, ServiceAddresses, Supervisor, TrialRunners, Watch},
     },
     ids::{Generation, GpuType, NodeId, TrialId},
     space::Params,
@@ -33,18 +33,26 @@ use crate::{
 /// What has happened, in its order.
 type Log = Arc<Mutex<Vec<String>>>;
 
-/// A journal that takes this many appends.
+/// A journal that takes this many appends, and then fails.
 struct FakeJournal {
     log: Log,
     room: usize,
+    /// How often the disk is full before there is room for everything; none if the journal is lost.
+    full: Option<usize>,
 }
 
 impl Journal for FakeJournal {
     fn append(&mut self, entries: &[JournalEntry]) -> Result<(), store::Error> {
-        if self.room == 0 {
-            return Err(store::Error::InUse("journal".into()));
+        match (self.room, &mut self.full) {
+            (0, None) => return Err(store::Error::InUse("journal".into())),
+            (0, Some(0)) => self.room = usize::MAX,
+            (0, Some(full)) => {
+                *full -= 1;
+                let source = std::io::Error::from(std::io::ErrorKind::StorageFull).into();
+                return Err(store::Error::Full { path: "journal".into(), source });
+            }
+            _ => self.room -= 1,
         }
-        self.room -= 1;
         if !entries.is_empty() {
             let kinds: Vec<&str> = entries.iter().map(|entry| entry.fact.kind()).collect();
             self.log.lock().expect("a log").push(kinds.join(" "));
@@ -83,12 +91,26 @@ struct Scene {
 impl Scene {
     /// A study of rigid trials that has begun, whose journal takes this many appends.
     fn new(settings: &str, room: usize, watch: Option<Watch>) -> Self {
+        Self::with_disk(settings, room, None, watch)
+    }
+
+    /// The same whose disk is then full for a number of tries.
+    fn with_disk(settings: &str, room: usize, full: Option<usize>, watch: Option<Watch>) -> Self {
         let log = Log::default();
         let study = study(settings);
         let engine = Engine::new(&study, TrialKind::Rigid).expect("a study");
         let (exit, exits) = exits();
-        let journal = Box::new(FakeJournal { log: log.clone(), room });
-        let supervisor = Supervisor::new(engine, journal, Clock::after(0.0, 1.0), watch, &exit).start();
+        let journal = Box::new(FakeJournal { log: log.clone(), room, full });
+        let notices = log.clone();
+        let notify: Notify = Box::new(move |notice| {
+            let line = match notice {
+                Notice::JournalBlocked(error) => format!("blocked: {error}"),
+                Notice::JournalWritten => "written".to_owned(),
+            };
+            notices.lock().expect("a log").push(line);
+        });
+        let supervisor = Supervisor::new(engine, journal, Clock::after(0.0, 1.0), watch, &exit);
+        let supervisor = supervisor.notifying(Some(notify)).start();
         let (suggester, suggest) = probe::<ForSuggester>();
         let (allocator, _) = probe::<ForAllocator>();
         let (appended, facts) = probe::<FactsAppended>();
@@ -167,6 +189,54 @@ fn after_a_failed_journal_nothing_happens() {
         assert_eq!(scene.take_log(), ["study_created head_started", "node_joined"]);
         assert_eq!(drain(&mut scene.facts).len(), 2);
         assert!(drain(&mut scene.exits).is_empty());
+    });
+}
+
+const BLOCKED: &str = "blocked: no space left for journal: make some, and run the study again to resume it";
+
+/// Nobody acts on what is not written down, nothing is forgotten, and all of it happens when there is room again.
+#[test]
+fn a_full_disk_is_waited_for() {
+    in_virtual_time(async {
+        let settings = "search: {trials: 2, parallel: 1}";
+        let mut scene = Scene::with_disk(settings, 2, Some(7), None);
+        scene.join();
+        let began = Instant::now();
+        scene.suggest().await;
+        settle().await;
+        assert_eq!(scene.take_log(), ["study_created head_started", "node_joined", BLOCKED]);
+        // It happens while the study waits, and somebody wants to know when it is settled.
+        let (ack, answer) = oneshot::channel();
+        let event = GroupEvent::Failed { reason: "NaN".to_owned(), cause: FailureCause::Trial };
+        let input = Input::group(TrialId(0), Generation(1), event);
+        scene.supervisor.do_send(EngineInput { input, ack: Some(ack) });
+        time::sleep(Duration::from_secs(60)).await;
+        assert!(scene.take_log().is_empty(), "nobody is told twice, and nobody acts");
+        answer.await.expect("it is acknowledged in the end");
+        assert_eq!(began.elapsed().as_secs(), 1 + 2 + 4 + 8 + 16 + 30 + 30);
+        let log = ["trial_created trial_started", "written", "-> launch 0", "trial_failed", "-> discard 0"];
+        assert_eq!(scene.take_log(), log);
+        scene.suggest().await;
+        scene.finish(1);
+        let exit = scene.exits.recv().await;
+        assert!(matches!(exit, Some(SessionExit::Finished(Outcome::Done))), "{exit:?}");
+    });
+}
+
+#[test]
+fn a_study_that_waits_for_its_journal_can_be_stopped() {
+    in_virtual_time(async {
+        let mut scene = Scene::with_disk("search: {trials: 2, parallel: 1}", 2, Some(usize::MAX), None);
+        scene.join();
+        scene.suggest().await;
+        time::sleep(Duration::from_secs(1000)).await;
+        assert!(drain(&mut scene.exits).is_empty());
+        scene.input(Input::StopRequested);
+        let exit = scene.exits.recv().await;
+        assert!(
+            matches!(exit, Some(SessionExit::Failed(Error::Store(store::Error::Full { .. })))),
+            "{exit:?}"
+        );
     });
 }
 

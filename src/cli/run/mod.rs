@@ -1,6 +1,7 @@
 //! `run`: a study from its first trial, or from where it was, to its end.
 
 mod display;
+mod failures;
 mod machine;
 mod progress;
 mod signals;
@@ -110,7 +111,11 @@ pub(super) fn run(
     log_to(folder)?;
     let display = Display::start(settings.quiet, emulated.is_some());
     display.print(&format!("the study is in {}; {}", folder.display(), backend.describe()));
-    let runner = Runner::new(study).folder(folder).watch(display.watch());
+    let notices = display.handle();
+    let runner = Runner::new(study)
+        .folder(folder)
+        .watch(display.watch())
+        .notify(move |notice| notices.print(&display::notice(&notice)));
     let signals = Signals::listen(runner.stop_handle(), folder, display.handle())?;
     let finished = backend.start(runner);
     drop(signals);
@@ -288,6 +293,8 @@ fn log_to(folder: &Path) -> Result<(), cli::Error> {
     let level = level.unwrap_or(LevelFilter::INFO);
     let subscriber =
         tracing_subscriber::fmt().with_writer(Mutex::new(file)).with_ansi(false).with_max_level(level);
+    // The user is told of a full disk once, and not with every line that does not fit.
+    let subscriber = subscriber.log_internal_errors(false);
     // A program that embeds this may have one of its own.
     let _ = subscriber.try_init();
     Ok(())
@@ -306,6 +313,9 @@ fn conclude(
         let drawing = folder.join("timeline.svg");
         write_atomically(&drawing, &timeline::draw(&Reader::open(folder)?, emulated)?)?;
         writeln!(out, "timeline  {}", drawing.display()).map_err(cli::Error::Stdout)?;
+    }
+    for line in failures::summary(folder, finished.search().trials()) {
+        writeln!(out, "{line}").map_err(cli::Error::Stdout)?;
     }
     writeln!(out, "journal   {}", place.journal().display()).map_err(cli::Error::Stdout)?;
     writeln!(out, "logs      {}", place.logs().display()).map_err(cli::Error::Stdout)?;

@@ -3,14 +3,14 @@
 use super::*;
 use crate::trials::group::FinalState;
 
-const RIGID: &str = "
+pub(super) const RIGID: &str = "
 space: {x: {float: [0, 1]}}
 objective: {minimize: loss}
 trial: {command: [train], epochs: 8, timeout: 100s}
 search: {trials: 3, parallel: 2, algorithm: random, timeout: 1000s, early_stopping: {rule: asha, grace: 1, reduction: 2}}
 ";
 
-fn finished(trial: u32, generation: u32, value: f64) -> Input {
+pub(super) fn finished(trial: u32, generation: u32, value: f64) -> Input {
     Input::group(TrialId(trial), Generation(generation), GroupEvent::Finished(loss(value)))
 }
 
@@ -59,17 +59,7 @@ fn a_study_ends_when_all_trials_have() {
     assert_eq!(scene.input(Input::Tick), (vec![], vec![]), "it is reported once");
     assert_eq!(scene.input(node_joined(5, 1)), (vec![], vec![]), "and nothing happens any more");
     // A head that finds it done reports it too, and leaves it as it was.
-    assert_eq!(restart(&mut scene), (vec![], vec![Command::Finished(Outcome::Done)]));
-}
-
-fn restart(scene: &mut Scene) -> (Vec<Fact>, Vec<Command>) {
-    let mut engine = Engine::new(scene.engine.study(), scene.engine.kind).expect("as before");
-    for entry in &scene.journal {
-        engine.apply(entry).expect("it is a journal");
-    }
-    assert_eq!(engine.state(), scene.engine.state());
-    scene.engine = engine;
-    scene.input(Input::Started)
+    assert_eq!(scene.restart(), (vec![], vec![Command::Finished(Outcome::Done)]));
 }
 
 #[test]
@@ -80,7 +70,7 @@ fn more_trials_can_be_wanted_later() {
         scene.input(finished(trial, 1, 0.5));
     }
     scene.engine.study.search.trials = 4;
-    let (facts, _) = restart(&mut scene);
+    let (facts, _) = scene.restart();
     assert_eq!(kinds(&facts), ["head_started", "study_changed"]);
     let (_, commands) = scene.input(node_joined(0, 1));
     assert!(
@@ -125,7 +115,7 @@ fn results_that_are_none_are_failures() {
     assert_eq!(facts, [Fact::TrialFailed { trial: TrialId(0), reason }]);
     let nothing = Input::group(TrialId(1), Generation(1), GroupEvent::Finished(Metrics::new()));
     let (facts, _) = scene.input(nothing);
-    let reason = "it ended without a value for `loss`".to_owned();
+    let reason = "it ended without a value for `loss`: it has reported nothing".to_owned();
     assert_eq!(facts, [Fact::TrialFailed { trial: TrialId(1), reason }]);
 }
 
@@ -158,7 +148,8 @@ fn trials_and_studies_that_take_too_long_are_ended() {
     let (facts, commands) = scene.input(Input::Tick);
     assert_eq!(kinds(&facts), ["suggestions_ended", "trial_cancelled", "study_done"]);
     let stop = Command::Group { trial: TrialId(1), command: GroupCommand::Stop(FinalState::Discarded) };
-    assert_eq!(commands, [stop, Command::Finished(Outcome::Done)]);
+    let outcome = Outcome::Failed("1 of 2 trials have failed and none has finished".to_owned());
+    assert_eq!(commands, [stop, Command::Finished(outcome)]);
 }
 
 #[test]
@@ -185,7 +176,7 @@ fn a_stopped_study_runs_its_trials_again_later() {
     assert_eq!(commands, [stop(0), stop(1), Command::Finished(Outcome::Stopped)]);
     assert_eq!(scene.input(finished(0, 1, 0.1)), (vec![], vec![]), "too late");
     scene.now_s = 5000.0;
-    restart(&mut scene);
+    scene.restart();
     let (facts, _) = scene.input(node_joined(0, 2));
     assert_eq!(kinds(&facts), ["node_joined", "trial_started", "trial_started"]);
     assert_eq!(scene.input(finished(0, 1, 0.1)), (vec![], vec![]), "of the first generation");
