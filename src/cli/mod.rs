@@ -51,6 +51,7 @@ type Trainables<'a> = std::marker::PhantomData<&'a ()>;
 /// The `pollux-tune` program with the trainables it comes with. Started again as a worker or as an emulated node, it is one.
 #[must_use]
 pub fn main() -> ExitCode {
+    crate::actors::launch_if_program();
     #[cfg(feature = "torch")]
     return main_with(&crate::worker::Registry::builtin());
     #[cfg(not(feature = "torch"))]
@@ -63,6 +64,7 @@ pub fn main() -> ExitCode {
 #[cfg(feature = "torch")]
 #[must_use]
 pub fn main_with(trainables: &crate::worker::Registry) -> ExitCode {
+    crate::actors::launch_if_program();
     crate::worker::serve_if_worker(trainables);
     run_program(trainables)
 }
