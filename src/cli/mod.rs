@@ -33,6 +33,8 @@ use std::{
 
 use clap::Parser;
 
+#[doc(hidden)]
+pub use self::ask_tell::answer_requests;
 use self::{
     args::{
         BestArgs, CheckArgs, Cli, Command, FolderArgs, ImportanceArgs, ShowArgs, SimulateCommand, StopArgs,
