@@ -34,12 +34,12 @@ mod training_events;
 #[cfg(feature = "cli")]
 pub(crate) use self::command::end_programs;
 pub use self::{
+    command::launch_if_program,
     error::Error,
     function::{Stopped, Trial},
     group::GroupMessage,
     runner::{Finished, Runner, StopHandle},
     session::check,
-    supervisor::Notice,
     training::{Training, TrainingSettings},
     training_events::TrainingEvent,
 };

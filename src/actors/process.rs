@@ -18,6 +18,7 @@ use tokio::{
 };
 
 use crate::{
+    trials::node::ProcessFault,
     wire::{Address, Secret},
     worker::environment::is_to_blame,
 };
@@ -36,30 +37,19 @@ pub(crate) struct ProcessSpec {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Gone {
     pub(super) how: String,
-    pub(super) fault: Fault,
-}
-
-/// Whose fault the end of a process is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Fault {
-    /// Its own: it will do no better the next time.
-    Own,
-    /// That of whoever sent `SIGKILL`.
-    Killed,
-    /// That of the machine, which has no more processes, files, memory or room on its disk.
-    Environment,
+    pub(super) fault: ProcessFault,
 }
 
 impl From<String> for Gone {
     fn from(how: String) -> Self {
-        Self { how, fault: Fault::Own }
+        Self { how, fault: ProcessFault::Own }
     }
 }
 
 impl Gone {
     /// A process could not be started.
     fn never_started(what: &str, error: &io::Error) -> Self {
-        let fault = if is_to_blame(error) { Fault::Environment } else { Fault::Own };
+        let fault = if is_to_blame(error) { ProcessFault::Environment } else { ProcessFault::Own };
         Self { how: format!("{what}: {error}"), fault }
     }
 }
@@ -123,7 +113,11 @@ async fn watch(mut child: Child, kill: oneshot::Receiver<()>) -> Gone {
     match status {
         Ok(status) => Gone {
             how: format!("its process ended ({status})"),
-            fault: if status.signal() == Some(Signal::KILL.as_raw()) { Fault::Killed } else { Fault::Own },
+            fault: if status.signal() == Some(Signal::KILL.as_raw()) {
+                ProcessFault::Killed
+            } else {
+                ProcessFault::Own
+            },
         },
         Err(error) => format!("its process was lost: {error}").into(),
     }

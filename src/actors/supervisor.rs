@@ -7,6 +7,7 @@ use super::{
     clock::Clock,
     exit::{ActorGuard, ExitSender, SessionExit},
     message::{EngineInput, FactsAppended, ForAllocator, ForSuggester, ForTrial},
+    session::Notify,
 };
 use crate::{
     ids::TrialId,
@@ -15,6 +16,7 @@ use crate::{
         engine::{Command, Engine, Fact, GroupCommand, Input, JournalEntry, Step},
         group::FinalState,
     },
+    wire::with_causes,
 };
 
 /// Those who run trials.
@@ -25,19 +27,6 @@ pub(super) trait TrialRunners: Send {
 
 /// Sees every step of a study.
 pub(super) type Watch = Box<dyn FnMut(&Engine, &[JournalEntry]) + Send>;
-
-/// Something that the user of a running study should know, and that is no fact of the study.
-#[derive(Debug)]
-#[non_exhaustive]
-pub enum Notice<'a> {
-    /// The journal cannot be written for now, and why. All waits, and goes on by itself when it can.
-    JournalBlocked(&'a store::Error),
-    /// It can be written again.
-    JournalWritten,
-}
-
-/// Is told what is no fact.
-pub(super) type Notify = Box<dyn FnMut(Notice<'_>) + Send>;
 
 /// The first pause before the journal is written again; each one is twice as long as the one before.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -110,8 +99,8 @@ impl Supervisor {
         self
     }
 
-    fn notify(&mut self, notice: Notice<'_>) {
-        if let Some(notify) = &mut self.notify {
+    fn notify(&self, notice: &str) {
+        if let Some(notify) = &self.notify {
             notify(notice);
         }
     }
@@ -165,7 +154,7 @@ impl Supervisor {
         }
         tracing::warn!(error = %held.error, tries = held.tries, "the journal cannot be written");
         if held.tries == 1 {
-            self.notify(Notice::JournalBlocked(&held.error));
+            self.notify(&blocked(&held.error));
         }
         let pause = PAUSE.saturating_mul(1 << (held.tries - 1).min(8)).min(LONGEST_PAUSE);
         self.held = Some(held);
@@ -178,7 +167,7 @@ impl Supervisor {
             return self.hold(Held { step, ack, error, tries: tries.saturating_add(1) }, context);
         }
         tracing::info!(tries, "the journal can be written again");
-        self.notify(Notice::JournalWritten);
+        self.notify("the study goes on: its journal can be written again");
         self.pass_on(step, ack, context);
         while self.held.is_none()
             && let Some(message) = self.waiting.pop_front()
@@ -243,6 +232,16 @@ impl Supervisor {
         };
         self.alarm = Some(context.run_later(self.clock.until(at_s), ring));
     }
+}
+
+/// What the user is told of a journal that cannot be written for now.
+fn blocked(error: &store::Error) -> String {
+    let problem = match error {
+        store::Error::Full { path, .. } => format!("no space left for {}", path.display()),
+        error => with_causes(error),
+    };
+    let longest_s = LONGEST_PAUSE.as_secs();
+    format!("the study waits: {problem}; it tries again at least every {longest_s} s, and goes on by itself")
 }
 
 /// A trial that has no group from this fact on. A group that has reported its own end waits for this.

@@ -24,12 +24,13 @@ use crate::{
         exit::SessionExit,
         message::{EngineInput, FromWorker, ToWorker, WorkerOwner},
         node::{FromGateway, Node, NodeContext, NodeSpec},
-        process::{Fault, Gone, ProcessSpec, Running, Spawner},
+        process::{Gone, ProcessSpec, Running, Spawner},
     },
     ids::{GpuType, NodeId, Round, TrialId},
     trials::{
         engine::{FailureCause, Input},
         group::{FinalState, Task, WorkerCommand, WorkerEvent},
+        node::ProcessFault,
     },
     wire::{Address, GatewayEvent, Hello, Secret, VERSION, WorkerHandle, WorkerId},
 };
@@ -47,7 +48,7 @@ impl FakeProcess {
     }
 
     fn be_killed(self) {
-        let _ = self.end.send(Gone { how: "signal: 9".to_owned(), fault: Fault::Killed });
+        let _ = self.end.send(Gone { how: "signal: 9".to_owned(), fault: ProcessFault::Killed });
     }
 }
 
@@ -64,7 +65,7 @@ impl Spawner for FakeSpawner {
         let left = self.1.load(Ordering::Relaxed);
         if left > 0 {
             self.1.store(left - 1, Ordering::Relaxed);
-            return Err(Gone { how: "no more processes".to_owned(), fault: Fault::Environment });
+            return Err(Gone { how: "no more processes".to_owned(), fault: ProcessFault::Environment });
         }
         let (end, ended) = oneshot::channel();
         self.0

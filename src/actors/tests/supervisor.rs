@@ -16,7 +16,8 @@ use crate::{
         error::Error,
         exit::SessionExit,
         message::{EngineInput, FactsAppended, ForAllocator, ForSuggester, ForTrial},
-        supervisor::{Begin, Notice, Notify, ServiceAddresses, Supervisor, TrialRunners, Watch},
+        session::Notify,
+        supervisor::{Begin, ServiceAddresses, Supervisor, TrialRunners, Watch},
     },
     ids::{Generation, GpuType, NodeId, TrialId},
     space::Params,
@@ -102,13 +103,8 @@ impl Scene {
         let (exit, exits) = exits();
         let journal = Box::new(FakeJournal { log: log.clone(), room, full });
         let notices = log.clone();
-        let notify: Notify = Box::new(move |notice| {
-            let line = match notice {
-                Notice::JournalBlocked(error) => format!("blocked: {error}"),
-                Notice::JournalWritten => "written".to_owned(),
-            };
-            notices.lock().expect("a log").push(line);
-        });
+        let notify: Notify =
+            Arc::new(move |notice: &str| notices.lock().expect("a log").push(notice.to_owned()));
         let supervisor = Supervisor::new(engine, journal, Clock::after(0.0, 1.0), watch, &exit);
         let supervisor = supervisor.notifying(Some(notify)).start();
         let (suggester, suggest) = probe::<ForSuggester>();
@@ -192,7 +188,9 @@ fn after_a_failed_journal_nothing_happens() {
     });
 }
 
-const BLOCKED: &str = "blocked: no space left for journal: make some, and run the study again to resume it";
+const BLOCKED: &str =
+    "the study waits: no space left for journal; it tries again at least every 30 s, and goes on by itself";
+const WRITTEN: &str = "the study goes on: its journal can be written again";
 
 /// Nobody acts on what is not written down, nothing is forgotten, and all of it happens when there is room again.
 #[test]
@@ -214,7 +212,7 @@ fn a_full_disk_is_waited_for() {
         assert!(scene.take_log().is_empty(), "nobody is told twice, and nobody acts");
         answer.await.expect("it is acknowledged in the end");
         assert_eq!(began.elapsed().as_secs(), 1 + 2 + 4 + 8 + 16 + 30 + 30);
-        let log = ["trial_created trial_started", "written", "-> launch 0", "trial_failed", "-> discard 0"];
+        let log = ["trial_created trial_started", WRITTEN, "-> launch 0", "trial_failed", "-> discard 0"];
         assert_eq!(scene.take_log(), log);
         scene.suggest().await;
         scene.finish(1);

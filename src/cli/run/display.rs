@@ -11,12 +11,9 @@ use indicatif::{HumanDuration, MultiProgress, ProgressBar, ProgressStyle};
 
 use super::progress::{Best, Progress};
 use crate::{
-    actors::Notice,
     cli::inspect::event,
     space::{Objective, Value},
-    store,
     trials::engine::{Engine, Fact, JournalEntry, Metrics, TrialKind, Wait},
-    wire::with_causes,
 };
 
 /// How often the moving lines move.
@@ -110,17 +107,6 @@ impl Display {
 /// How a study that waits goes on.
 fn goes_on() -> String {
     format!("it tries again at least every {} s, and goes on by itself", Wait::LONGEST_S)
-}
-
-/// A line about what is no fact.
-pub(super) fn notice(notice: &Notice<'_>) -> String {
-    match notice {
-        Notice::JournalBlocked(store::Error::Full { path, .. }) => {
-            format!("the study waits: no space left for {}; {}", path.display(), goes_on())
-        }
-        Notice::JournalBlocked(error) => format!("the study waits: {}; {}", with_causes(*error), goes_on()),
-        Notice::JournalWritten => "the study goes on: its journal can be written again".to_owned(),
-    }
 }
 
 /// A warning for programs and functions, which may still print the metric of an objective at their end.

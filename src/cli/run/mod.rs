@@ -112,10 +112,8 @@ pub(super) fn run(
     let display = Display::start(settings.quiet, emulated.is_some());
     display.print(&format!("the study is in {}; {}", folder.display(), backend.describe()));
     let notices = display.handle();
-    let runner = Runner::new(study)
-        .folder(folder)
-        .watch(display.watch())
-        .notify(move |notice| notices.print(&display::notice(&notice)));
+    let notify = move |notice: &str| notices.print(notice);
+    let runner = Runner::new(study).folder(folder).watch(display.watch()).notify(notify).sole();
     let signals = Signals::listen(runner.stop_handle(), folder, display.handle())?;
     let finished = backend.start(runner);
     drop(signals);
