@@ -315,6 +315,26 @@ mod tests {
     }
 
     #[test]
+    fn failures_can_be_taken_back_and_results_cannot() {
+        let mut history = History::new(Dims::flat(vec![Dim::Continuous]).expect("it is a space"));
+        let outcomes = [Outcome::Failed, Outcome::Done(vec![1.0]), Outcome::Cancelled];
+        for (id, outcome) in (0..).map(TrialId).zip(&outcomes) {
+            history.insert(id, &vec![Some(0.5)]).expect("it is new");
+            history.tell(id, outcome).expect("it is the first result");
+        }
+        assert_eq!(history.retract(TrialId(1)), Err(Error::NotRetractable(TrialId(1))));
+        assert_eq!(history.retract(TrialId(9)), Err(Error::UnknownTrial(TrialId(9))));
+        for id in [0, 2].map(TrialId) {
+            assert_eq!(history.retract(id), Ok(()));
+            assert_eq!(history.retract(id), Err(Error::NotRetractable(id)), "it runs");
+        }
+        assert_eq!((history.best(9), history.results(), history.cancelled()), (vec![1], &[1][..], &[][..]));
+        assert_eq!(history.informative(), 1);
+        assert_eq!(history.tell(TrialId(0), &Outcome::Done(vec![0.5])), Ok(()));
+        assert_eq!(history.best(9), [0, 1]);
+    }
+
+    #[test]
     fn mistakes_are_named() {
         let mut history = History::new(Dims::flat(vec![Dim::Continuous]).expect("it is a space"));
         let id = TrialId(4);

@@ -154,6 +154,45 @@ fn nothing_is_held_against_a_retried_trial() {
     assert_eq!(commands, [Command::Finished(Outcome::Done)]);
 }
 
+/// Whatever the algorithm, a suggester that has heard of a failure and of its retry suggests what it would without either.
+#[test]
+fn suggesters_forget_what_is_retried() {
+    for algorithm in ["tpe", "gp", "auto", "random", "halton", "grid"] {
+        let yaml = format!(
+            "{{space: {{x: {{float: [0, 1]}}, y: {{float: [0, 1]}}}}, objective: {{minimize: loss}}, \
+             search: {{trials: 40, algorithm: {algorithm}}}}}"
+        );
+        let mut services = [(); 2].map(|()| SuggestService::new(&study(&yaml)).expect("it can be searched"));
+        let [forgetful, innocent] = &mut services;
+        let apply = |service: &mut SuggestService, fact: &Fact| {
+            service.apply(&JournalEntry { at_s: 0.0, fact: fact.clone() }).expect("it understands");
+        };
+        for trial in (0..20).map(TrialId) {
+            let Suggestion { params, point } = innocent.ask(trial).expect("there is more to try");
+            let value = params.float("x").expect("a number") + params.float("y").expect("a number");
+            let created = Fact::TrialCreated { trial, params, point };
+            let done = Fact::TrialDone { trial, values: vec![value] };
+            for service in [&mut *forgetful, innocent] {
+                apply(service, &created);
+                if trial.0 % 5 > 1 {
+                    apply(service, &done);
+                }
+            }
+            let reason = "bad luck".to_owned();
+            match trial.0 % 5 {
+                0 => apply(forgetful, &Fact::TrialFailed { trial, reason }),
+                1 => apply(forgetful, &Fact::TrialCancelled { trial, reason }),
+                _ => {}
+            }
+        }
+        for trial in (0..20).map(TrialId).filter(|trial| trial.0 % 5 < 2) {
+            apply(forgetful, &Fact::TrialRetried { trial });
+        }
+        assert_eq!(forgetful.results(), innocent.results());
+        assert_eq!(forgetful.ask(TrialId(20)), innocent.ask(TrialId(20)), "{algorithm}");
+    }
+}
+
 /// Its checkpoint is still there.
 #[test]
 fn a_retried_trial_goes_on_from_its_checkpoint() {

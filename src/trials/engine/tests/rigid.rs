@@ -44,7 +44,7 @@ fn a_study_begins_with_a_question_for_each_slot() {
     assert_eq!(commands, [Command::WakeAt { at_s: 130.0 }], "its time begins with its program");
     let (facts, commands) = scene.input(finished(0, 1, 0.5));
     assert_eq!(facts, [Fact::TrialDone { trial: TrialId(0), values: vec![0.5] }]);
-    let ask = Command::Suggest(SuggestRequest { revision: 7, trial: TrialId(1) });
+    let ask = Command::Suggest(SuggestRequest { revision: 8, trial: TrialId(1) });
     assert_eq!(commands, [ask, Command::WakeAt { at_s: 1000.0 }]);
 }
 
@@ -167,6 +167,7 @@ fn the_time_of_a_trial_is_that_of_its_programs() {
     scene.now_s = 190.0;
     let (reason, cause) = ("killed".to_owned(), FailureCause::Infrastructure);
     scene.input(Input::group(TrialId(0), Generation(1), GroupEvent::Failed { reason, cause }));
+    assert_eq!(kinds(&scene.pass(1.0).0), ["trial_started"]);
     scene.now_s = 300.0;
     scene.ready(0, 2);
     scene.now_s = 359.9;

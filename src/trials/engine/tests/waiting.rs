@@ -88,12 +88,14 @@ fn a_new_trial_finds_out_if_there_is_no_other() {
     scene.suggest();
     scene.fail(0, 1, BROKEN);
     scene.input(finished(1, 1, 0.5));
-    scene.now_s = 1.0;
-    scene.input(Input::Tick);
-    // The probe takes too long.
-    scene.now_s = 200.0;
-    let (facts, commands) = scene.input(Input::Tick);
-    assert_eq!(kinds(&facts), ["trial_failed"]);
+    // The probe is killed again and again.
+    for (generation, pause_s) in (2..).zip([1.0, 1.0, 2.0]) {
+        assert_eq!(kinds(&scene.pass(pause_s).0), ["trial_started"]);
+        scene.fail(0, generation, FailureCause::Infrastructure);
+    }
+    scene.pass(4.0);
+    let (facts, commands) = scene.fail(0, 5, FailureCause::Infrastructure);
+    assert_eq!(kinds(&facts), ["trial_interrupted", "trial_failed"]);
     assert!(commands.iter().any(|command| matches!(command, Command::Suggest(_))), "{commands:?}");
     assert_eq!(kinds(&scene.suggest().0), ["trial_created", "trial_started"]);
     assert_eq!(scene.engine.state.waiting.as_ref().and_then(|wait| wait.probe), Some(TrialId(2)));
