@@ -4,6 +4,7 @@
 
 mod commands;
 mod common;
+mod damage;
 mod emulate;
 mod emulated;
 mod functions;
