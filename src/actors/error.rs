@@ -2,7 +2,7 @@ use std::io;
 
 use thiserror::Error;
 
-use crate::{emulate, ids::EmptyGpuType, store, trials::engine, wire};
+use crate::{emulate, ids::EmptyGpuType, space::Difference, store, trials::engine, wire};
 
 /// Why a study could not be run.
 #[derive(Debug, Error)]
@@ -25,11 +25,12 @@ pub enum Error {
     GpuType(#[from] EmptyGpuType),
     /// The folder holds another study.
     #[error(
-        "the study in the folder has another `{part}`: give another folder, or the study file it began with"
+        "the study in the folder is another one: {}; give another folder, or the study file it began with",
+        list(differences)
     )]
     Differs {
         /// What is different.
-        part: &'static str,
+        differences: Vec<Difference>,
     },
     /// A trial would need more than there is.
     #[error("`trial.min_gpus` is {wanted}, but there are only {slots} slots")]
@@ -105,4 +106,8 @@ impl Error {
         let doing = doing.into();
         move |source| Self::Io { doing, source }
     }
+}
+
+fn list(differences: &[Difference]) -> String {
+    differences.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
 }

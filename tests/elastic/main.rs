@@ -6,6 +6,7 @@ mod noise;
 #[path = "../support/processes.rs"]
 mod processes;
 mod rescale;
+mod strangers;
 mod study;
 mod torch;
 
