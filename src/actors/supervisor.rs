@@ -1,7 +1,7 @@
-use std::{collections::VecDeque, sync::Arc, time::Duration};
+use std::{collections::VecDeque, mem, sync::Arc, time::Duration};
 
-use actix::{Actor, AsyncContext, Context, Handler, Recipient, SpawnHandle};
-use tokio::sync::oneshot;
+use actix::{Actor, ActorFutureExt, AsyncContext, Context, Handler, Recipient, SpawnHandle, fut};
+use tokio::{sync::oneshot, time::Instant};
 
 use super::{
     clock::Clock,
@@ -13,11 +13,18 @@ use crate::{
     ids::TrialId,
     store::{self, Journal},
     trials::{
-        engine::{Command, Engine, Fact, GroupCommand, Input, JournalEntry, Step},
+        engine::{Command, Engine, Fact, GroupCommand, Input, JournalEntry, Outcome, Step},
         group::FinalState,
     },
     wire::with_causes,
 };
+
+/// So long a wait for the disk is put off for a suggestion that is on its way: about as long as the wait itself.
+const SHARED_WAIT: Duration = Duration::from_millis(5);
+
+/// The first pause before a journal is written again that could not be; each one is twice as long as the one before.
+const PAUSE: Duration = Duration::from_secs(1);
+const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
 /// Those who run trials.
 pub(super) trait TrialRunners: Send {
@@ -28,23 +35,28 @@ pub(super) trait TrialRunners: Send {
 /// Sees every step of a study.
 pub(super) type Watch = Box<dyn FnMut(&Engine, &[JournalEntry]) + Send>;
 
-/// The first pause before the journal is written again; each one is twice as long as the one before.
-const PAUSE: Duration = Duration::from_secs(1);
-const LONGEST_PAUSE: Duration = Duration::from_secs(30);
-
-/// What the journal could not take yet: nobody has acted on it.
-struct Held {
-    step: Step,
-    ack: Option<oneshot::Sender<()>>,
-    error: store::Error,
-    tries: u32,
-}
-
 /// Who answers what the engine asks.
 pub(super) struct ServiceAddresses {
     pub(super) suggester: Recipient<ForSuggester>,
     pub(super) allocator: Recipient<ForAllocator>,
     pub(super) facts: Vec<Recipient<FactsAppended>>,
+}
+
+/// What can be noticed outside of the head.
+enum Effect {
+    /// These are shown, and trials that have ended are dropped.
+    Facts(Arc<[JournalEntry]>),
+    Group(TrialId, GroupCommand),
+    Finish(Outcome),
+    Acknowledge(oneshot::Sender<()>),
+}
+
+/// The journal cannot be written for now.
+struct Blocked {
+    error: store::Error,
+    tries: u32,
+    /// What it could not take yet; none if it could not be brought to the disk.
+    step: Option<(Step, Option<oneshot::Sender<()>>)>,
 }
 
 /// Owns the engine and the journal. Everything that happens comes here, and everything that is to be done comes from here.
@@ -59,10 +71,16 @@ pub(super) struct Supervisor {
     /// Who carries out what; they know the supervisor, so they come after it.
     staff: Option<(ServiceAddresses, Box<dyn TrialRunners>)>,
     alarm: Option<SpawnHandle>,
+    /// The suggester has yet to answer.
+    is_asked: bool,
+    /// What is to be done about facts, in their order.
+    held: Vec<Effect>,
+    /// Since when a fact that has to survive a loss of power may not be on disk.
+    since: Option<Instant>,
+    settling: Option<SpawnHandle>,
     notify: Option<Notify>,
-    /// The journal cannot be written for now.
-    held: Option<Held>,
-    /// What has happened meanwhile, in its order.
+    blocked: Option<Blocked>,
+    /// What has happened while the journal could not be written, in its order.
     waiting: VecDeque<EngineInput>,
     /// The journal is lost: whatever happens from now on has not happened.
     is_deaf: bool,
@@ -86,8 +104,12 @@ impl Supervisor {
             exit: exit.clone(),
             staff: None,
             alarm: None,
+            is_asked: false,
+            held: Vec::new(),
+            since: None,
+            settling: None,
             notify: None,
-            held: None,
+            blocked: None,
             waiting: VecDeque::new(),
             is_deaf: false,
         }
@@ -105,86 +127,104 @@ impl Supervisor {
         }
     }
 
-    fn take(&mut self, message: EngineInput, context: &mut Context<Self>) {
+    fn take(&mut self, input: Input, ack: Option<oneshot::Sender<()>>, context: &mut Context<Self>) {
         if self.is_deaf {
             return;
         }
-        if let Some(held) = self.held.take() {
-            if message.input == Input::StopRequested {
+        if let Some(blocked) = self.blocked.take() {
+            if input == Input::StopRequested {
                 // That cannot be written down either, and whoever asks for it does not want to wait.
-                return self.fail(held.error);
+                return self.fail(blocked.error);
             }
-            self.held = Some(held);
-            self.waiting.push_back(message);
+            self.blocked = Some(blocked);
+            self.waiting.push_back(EngineInput { input, ack });
             return;
         }
-        let EngineInput { input, ack } = message;
         tracing::trace!(?input, "input");
+        self.is_asked &= !matches!(input, Input::Suggested { .. });
         let step = self.engine.handle(input, self.clock.now_s());
         match self.journal.append(&step.facts) {
-            Ok(()) => self.pass_on(step, ack, context),
-            Err(error) => self.hold(Held { step, ack, error, tries: 1 }, context),
+            Ok(()) => self.written(step, ack, context),
+            Err(error) => self.block(Blocked { error, tries: 1, step: Some((step, ack)) }, context),
         }
     }
 
-    /// All that follows from a step that is written down.
-    fn pass_on(
+    /// All that follows from a step that is in the journal.
+    fn written(
         &mut self,
         Step { facts, commands }: Step,
         ack: Option<oneshot::Sender<()>>,
         context: &mut Context<Self>,
     ) {
-        if let Some(watch) = &mut self.watch {
-            watch(&self.engine, &facts);
+        let is_milestone = |entry: &JournalEntry| entry.fact.is_milestone();
+        let is_end = |command: &Command| matches!(command, Command::Finished(_));
+        if facts.iter().any(is_milestone) || commands.iter().any(is_end) {
+            self.since.get_or_insert_with(Instant::now);
         }
-        self.tell_of(facts, context);
+        self.tell_of(facts);
         for command in commands {
-            self.carry_out(command, context);
+            self.ask_or_hold(command, context);
         }
-        if let Some(ack) = ack {
-            // Perhaps it has stopped waiting.
-            let _ = ack.send(());
+        self.held.extend(ack.map(Effect::Acknowledge));
+        if self.since.is_some() {
+            self.settle_later(Duration::ZERO, context);
+        } else {
+            self.release(context);
         }
     }
 
-    /// A step could not be written down: later, or never.
-    fn hold(&mut self, held: Held, context: &mut Context<Self>) {
-        if !held.error.is_of_the_environment() {
-            return self.fail(held.error);
+    /// The journal could not be written: later, or never.
+    fn block(&mut self, blocked: Blocked, context: &mut Context<Self>) {
+        if !blocked.error.is_of_the_environment() {
+            return self.fail(blocked.error);
         }
-        tracing::warn!(error = %held.error, tries = held.tries, "the journal cannot be written");
-        if held.tries == 1 {
-            self.notify(&blocked(&held.error));
+        tracing::warn!(error = %blocked.error, tries = blocked.tries, "the journal cannot be written");
+        if blocked.tries == 1 {
+            self.notify(&waits_for(&blocked.error));
         }
-        let pause = PAUSE.saturating_mul(1 << (held.tries - 1).min(8)).min(LONGEST_PAUSE);
-        self.held = Some(held);
+        let pause = PAUSE.saturating_mul(1 << (blocked.tries - 1).min(8)).min(LONGEST_PAUSE);
+        self.blocked = Some(blocked);
         context.run_later(pause, Self::write_again);
     }
 
     fn write_again(&mut self, context: &mut Context<Self>) {
-        let Some(Held { step, ack, tries, .. }) = self.held.take() else { return };
-        if let Err(error) = self.journal.append(&step.facts) {
-            return self.hold(Held { step, ack, error, tries: tries.saturating_add(1) }, context);
+        let Some(Blocked { tries, step, .. }) = self.blocked.take() else { return };
+        let written = match &step {
+            Some((step, _)) => self.journal.append(&step.facts),
+            None => self.journal.sync(),
+        };
+        if let Err(error) = written {
+            return self.block(Blocked { error, tries: tries.saturating_add(1), step }, context);
         }
         tracing::info!(tries, "the journal can be written again");
         self.notify("the study goes on: its journal can be written again");
-        self.pass_on(step, ack, context);
-        while self.held.is_none()
-            && let Some(message) = self.waiting.pop_front()
+        match step {
+            Some((step, ack)) => self.written(step, ack, context),
+            None => {
+                self.since = None;
+                self.release(context);
+            }
+        }
+        while self.blocked.is_none()
+            && let Some(EngineInput { input, ack }) = self.waiting.pop_front()
         {
-            self.take(message, context);
+            self.take(input, ack, context);
         }
     }
 
+    /// Whatever happens from now on has not happened.
     fn fail(&mut self, error: store::Error) {
         self.is_deaf = true;
+        self.held.clear();
         self.waiting.clear();
         self.exit.send(SessionExit::Failed(error.into()));
     }
 
-    /// Tells those who are concerned what became true.
-    fn tell_of(&mut self, facts: Vec<JournalEntry>, context: &Context<Self>) {
-        let Some((services, groups)) = self.staff.as_mut().filter(|_| !facts.is_empty()) else { return };
+    /// Tells the services what became true. They only think, so they need not wait for the disk.
+    fn tell_of(&mut self, facts: Vec<JournalEntry>) {
+        if facts.is_empty() {
+            return;
+        }
         for JournalEntry { at_s, fact } in &facts {
             match fact {
                 Fact::Measured { .. } | Fact::Refitted { .. } | Fact::PlanAdopted { .. } => {
@@ -192,29 +232,90 @@ impl Supervisor {
                 }
                 fact => tracing::info!(at_s, ?fact),
             }
-            if let Some(trial) = without_group(fact) {
-                groups.command(
-                    trial,
-                    GroupCommand::Stop(FinalState::Discarded),
-                    &context.address().recipient(),
-                );
-            }
         }
         let facts: Arc<[JournalEntry]> = facts.into();
-        for adviser in &services.facts {
-            adviser.do_send(FactsAppended(facts.clone()));
+        if let Some((services, _)) = &self.staff {
+            for adviser in &services.facts {
+                adviser.do_send(FactsAppended(facts.clone()));
+            }
+        }
+        self.held.push(Effect::Facts(facts));
+    }
+
+    /// Asks a question at once; whatever can be noticed outside of the head waits for the disk.
+    fn ask_or_hold(&mut self, command: Command, context: &mut Context<Self>) {
+        match (command, &self.staff) {
+            (Command::Suggest(request), Some((services, _))) => {
+                self.is_asked = true;
+                services.suggester.do_send(ForSuggester(request));
+            }
+            (Command::Allocate(request), Some((services, _))) => {
+                services.allocator.do_send(ForAllocator(request));
+            }
+            (Command::WakeAt { at_s }, _) => self.wake_at(at_s, context),
+            (Command::Group { trial, command }, _) => self.held.push(Effect::Group(trial, command)),
+            (Command::Finished(outcome), _) => self.held.push(Effect::Finish(outcome)),
+            (Command::Suggest(_) | Command::Allocate(_), None) => {}
         }
     }
 
-    fn carry_out(&mut self, command: Command, context: &mut Context<Self>) {
+    /// Settles when all inputs that wait are taken: one wait for the disk is enough for all of them.
+    fn settle_later(&mut self, after: Duration, context: &mut Context<Self>) {
+        if let Some(settling) = self.settling.take() {
+            context.cancel_future(settling);
+        }
+        let settle = |(), actor: &mut Self, context: &mut Context<Self>| actor.settle(context);
+        self.settling = Some(if after.is_zero() {
+            context.spawn(fut::ready(()).map(settle))
+        } else {
+            context.run_later(after, move |actor, context| settle((), actor, context))
+        });
+    }
+
+    /// Waits for the disk, and does what was held back until then.
+    fn settle(&mut self, context: &mut Context<Self>) {
+        self.settling = None;
+        let Some(since) = self.since.filter(|_| !self.is_deaf && self.blocked.is_none()) else { return };
+        // The next trial is about to be created, and can share the wait.
+        let patience = SHARED_WAIT.saturating_sub(since.elapsed());
+        if self.is_asked && !patience.is_zero() {
+            self.settle_later(patience, context);
+            return;
+        }
+        match self.journal.sync() {
+            Ok(()) => {
+                self.since = None;
+                self.release(context);
+            }
+            Err(error) => self.block(Blocked { error, tries: 1, step: None }, context),
+        }
+    }
+
+    fn release(&mut self, context: &Context<Self>) {
         let supervisor = context.address().recipient();
-        let Some((services, groups)) = &mut self.staff else { return };
-        match command {
-            Command::Suggest(request) => services.suggester.do_send(ForSuggester(request)),
-            Command::Allocate(request) => services.allocator.do_send(ForAllocator(request)),
-            Command::Group { trial, command } => groups.command(trial, command, &supervisor),
-            Command::WakeAt { at_s } => self.wake_at(at_s, context),
-            Command::Finished(outcome) => self.exit.send(SessionExit::Finished(outcome)),
+        for effect in mem::take(&mut self.held) {
+            match effect {
+                Effect::Facts(facts) => self.show(&facts, &supervisor),
+                Effect::Group(trial, command) => {
+                    if let Some((_, groups)) = &mut self.staff {
+                        groups.command(trial, command, &supervisor);
+                    }
+                }
+                Effect::Finish(outcome) => self.exit.send(SessionExit::Finished(outcome)),
+                // Perhaps it has stopped waiting.
+                Effect::Acknowledge(ack) => _ = ack.send(()),
+            }
+        }
+    }
+
+    /// Tells those who are concerned what became true.
+    fn show(&mut self, facts: &[JournalEntry], supervisor: &Recipient<EngineInput>) {
+        if let Some(watch) = &mut self.watch {
+            watch(&self.engine, facts);
+        }
+        let Some((_, groups)) = &mut self.staff else { return };
+        for trial in facts.iter().filter_map(|entry| without_group(&entry.fact)) {
+            groups.command(trial, GroupCommand::Stop(FinalState::Discarded), supervisor);
         }
     }
 
@@ -227,7 +328,7 @@ impl Supervisor {
             if actor.clock.now_s() < at_s {
                 actor.wake_at(at_s, context);
             } else {
-                actor.take(Input::Tick.into(), context);
+                actor.take(Input::Tick, None, context);
             }
         };
         self.alarm = Some(context.run_later(self.clock.until(at_s), ring));
@@ -235,7 +336,7 @@ impl Supervisor {
 }
 
 /// What the user is told of a journal that cannot be written for now.
-fn blocked(error: &store::Error) -> String {
+fn waits_for(error: &store::Error) -> String {
     let problem = match error {
         store::Error::Full { path, .. } => format!("no space left for {}", path.display()),
         error => with_causes(error),
@@ -279,7 +380,7 @@ impl Handler<Begin> for Supervisor {
 
     fn handle(&mut self, Begin { services, groups }: Begin, context: &mut Context<Self>) {
         self.staff = Some((services, groups));
-        self.take(Input::Started.into(), context);
+        self.take(Input::Started, None, context);
     }
 }
 
@@ -287,14 +388,17 @@ impl Handler<ForTrial> for Supervisor {
     type Result = ();
 
     fn handle(&mut self, ForTrial { trial, command }: ForTrial, context: &mut Context<Self>) {
-        self.carry_out(Command::Group { trial, command }, context);
+        self.held.push(Effect::Group(trial, command));
+        if self.since.is_none() {
+            self.release(context);
+        }
     }
 }
 
 impl Handler<EngineInput> for Supervisor {
     type Result = ();
 
-    fn handle(&mut self, message: EngineInput, context: &mut Context<Self>) {
-        self.take(message, context);
+    fn handle(&mut self, EngineInput { input, ack }: EngineInput, context: &mut Context<Self>) {
+        self.take(input, ack, context);
     }
 }

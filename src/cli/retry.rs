@@ -31,6 +31,7 @@ pub(super) fn run(folder: &Path, trials: &[u32], out: &mut impl Write) -> Result
     // The time between two runs is not the study's.
     let entries: Vec<JournalEntry> = facts.into_iter().map(|fact| JournalEntry { at_s, fact }).collect();
     store.append(&entries)?;
+    store.sync()?;
     let (what, runs) = if retried.len() == 1 { ("trial", "runs") } else { ("trials", "run") };
     let line = format!("{what} {} {runs} again with: {}", retried.join(", "), resume(reader.folder()));
     writeln!(out, "{line}").map_err(cli::Error::Stdout)
