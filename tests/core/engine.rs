@@ -47,9 +47,9 @@ fn finish(world: &mut World, seed: u64) {
 }
 
 const MILD: Faults =
-    Faults { worker: 10, node: 2, group: 10, environment: 5, trial: 0, head: 1, messages: 100 };
+    Faults { worker: 10, node: 2, group: 10, environment: 10, trial: 0, head: 1, messages: 100 };
 const WILD: Faults =
-    Faults { worker: 60, node: 20, group: 50, environment: 30, trial: 0, head: 5, messages: 300 };
+    Faults { worker: 60, node: 20, group: 50, environment: 40, trial: 0, head: 5, messages: 300 };
 
 #[test]
 fn elastic_studies_end_well_whatever_happens() {
