@@ -200,10 +200,12 @@ impl Engine {
     fn reported(&mut self, step: &mut StepBuilder, trial: TrialId, generation: Generation, report: Report) {
         let is_current = self.current(trial, generation).is_some();
         let Some((last, slots)) = self.last_report(trial, generation) else { return };
-        let Report { number, epochs, metrics, steps, noise } = report;
+        let Report { number, epochs, metrics, mut steps, noise } = report;
         if number <= last || !(epochs.is_finite() && epochs >= 0.0) {
             return;
         }
+        // Times that are no numbers could not be read from the journal again.
+        steps.retain(|times| times.check().is_ok());
         let gpu_type = self.state.gpu_type(&slots).filter(|_| !steps.is_empty()).cloned();
         let measured = is_current && !steps.is_empty();
         if is_current {
