@@ -11,7 +11,7 @@ use tokio::sync::{mpsc, watch};
 use super::{
     allocator::{Allocator, AllocatorService},
     clock::Clock,
-    command::Commands,
+    command::{Commands, ProgramSpec},
     error::Error,
     exit::{ExitSender, SessionExit},
     function::{Function, Functions},
@@ -40,10 +40,13 @@ const DEATHS_MAX: u32 = 5;
 /// Sees every step of a study, over all lives of its actors.
 pub(super) type SharedWatch = Arc<Mutex<dyn FnMut(&Engine, &[JournalEntry]) + Send>>;
 
+/// Tells the user something that no fact says.
+pub(super) type Notify = Arc<dyn Fn(&str) + Send + Sync>;
+
 /// What trials are.
 pub(super) enum TrialBackend {
     Function { function: Arc<Function>, slots: u32 },
-    Command { words: Vec<String>, slots: u32, gpus: u32 },
+    Command { spec: ProgramSpec, slots: u32 },
     Workers(Workers),
 }
 
@@ -95,6 +98,7 @@ pub(super) struct Head {
     pub(super) memory: Arc<Mutex<Memory>>,
     pub(super) watch: Option<SharedWatch>,
     pub(super) observer: Option<Observer>,
+    pub(super) notify: Option<Notify>,
     pub(super) stop: watch::Receiver<bool>,
     pub(super) steering: mpsc::UnboundedReceiver<Steering>,
     pub(super) work: TrialBackend,
@@ -180,7 +184,7 @@ impl Head {
         };
         let (groups, stage) = self.open(study_id, &happened, &exit)?;
         supervisor.do_send(Begin { services, groups });
-        if let Runtime::Local(joined) = &stage {
+        if let Some(joined) = stage.joined() {
             supervisor.do_send(EngineInput::from(joined.clone()));
         }
         let ended = self.wait(&supervisor, &mut exits).await;
@@ -190,7 +194,8 @@ impl Head {
             SessionExit::Failed(_) | SessionExit::Died(_) => None,
         };
         exit.close();
-        drop(stage);
+        // The journal and its lock are given back only when nothing runs any more.
+        stage.end(|what| self.notify.iter().for_each(|notify| notify(what))).await;
         for arbiter in [head, first, second] {
             arbiter.stop();
             // The journal is closed only when the thread of its owner is done.
@@ -211,8 +216,10 @@ impl Head {
             TrialBackend::Function { function, slots } => {
                 (Box::new(Functions::start(function, *slots)?), Runtime::local(*slots)?)
             }
-            TrialBackend::Command { words, slots, gpus } => {
-                (Box::new(Commands::new(words, &folder()?, *gpus)?), Runtime::local(*slots)?)
+            TrialBackend::Command { spec, slots } => {
+                let commands = Commands::new(spec, &self.study.trial, &folder()?)?;
+                let stage = Runtime::programs(*slots, commands.programs())?;
+                (Box::new(commands), stage)
             }
             TrialBackend::Workers(workers) => {
                 let (folder, observer) = (self.folder.as_deref(), self.observer.clone());

@@ -10,6 +10,7 @@
 mod address;
 mod admission;
 mod attach;
+mod bytes;
 mod convert;
 mod error;
 mod folder;
@@ -29,6 +30,7 @@ use std::time::Duration;
 pub use address::Address;
 pub(crate) use admission::Strangers;
 pub use attach::{CommandReceiver, EventSender, attach, attach_blocking};
+pub use bytes::{decode_command, decode_event, decode_hello, encode_command, encode_event};
 pub use error::Error;
 pub(crate) use error::with_causes;
 pub use folder::SocketFolder;
