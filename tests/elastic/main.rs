@@ -1,5 +1,6 @@
 //! Elastic training with real worker processes, which come, go and are killed.
 
+mod checkpoints;
 mod common;
 mod failures;
 mod noise;

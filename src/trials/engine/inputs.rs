@@ -137,6 +137,12 @@ impl Engine {
         match event {
             // It may still be under way when its generation has ended.
             GroupEvent::Reported(report) => self.reported(step, trial, generation, report),
+            // Whatever its generation is by now, the user should know.
+            GroupEvent::CheckpointFailed(reason) => {
+                if self.state.active.contains_key(&trial) {
+                    self.emit(step, Fact::CheckpointFailed { trial, reason });
+                }
+            }
             _ if self.current(trial, generation).is_none() => {}
             GroupEvent::Formed => self.formed(step, trial, generation),
             GroupEvent::Checkpointed(checkpoint) => {
