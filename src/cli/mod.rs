@@ -9,6 +9,7 @@ mod ask_tell;
 mod error;
 mod figure;
 mod fit;
+mod fsck;
 mod inspect;
 mod output;
 mod paper;
@@ -33,10 +34,12 @@ use std::{
 
 use clap::Parser;
 
+#[doc(hidden)]
+pub use self::ask_tell::answer_requests;
 use self::{
     args::{
-        BestArgs, CheckArgs, Cli, Command, FolderArgs, ImportanceArgs, ShowArgs, SimulateCommand, StopArgs,
-        TimelineArgs, format,
+        BestArgs, CheckArgs, Cli, Command, FolderArgs, FsckArgs, ImportanceArgs, ShowArgs, SimulateCommand,
+        StopArgs, TimelineArgs, format,
     },
     error::{Error, ExitStatus},
 };
@@ -51,6 +54,7 @@ type Trainables<'a> = std::marker::PhantomData<&'a ()>;
 /// The `pollux-tune` program with the trainables it comes with. Started again as a worker or as an emulated node, it is one.
 #[must_use]
 pub fn main() -> ExitCode {
+    crate::actors::launch_if_program();
     #[cfg(feature = "torch")]
     return main_with(&crate::worker::Registry::builtin());
     #[cfg(not(feature = "torch"))]
@@ -63,6 +67,7 @@ pub fn main() -> ExitCode {
 #[cfg(feature = "torch")]
 #[must_use]
 pub fn main_with(trainables: &crate::worker::Registry) -> ExitCode {
+    crate::actors::launch_if_program();
     crate::worker::serve_if_worker(trainables);
     run_program(trainables)
 }
@@ -99,7 +104,7 @@ fn run(
     stderr: &mut (impl Write + Send),
 ) -> Result<ExitStatus, Error> {
     match command {
-        // The one command with an exit status of its own.
+        // It and `fsck` have an exit status of their own.
         Command::Run(args) => return run::run(&(*args).into(), trainables, out, stderr),
         Command::Check(CheckArgs { files }) => study::check(&files, out, stderr),
         Command::Schema => study::schema(out),
@@ -109,6 +114,7 @@ fn run(
         Command::Show(ShowArgs { folder, trial, json }) => inspect::show(&folder, trial, format(json), out),
         Command::Timeline(TimelineArgs { folder, svg }) => timeline::run(&folder, svg, out),
         Command::Stop(StopArgs { folder, no_wait }) => stop::run(&folder, no_wait, out, stderr),
+        Command::Fsck(FsckArgs { folder, repair }) => return fsck::run(&folder, repair, out),
         Command::Best(BestArgs { journal, count, json }) => results::best(&journal, count, format(json), out),
         Command::Importance(ImportanceArgs { journal, objective, json }) => {
             results::importance(&journal, objective.as_deref(), format(json), out)

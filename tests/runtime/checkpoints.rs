@@ -134,6 +134,7 @@ impl Drop for Disk {
 #[test]
 fn a_full_disk_costs_checkpoints_and_no_trials() {
     let root = folder("full-disk");
+    run(&root, &["--trials", "1", "--keep-checkpoints", "none"]);
     let Some(disk) = Disk::mount(&Folder::new(&root).checkpoints()) else {
         eprintln!("skipped: only root may mount a small file system");
         return;

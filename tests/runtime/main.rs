@@ -2,12 +2,19 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that panics has failed")]
 
+#[path = "../support/accounts.rs"]
+mod accounts;
 mod checkpoints;
 mod commands;
 mod common;
+mod damage;
 mod emulate;
 mod emulated;
+mod failing;
 mod functions;
+mod fuzz;
+#[path = "../support/fuzz.rs"]
+mod fuzz_targets;
 mod gateway;
 #[path = "../support/processes.rs"]
 mod processes;

@@ -303,7 +303,7 @@ async fn what_an_earlier_version_or_another_study_has_left_is_not_resumed_from()
 async fn checkpoints_that_cannot_be_written_do_not_disturb_the_training() {
     let mut world = World::new(1, 1.0);
     let folder = world.task().checkpoint.join("no").join("folder");
-    let task = Task { checkpoint: folder, checkpoint_every_s: 5.0, ..world.task() };
+    let task = Task { checkpoint: folder, checkpoint_every_s: 5.0, epochs: 1000.0, ..world.task() };
     world.send_to(0, WorkerCommand::Prepare(Box::new(task)));
     world.send_to(0, WorkerCommand::Form(form(1, &[0], &[], 256)));
     world.find(|_, event| matches!(event, WorkerEvent::Formed { .. }).then_some(())).await;

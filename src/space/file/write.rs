@@ -84,6 +84,7 @@ fn trial(trial: &TrialSettings) -> Entries<13> {
         ("min_gpus", Some(trial.min_gpus.to_string())),
         ("max_gpus", trial.max_gpus.map(|gpus| gpus.to_string())),
         ("timeout", trial.timeout.map(duration)),
+        ("silence", trial.silence.map(duration)),
     ]
 }
 
