@@ -26,7 +26,7 @@ pub(super) fn save(session: &Session, round: Round) -> Result<u64, NotSaved> {
 
 /// The state in the last checkpoint of the session's trial, if there is one.
 pub(super) fn load(session: &Session) -> Result<Loaded<session::State>, Error> {
-    CheckpointFolder::of(&session.task, Kind::Emulated).load(|contents, _| {
+    CheckpointFolder::of(&session.task, Kind::Emulated).load(Error::from, |contents, _| {
         let state = serde_json::from_str::<session::State>(&contents.state);
         Ok(state.map_err(|error| Problem::State(error.to_string())).and_then(|state| {
             if (0.0..f64::INFINITY).contains(&state.useful) {

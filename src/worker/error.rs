@@ -102,10 +102,3 @@ impl Error {
         matches!(self, Self::Group(error) if !matches!(error, c10d::Error::Invalid { .. }))
     }
 }
-
-#[cfg(feature = "torch")]
-impl From<super::checkpoint::Unreadable> for Error {
-    fn from(super::checkpoint::Unreadable { path, source }: super::checkpoint::Unreadable) -> Self {
-        Self::Checkpoint { path, source }
-    }
-}

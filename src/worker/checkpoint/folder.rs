@@ -164,8 +164,9 @@ impl CheckpointFolder {
     /// the numbers of all vectors to read, and may find that the state does not fit.
     ///
     /// What a writer that died has left is removed: there is nobody else when a trial has to be loaded, or nobody who counts.
-    pub(crate) fn load<T, E: From<Unreadable>>(
+    pub(crate) fn load<T, E>(
         &self,
+        unreadable: fn(Unreadable) -> E,
         mut read: impl FnMut(&Contents, &mut dyn Read) -> Result<Result<T, Problem>, E>,
     ) -> Result<Loaded<T>, E> {
         let mut problems = Vec::new();
@@ -176,13 +177,13 @@ impl CheckpointFolder {
                 problems.push(told(&self.path, &Problem::Earlier));
                 Vec::new()
             }
-            Err(source) => return Err(Unreadable { path: self.path.clone(), source }.into()),
+            Err(source) => return Err(unreadable(Unreadable { path: self.path.clone(), source })),
         };
         names.sort();
         let mut loaded = None;
         for name in names.into_iter().rev() {
             let path = self.path.join(name.whole());
-            let Some(opened) = self.open(&path)? else { continue };
+            let Some(opened) = self.open(&path).map_err(unreadable)? else { continue };
             let problem = match opened {
                 Ok((contents, mut file)) => match read(&contents, &mut file)? {
                     Ok(state) => {

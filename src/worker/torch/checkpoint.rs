@@ -19,6 +19,7 @@ use crate::{
         Error,
         checkpoint::{
             self, CheckpointFolder, Contents, Durability, Loaded, NotSaved, Position, Problem, State,
+            Unreadable,
         },
     },
 };
@@ -146,7 +147,7 @@ fn read(vectors: &[(String, Tensor)], input: &mut dyn Read) -> Result<(), Error>
 pub(super) fn load(session: &mut Session) -> Result<(), Error> {
     let folder = CheckpointFolder::of(&session.task, checkpoint::Kind::Trained);
     let vectors = vectors(session);
-    let Loaded { state, warning } = folder.load::<_, Error>(|contents, input| {
+    let Loaded { state, warning } = folder.load(unreadable, |contents, input| {
         let progress = match check(contents, session.flat.layout(), &vectors) {
             Ok(progress) => progress,
             Err(problem) => return Ok(Err(problem)),
@@ -156,6 +157,10 @@ pub(super) fn load(session: &mut Session) -> Result<(), Error> {
     })?;
     session.warning = warning;
     state.map_or(Ok(()), |counters| session.restore(counters))
+}
+
+fn unreadable(Unreadable { path, source }: Unreadable) -> Error {
+    Error::Checkpoint { path, source }
 }
 
 /// Whether a checkpoint has what a model needs.

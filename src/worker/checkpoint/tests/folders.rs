@@ -1,7 +1,6 @@
 //! The checkpoints of a trial in its folder.
 
 use std::{
-    convert::Infallible,
     env, fs, io,
     path::{Path, PathBuf},
     process,
@@ -72,21 +71,6 @@ impl Drop for Folder {
     }
 }
 
-#[derive(Debug)]
-struct Fatal;
-
-impl From<Unreadable> for Fatal {
-    fn from(_: Unreadable) -> Self {
-        Self
-    }
-}
-
-impl From<Infallible> for Fatal {
-    fn from(never: Infallible) -> Self {
-        match never {}
-    }
-}
-
 fn save(folder: &CheckpointFolder, steps: u64) -> Result<(), NotSaved> {
     let state = State { contents: contents(steps), durability: Durability::OnDisk };
     folder.write(&state, |out| out.write_all(&numbers()))
@@ -94,12 +78,15 @@ fn save(folder: &CheckpointFolder, steps: u64) -> Result<(), NotSaved> {
 
 /// The steps of what is loaded, and the warning.
 fn load(folder: &CheckpointFolder) -> (Option<u64>, String) {
-    let loaded = folder.load::<_, Fatal>(|contents, input| {
-        let mut bytes = vec![0; 32];
-        input.read_exact(&mut bytes).expect("32 bytes");
-        assert_eq!(bytes, numbers());
-        Ok(Ok(contents.position.steps))
-    });
+    let loaded = folder.load(
+        |unreadable| unreadable,
+        |contents, input| {
+            let mut bytes = vec![0; 32];
+            input.read_exact(&mut bytes).expect("32 bytes");
+            assert_eq!(bytes, numbers());
+            Ok(Ok(contents.position.steps))
+        },
+    );
     let Loaded { state, warning } = loaded.expect("it can be looked into");
     (state, warning.unwrap_or_default())
 }
@@ -275,10 +262,13 @@ fn a_failed_write_leaves_nothing_behind() {
 fn a_state_that_does_not_fit_is_one_that_cannot_be_used() {
     let folder = Folder::new();
     (1..=2).for_each(|at| save(&folder.checkpoints(), 10 * at).expect("it is written"));
-    let loaded = folder.checkpoints().load::<_, Fatal>(|contents, _| {
-        let steps = contents.position.steps;
-        Ok(if steps > 10 { Err(Problem::State("it is too far".to_owned())) } else { Ok(steps) })
-    });
+    let loaded = folder.checkpoints().load(
+        |unreadable| unreadable,
+        |contents, _| {
+            let steps = contents.position.steps;
+            Ok(if steps > 10 { Err(Problem::State("it is too far".to_owned())) } else { Ok(steps) })
+        },
+    );
     let Loaded { state, warning } = loaded.expect("it can be looked into");
     assert_eq!(state, Some(10));
     assert!(
@@ -293,7 +283,9 @@ fn a_folder_that_cannot_be_looked_into_is_not_taken_for_an_empty_one() {
     let folder = Folder::new();
     // A loop of links: the way to it has no end.
     std::os::unix::fs::symlink(folder.trial(), folder.trial()).expect("a link");
-    assert!(folder.checkpoints().load::<u64, Fatal>(|_, _| panic!("there is none")).is_err());
+    assert!(
+        folder.checkpoints().load::<u64, _>(|unreadable| unreadable, |_, _| panic!("there is none")).is_err()
+    );
     assert!(save(&folder.checkpoints(), 1).is_err());
     assert!(Path::new(&folder.trial()).is_symlink());
 }
