@@ -61,7 +61,7 @@ fn number(number: f64) -> String {
     format!("{number:?}")
 }
 
-fn trial(trial: &TrialSettings) -> Entries<13> {
+fn trial(trial: &TrialSettings) -> Entries<14> {
     let (trainable, command) = match &trial.program {
         Some(Program::Trainable(name)) => (Some(text_to_yaml(name)), None),
         Some(Program::Command(words)) => {

@@ -184,6 +184,7 @@ mod tests {
     use std::sync::{Arc, Mutex, mpsc};
 
     use super::*;
+    use crate::{ids::TrialId, trials::group::Task};
 
     /// A write that takes until it is let go, and is then put down.
     fn slow(
@@ -224,5 +225,56 @@ mod tests {
         writer.start(8, || Err(NotSaved("no space".to_owned()))).expect("it starts");
         assert_eq!(writer.finish(true).expect_err("it failed").to_string(), "no space");
         assert_eq!(writer.finish(true).expect("nothing is written"), None);
+    }
+
+    /// What Ctrl-C does in the middle of a background checkpoint: the trial is saved once more, and its worker is free.
+    #[test]
+    fn a_release_waits_for_the_checkpoint_that_is_being_written() {
+        let path = std::env::temp_dir().join(format!("pollux-checkpoint-writer-{}", std::process::id()));
+        let task = Task { checkpoint: path.clone(), ..Task::new(TrialId(0), "net") };
+        let folder = CheckpointFolder::of(&task, checkpoint::Kind::Trained);
+        let numbers = Tensor::from_slice(&[1.0_f32, 2.0, 3.0]);
+        let write_at = |steps: u64, hold: Option<mpsc::Receiver<()>>| {
+            let (folder, numbers) = (folder.clone(), vec![numbers.copy()]);
+            let position = Position { steps, round: Round(1) };
+            let contents =
+                Contents { position, state: "{}".to_owned(), vectors: vec![("weights".to_owned(), 3)] };
+            let state = State { contents, durability: Durability::OnDisk };
+            move || {
+                folder.write(&state, |out| {
+                    hold.iter().for_each(|hold| hold.recv().expect("it is let go"));
+                    write(&numbers, out)
+                })
+            }
+        };
+        let (go, hold) = mpsc::channel();
+        let mut writer = CheckpointWriter::default();
+        writer.start(10, write_at(10, Some(hold))).expect("it starts");
+        let (release, released) = mpsc::channel();
+        let second = write_at(20, None);
+        let releasing = thread::spawn(move || {
+            writer.start(20, second).expect("the first one is written");
+            drop(writer);
+            release.send(()).expect("the test waits");
+        });
+        // However slow the machine is, it cannot come before it is let go.
+        let early = released.recv_timeout(std::time::Duration::from_millis(200));
+        assert!(early.is_err(), "the worker was free before the checkpoint was on disk");
+        go.send(()).expect("it waits");
+        released.recv().expect("it is free");
+        releasing.join().expect("no panic");
+        assert_eq!(std::fs::read_dir(&path).expect("a folder").count(), 2);
+        let mut read_back = Vec::new();
+        let loaded = folder.load(unreadable, |contents, input| {
+            let mut vector = [("weights".to_owned(), Tensor::zeros([3], (Kind::Float, Device::Cpu)))];
+            read(&vector, input)?;
+            let [(_, vector)] = &mut vector;
+            read_back = Vec::<f32>::try_from(&*vector)?;
+            Ok(Ok(contents.position.steps))
+        });
+        let loaded = loaded.expect("it can be read");
+        assert_eq!((loaded.state, loaded.warning), (Some(20), None));
+        assert_eq!(read_back, [1.0, 2.0, 3.0]);
+        std::fs::remove_dir_all(path).expect("it can be removed");
     }
 }
