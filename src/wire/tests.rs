@@ -134,6 +134,8 @@ fn events() -> impl Strategy<Value = WorkerEvent> {
         }),
         report().prop_map(|report| WorkerEvent::Reported(Box::new(report))),
         (trial(), any::<u64>()).prop_map(|(trial, steps)| WorkerEvent::Checkpointed { trial, steps }),
+        (trial(), any::<String>())
+            .prop_map(|(trial, reason)| WorkerEvent::CheckpointFailed { trial, reason }),
         (trial(), round(), metrics()).prop_map(|(trial, round, metrics)| WorkerEvent::Finished {
             trial,
             round,
