@@ -6,7 +6,7 @@ use tokio::sync::oneshot;
 use super::{
     error::Error,
     exit::{ActorGuard, ExitSender, SessionExit},
-    message::{EngineInput, FromWorker, ToWorker, WorkerOwner},
+    message::{EngineInput, FromWorker, KillWorker, ToWorker, WorkerOwner},
     process::{Gone, ProcessSpec, Spawner},
 };
 use crate::{
@@ -124,9 +124,7 @@ impl Node {
     /// A process is gone: another one takes its place.
     fn ended(&mut self, process: usize, Gone { how, is_killed }: &Gone, context: &mut Context<Self>) {
         tracing::warn!(node = %self.spec.node, process, how, "a worker process has ended");
-        let own = |(place, slot_state): (usize, &SlotState)| (slot_state.process == process).then_some(place);
-        let places: Vec<usize> = self.slots.iter().enumerate().filter_map(own).collect();
-        for place in places {
+        for place in self.places(process) {
             self.lose(place, how);
         }
         let running = &mut self.processes[process];
@@ -152,6 +150,25 @@ impl Node {
         // The first end after a good time is an accident.
         let pause = if failures == 1 { Duration::ZERO } else { pause };
         context.run_later(pause, move |actor, context| actor.start(process, context));
+    }
+
+    /// A process is of no use any more. All its workers are gone from now on, and it is killed; another one takes its place when it has
+    /// ended.
+    fn kill(&mut self, process: usize, place: usize, reason: &str) {
+        self.lose(place, reason);
+        for other in self.places(process) {
+            self.lose(other, &format!("its process has ended, because {reason}"));
+        }
+        if let Some(kill) = self.processes[process].kill.take() {
+            // It may have ended meanwhile.
+            let _ = kill.send(());
+        }
+    }
+
+    /// The slots of a process.
+    fn places(&self, process: usize) -> Vec<usize> {
+        let own = |(place, slot_state): (usize, &SlotState)| (slot_state.process == process).then_some(place);
+        self.slots.iter().enumerate().filter_map(own).collect()
     }
 
     /// The worker of a slot is gone.
@@ -274,6 +291,22 @@ impl Handler<FromGateway> for Node {
                 }
             }
             GatewayEvent::Refused { .. } => {}
+        }
+    }
+}
+
+impl Handler<KillWorker> for Node {
+    type Result = ();
+
+    fn handle(&mut self, KillWorker { slot, from, reason }: KillWorker, _: &mut Context<Self>) {
+        let place = slot.index as usize;
+        // The slot may have been lost, or have gone to somebody else, meanwhile.
+        if let Some(slot_state) = self.slots.get(place)
+            && slot_state.worker.is_some()
+            && slot_state.owner.as_ref() == Some(&from)
+        {
+            tracing::warn!(%slot, trial = %from.trial, "{reason}");
+            self.kill(slot_state.process, place, &reason);
         }
     }
 }

@@ -136,6 +136,8 @@ pub struct TrialSettings {
     pub max_gpus: Option<u32>,
     /// The longest a trial may take.
     pub timeout: Option<Duration>,
+    /// The longest that a program may print nothing; the least limit of a step of a trainable.
+    pub silence: Option<Duration>,
 }
 
 /// How parameters are chosen and trials stopped early.

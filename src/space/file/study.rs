@@ -250,6 +250,7 @@ impl Reader<'_> {
             min_gpus,
             max_gpus,
             timeout: values.duration("timeout"),
+            silence: values.duration("silence"),
         })
     }
 
