@@ -25,7 +25,7 @@ use super::{
     session::{WorkerTasks, Workers},
 };
 use crate::{
-    ids::{GpuType, NodeId},
+    ids::{GpuType, NodeId, StudyId},
     space::Study,
     store::Folder,
     trials::{engine::Input, group::Limits},
@@ -53,7 +53,7 @@ impl Runtime {
     }
 
     pub(super) fn workers(
-        study: &Study,
+        (study, study_id): (&Study, StudyId),
         workers: &Workers,
         folder: Option<&Path>,
         observer: Option<Observer>,
@@ -72,7 +72,13 @@ impl Runtime {
                 let report_every_s = REPORT_EVERY_S.max(REPORT_EVERY_REAL_S / workers.time_scale);
                 let (study, trainable) = (study.clone(), trainable.clone());
                 (
-                    Tasks::OfStudy(Box::new(StudyTasks { study, trainable, folder, report_every_s })),
+                    Tasks::OfStudy(Box::new(StudyTasks {
+                        study,
+                        study_id,
+                        trainable,
+                        folder,
+                        report_every_s,
+                    })),
                     Some(logs),
                 )
             }

@@ -24,6 +24,7 @@ use super::{
     supervisor::{Begin, ServiceAddresses, Supervisor, TrialRunners, Watch},
 };
 use crate::{
+    ids::StudyId,
     space::Study,
     store::{self, Journal, Memory, Reader, Store},
     trials::{
@@ -118,20 +119,22 @@ impl Head {
         }
     }
 
-    /// The journal, and what is in it.
-    fn journal(&self) -> Result<(Box<dyn Journal + Send>, Vec<JournalEntry>), Error> {
+    /// The journal, what is in it, and which study that is.
+    fn journal(&self) -> Result<(Box<dyn Journal + Send>, Vec<JournalEntry>, StudyId), Error> {
         if let Some(folder) = &self.folder {
             let (store, entries) = Store::load(folder)?;
-            return Ok((Box::new(store), entries));
+            let study = store.study_id();
+            return Ok((Box::new(store), entries, study));
         }
         let kept = Kept(self.memory.clone());
         let entries = kept.entries(0)?;
-        Ok((Box::new(kept), entries))
+        // What is not on disk cannot be mistaken for another study later.
+        Ok((Box::new(kept), entries, StudyId::default()))
     }
 
     /// One life of the actors; with the search and its results, if that is the end of the study.
     async fn session(&mut self) -> Result<(SessionExit, Option<Search>), Error> {
-        let (journal, entries) = self.journal()?;
+        let (journal, entries, study_id) = self.journal()?;
         if let (Some(folder), false) = (&self.folder, entries.is_empty()) {
             same_study(&self.study, &Reader::open(folder)?.study()?)?;
         }
@@ -175,7 +178,7 @@ impl Head {
             allocator: allocator.recipient(),
             facts,
         };
-        let (groups, stage) = self.open(&happened, &exit)?;
+        let (groups, stage) = self.open(study_id, &happened, &exit)?;
         supervisor.do_send(Begin { services, groups });
         if let Runtime::Local(joined) = &stage {
             supervisor.do_send(EngineInput::from(joined.clone()));
@@ -199,6 +202,7 @@ impl Head {
     /// Where trials are run, and by whom.
     fn open(
         &self,
+        study_id: StudyId,
         supervisor: &Recipient<EngineInput>,
         exit: &ExitSender,
     ) -> Result<(Box<dyn TrialRunners>, Runtime), Error> {
@@ -212,8 +216,9 @@ impl Head {
             }
             TrialBackend::Workers(workers) => {
                 let (folder, observer) = (self.folder.as_deref(), self.observer.clone());
+                let study = (&self.study, study_id);
                 let (elastic, stage) =
-                    Runtime::workers(&self.study, workers, folder, observer, (supervisor, exit))?;
+                    Runtime::workers(study, workers, folder, observer, (supervisor, exit))?;
                 (Box::new(elastic), stage)
             }
         })
