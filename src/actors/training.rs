@@ -53,6 +53,8 @@ pub struct TrainingSettings {
     pub max_batch_per_worker: u32,
     /// The arguments with which this program is started again.
     pub worker_arguments: Vec<String>,
+    /// The least time that a step may take before its worker counts as hung; a minute by default.
+    pub silence: Option<Duration>,
 }
 
 /// Trains given tasks, one after the other, on slots that change by command.
@@ -182,6 +184,7 @@ fn check(slots: &[u32], there: u32) -> Result<(), Error> {
 fn study(tasks: &[Task], settings: &TrainingSettings) -> Study {
     let mut study = Study::from_yaml("training", STUDY).expect("the constant is a study");
     study.search.trials = tasks.len() as u32;
+    study.trial.silence = settings.silence;
     if let Some(task) = tasks.first() {
         let max_batch = settings.max_batch.unwrap_or(task.initial_batch);
         study.trial.program = Some(Program::Trainable(task.trainable.clone()));

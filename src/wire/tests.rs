@@ -248,8 +248,11 @@ fn hyper_parameters_keep_their_types() {
     else {
         panic!("an object")
     };
-    let task =
-        proto::Task { params_json: Value::Object(params.clone()).to_string(), ..proto::Task::default() };
+    let task = proto::Task {
+        study: "0".repeat(32),
+        params_json: Value::Object(params.clone()).to_string(),
+        ..proto::Task::default()
+    };
     let task = Task::try_from(sent(&task)).expect("it makes sense");
     assert!(task.params["a"].is_i64() && task.params["b"].is_f64());
     assert_eq!(task.params, params);

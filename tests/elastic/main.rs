@@ -2,6 +2,7 @@
 
 mod common;
 mod failures;
+mod hangs;
 mod noise;
 #[path = "../support/processes.rs"]
 mod processes;
