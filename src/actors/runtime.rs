@@ -1,20 +1,12 @@
 //! What trials run on, for one life of the actors.
 
-use std::{
-    collections::BTreeMap,
-    env, fs,
-    path::{Path, PathBuf},
-    process,
-    sync::{
-        Arc,
-        atomic::{AtomicU32, Ordering},
-    },
-};
+use std::{collections::BTreeMap, path::Path, sync::Arc};
 
 use actix::{Actor, Addr, Recipient, System};
 use tokio::sync::mpsc::Receiver;
 
 use super::{
+    command::Programs,
     elastic::{Elastic, StudyTasks, Tasks},
     error::Error,
     exit::ExitSender,
@@ -29,7 +21,7 @@ use crate::{
     space::Study,
     store::Folder,
     trials::{engine::Input, group::Limits},
-    wire::{Address, Gateway, GatewayEvent, Secret, WorkerId},
+    wire::{Gateway, GatewayEvent, Secret, SocketFolder, WorkerId},
 };
 
 /// Seconds from report to report.
@@ -41,15 +33,36 @@ const REPORT_EVERY_REAL_S: f64 = 0.25;
 pub(super) enum Runtime {
     /// In this process: the input that tells the engine of it.
     Local(Input),
+    /// In processes of their own: the same input, and all that run.
+    Programs(Input, Programs),
     /// On worker processes, which last as long as this.
     #[expect(dead_code, reason = "they are dropped with it, and that is all")]
-    Workers { gateway: Gateway, nodes: Vec<Addr<Node>>, rendezvous: Rendezvous },
+    Workers { gateway: Gateway, nodes: Vec<Addr<Node>>, socket: SocketFolder },
 }
 
 impl Runtime {
     pub(super) fn local(slots: u32) -> Result<Self, Error> {
-        let gpu_type = GpuType::new("cpu")?;
-        Ok(Self::Local(Input::NodeJoined { node: NodeId(0), gpu_type, island: 0, slots }))
+        Ok(Self::Local(this_machine(slots)?))
+    }
+
+    pub(super) fn programs(slots: u32, programs: Programs) -> Result<Self, Error> {
+        Ok(Self::Programs(this_machine(slots)?, programs))
+    }
+
+    /// What the engine has to know of it at the beginning.
+    pub(super) const fn joined(&self) -> Option<&Input> {
+        match self {
+            Self::Local(joined) | Self::Programs(joined, _) => Some(joined),
+            // Each node tells of itself.
+            Self::Workers { .. } => None,
+        }
+    }
+
+    /// Ends it, in an orderly way where that takes time.
+    pub(super) async fn end(self, notify: impl FnOnce(&str)) {
+        if let Self::Programs(_, programs) = &self {
+            programs.end(notify).await;
+        }
     }
 
     pub(super) fn workers(
@@ -84,9 +97,10 @@ impl Runtime {
             }
             WorkerTasks::Given { tasks, .. } => (Tasks::Given(tasks.clone()), None),
         };
-        let rendezvous = Rendezvous::new()?;
+        // Paths of sockets must be short, and those of studies may be long.
+        let socket = SocketFolder::new()?;
         let secret = Secret::random()?;
-        let (gateway, events) = Gateway::open(&rendezvous.address(), &secret)?;
+        let (gateway, events) = Gateway::open(&socket.address(), &secret)?;
         let around = NodeContext {
             address: gateway.address().clone(),
             secret,
@@ -114,8 +128,14 @@ impl Runtime {
         let elastic = Elastic { tasks, cluster, arbiter, groups: BTreeMap::new() };
         let addresses = nodes.values().cloned().collect();
         actix::spawn(route(events, nodes));
-        Ok((elastic, Self::Workers { gateway, nodes: addresses, rendezvous }))
+        Ok((elastic, Self::Workers { gateway, nodes: addresses, socket }))
     }
+}
+
+/// The slots of this process.
+fn this_machine(slots: u32) -> Result<Input, Error> {
+    let gpu_type = GpuType::new("cpu")?;
+    Ok(Input::NodeJoined { node: NodeId(0), gpu_type, island: 0, slots })
 }
 
 /// Carries the events of the gateway to the nodes that they concern.
@@ -137,29 +157,5 @@ async fn route(mut events: Receiver<GatewayEvent>, nodes: BTreeMap<NodeId, Addr<
         if let Some(node) = node.and_then(|node| nodes.get(&node)) {
             node.do_send(FromGateway(event));
         }
-    }
-}
-
-/// A folder for the socket of the head: paths of sockets must be short, and those of studies may be long.
-pub(super) struct Rendezvous(PathBuf);
-
-impl Rendezvous {
-    fn new() -> Result<Self, Error> {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let path = env::temp_dir().join(format!("pollux-tune-{}-{number}", process::id()));
-        fs::create_dir_all(&path).map_err(Error::io(format!("making the folder {}", path.display())))?;
-        Ok(Self(path))
-    }
-
-    fn address(&self) -> Address {
-        Address::Unix(self.0.join("head.socket"))
-    }
-}
-
-impl Drop for Rendezvous {
-    fn drop(&mut self) {
-        // It may be gone already.
-        let _ = fs::remove_dir_all(&self.0);
     }
 }

@@ -11,7 +11,7 @@ use tokio::sync::{mpsc, watch};
 use super::{
     allocator::{Allocator, AllocatorService},
     clock::Clock,
-    command::Commands,
+    command::{Commands, ProgramSpec},
     error::Error,
     exit::{ExitSender, SessionExit},
     function::{Function, Functions},
@@ -40,10 +40,13 @@ const DEATHS_MAX: u32 = 5;
 /// Sees every step of a study, over all lives of its actors.
 pub(super) type SharedWatch = Arc<Mutex<dyn FnMut(&Engine, &[JournalEntry]) + Send>>;
 
+/// Tells the user something that no fact says.
+pub(super) type Notify = Arc<dyn Fn(&str) + Send + Sync>;
+
 /// What trials are.
 pub(super) enum TrialBackend {
     Function { function: Arc<Function>, slots: u32 },
-    Command { words: Vec<String>, slots: u32, gpus: u32 },
+    Command { spec: ProgramSpec, slots: u32 },
     Workers(Workers),
 }
 
@@ -95,6 +98,7 @@ pub(super) struct Head {
     pub(super) memory: Arc<Mutex<Memory>>,
     pub(super) watch: Option<SharedWatch>,
     pub(super) observer: Option<Observer>,
+    pub(super) notify: Option<Notify>,
     pub(super) stop: watch::Receiver<bool>,
     pub(super) steering: mpsc::UnboundedReceiver<Steering>,
     pub(super) work: TrialBackend,
@@ -136,7 +140,7 @@ impl Head {
     async fn session(&mut self) -> Result<(SessionExit, Option<Search>), Error> {
         let (journal, entries, study_id) = self.journal()?;
         if let (Some(folder), false) = (&self.folder, entries.is_empty()) {
-            same_study(&self.study, &Reader::open(folder)?.study()?)?;
+            self.study = continued(&self.study, &Reader::open(folder)?.study()?)?;
         }
         let (engine, Services { suggest, allocate }) = replay(&self.study, self.work.kind(), &entries)?;
         if let Some(folder) = &self.folder {
@@ -180,7 +184,7 @@ impl Head {
         };
         let (groups, stage) = self.open(study_id, &happened, &exit)?;
         supervisor.do_send(Begin { services, groups });
-        if let Runtime::Local(joined) = &stage {
+        if let Some(joined) = stage.joined() {
             supervisor.do_send(EngineInput::from(joined.clone()));
         }
         let ended = self.wait(&supervisor, &mut exits).await;
@@ -190,7 +194,8 @@ impl Head {
             SessionExit::Failed(_) | SessionExit::Died(_) => None,
         };
         exit.close();
-        drop(stage);
+        // The journal and its lock are given back only when nothing runs any more.
+        stage.end(|what| self.notify.iter().for_each(|notify| notify(what))).await;
         for arbiter in [head, first, second] {
             arbiter.stop();
             // The journal is closed only when the thread of its owner is done.
@@ -211,8 +216,10 @@ impl Head {
             TrialBackend::Function { function, slots } => {
                 (Box::new(Functions::start(function, *slots)?), Runtime::local(*slots)?)
             }
-            TrialBackend::Command { words, slots, gpus } => {
-                (Box::new(Commands::new(words, &folder()?, *gpus)?), Runtime::local(*slots)?)
+            TrialBackend::Command { spec, slots } => {
+                let commands = Commands::new(spec, &self.study.trial, &folder()?)?;
+                let stage = Runtime::programs(*slots, commands.programs())?;
+                (Box::new(commands), stage)
             }
             TrialBackend::Workers(workers) => {
                 let (folder, observer) = (self.folder.as_deref(), self.observer.clone());
@@ -255,21 +262,15 @@ impl Head {
 /// Whether a study can go on in a folder, as far as can be seen without changing anything. An empty or missing folder will do.
 pub fn check(study: &Study, folder: &Path) -> Result<(), Error> {
     match Reader::open(folder) {
-        Ok(reader) => same_study(study, &reader.study()?),
+        Ok(reader) => continued(study, &reader.study()?).map(drop),
         Err(store::Error::NoStudy(_)) => Ok(()),
         Err(error) => Err(error.into()),
     }
 }
 
-/// Trials of one study make no sense in another one.
-fn same_study(study: &Study, before: &Study) -> Result<(), Error> {
-    if study.space != before.space {
-        return Err(Error::Differs { part: "space" });
-    }
-    if study.objectives != before.objectives {
-        return Err(Error::Differs { part: "objective" });
-    }
-    Ok(())
+/// The study as it goes on in its folder: trials of one study make no sense in another one.
+fn continued(study: &Study, before: &Study) -> Result<Study, Error> {
+    study.continuing(before).map_err(|differences| Error::Differs { differences })
 }
 
 /// What follows from the facts so far.

@@ -184,9 +184,9 @@ fn check(slots: &[u32], there: u32) -> Result<(), Error> {
 fn study(tasks: &[Task], settings: &TrainingSettings) -> Study {
     let mut study = Study::from_yaml("training", STUDY).expect("the constant is a study");
     study.search.trials = tasks.len() as u32;
-    study.trial.silence = settings.silence;
     if let Some(task) = tasks.first() {
         let max_batch = settings.max_batch.unwrap_or(task.initial_batch);
+        study.trial.silence = settings.silence;
         study.trial.program = Some(Program::Trainable(task.trainable.clone()));
         (study.trial.epochs, study.trial.initial_batch) = (task.epochs, task.initial_batch);
         study.trial.max_batch = max_batch;

@@ -11,6 +11,7 @@
 
 pub mod engine;
 pub mod group;
+pub mod node;
 mod promise;
 mod search;
 mod seed;

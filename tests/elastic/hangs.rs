@@ -25,7 +25,10 @@ use rustix::process::{Signal, getpid, kill_process};
 use serde_json::json;
 use tch::{Tensor, nn};
 
-use crate::common::{Folder, Net, STEPS, assert_same, sgd, state, steps, task};
+use crate::{
+    common::{Folder, STEPS, assert_same, sgd, state, steps, task},
+    net::Net,
+};
 
 /// Far longer than a step takes on a busy machine.
 const SILENCE: Duration = Duration::from_secs(10);

@@ -1,12 +1,17 @@
 //! Elastic training with real worker processes, which come, go and are killed.
 
+#[path = "../support/accounts.rs"]
+mod accounts;
 mod common;
+mod failing;
 mod failures;
 mod hangs;
+mod net;
 mod noise;
 #[path = "../support/processes.rs"]
 mod processes;
 mod rescale;
+mod strangers;
 mod study;
 mod torch;
 
@@ -15,5 +20,5 @@ use pollux_tune::worker::serve_if_worker;
 /// Not a test: what the worker processes of the other tests run. Started by `cargo test` it does nothing.
 #[test]
 fn worker() {
-    serve_if_worker(&common::registry());
+    serve_if_worker(&net::registry());
 }

@@ -249,7 +249,7 @@ fn a_worker_that_stands_still_is_killed_with_its_process_and_the_reason_told() {
         let lost =
             |index, reason: &str| Input::WorkerLost { slot: slot(3, index), reason: reason.to_owned() };
         settle().await;
-        let with_it = lost(1, "its process has ended, because it stands still");
+        let with_it = lost(1, "its process was ended, because it stands still");
         assert_eq!(scene.inputs(), [lost(0, "it stands still"), with_it]);
         assert_eq!((owner.events(), neighbour.events()), (vec![(0, None)], vec![(1, None)]));
         process.kill.await.expect("it is to be killed");

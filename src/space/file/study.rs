@@ -238,6 +238,18 @@ impl Reader<'_> {
             (None, Some(words)) => Some(Program::Command(words.to_vec())),
             (None, None) => None,
         };
+        let silence = values.duration("silence");
+        if silence.is_some_and(|silence| silence.is_zero()) {
+            let found = "nobody gives signs all the time".to_owned();
+            let mistake = DiagnosticKind::Conflict { found, allowed: "a silence above 0s" };
+            self.wrong(values.place("silence"), "trial.silence", mistake);
+        }
+        if silence.is_some() && program.is_none() {
+            let found = "there is nothing that could be silent".to_owned();
+            let allowed = "silence beside a command or a trainable";
+            let mistake = DiagnosticKind::Conflict { found, allowed };
+            self.wrong(values.place("silence"), "trial.silence", mistake);
+        }
         Some(TrialSettings {
             program,
             epochs: values.number("epochs")?,
@@ -250,7 +262,7 @@ impl Reader<'_> {
             min_gpus,
             max_gpus,
             timeout: values.duration("timeout"),
-            silence: values.duration("silence"),
+            silence,
         })
     }
 

@@ -1,0 +1,361 @@
+//! The worker processes of one machine: whom each worker works for, and when a process is started again.
+//!
+//! A slot has one owner at a time. Another group that wants it waits until the owner's worker has left, so that a worker never hosts
+//! two trials, whatever the engine has decided meanwhile.
+
+use std::{collections::VecDeque, time::Duration};
+
+use super::{
+    engine::Input,
+    group::{WorkerCommand, WorkerEvent},
+};
+use crate::ids::{GpuType, NodeId, SlotId, TrialId};
+
+/// A worker process that ends this often before it connects will not do better the next time.
+const TRIES: u32 = 3;
+/// One that is killed may do so more often: that is somebody else's doing.
+const KILLS: u32 = 12;
+/// How long to wait with the next try; twice as long each time.
+const PAUSE: Duration = Duration::from_millis(500);
+const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+
+/// A group that has a worker or waits for one. Two groups of a trial differ.
+pub trait SlotOwner: Clone + PartialEq {
+    /// Its trial.
+    fn trial(&self) -> TrialId;
+}
+
+/// What is to be done about a machine, in this order.
+#[derive(Debug, Clone, PartialEq)]
+pub enum NodeOutput<O> {
+    /// Send a command to the worker of a slot.
+    Send {
+        /// The slot.
+        slot: SlotId,
+        /// The command.
+        command: WorkerCommand,
+    },
+    /// Tell a group what a worker has reported.
+    Group {
+        /// The group.
+        owner: O,
+        /// The slot of the worker.
+        slot: SlotId,
+        /// What it has reported; none if it is gone.
+        event: Option<WorkerEvent>,
+    },
+    /// Tell the engine.
+    Engine(Input),
+    /// Start a process.
+    Start {
+        /// Its number on the machine.
+        process: usize,
+        /// Not before this time has passed.
+        after: Duration,
+    },
+    /// End a process that nobody can talk to, or that stands still.
+    Kill {
+        /// Its number on the machine.
+        process: usize,
+    },
+    /// The machine is of no use: a process of it ended too often before all workers had joined.
+    GiveUp {
+        /// The number of the process.
+        process: usize,
+    },
+}
+
+/// What a machine is.
+#[derive(Debug, Clone, PartialEq)]
+pub struct NodeDescription {
+    /// Its number.
+    pub node: NodeId,
+    /// The type of its GPUs.
+    pub gpu_type: GpuType,
+    /// Its network island.
+    pub island: u32,
+    /// The slots that each of its processes serves.
+    pub processes: Vec<u32>,
+}
+
+/// The state of one machine: takes what happens to its processes and what groups want of its workers, gives what is to be done.
+///
+/// ```
+/// use pollux_tune::ids::{GpuType, NodeId, TrialId};
+/// use pollux_tune::trials::engine::Input;
+/// use pollux_tune::trials::group::{Task, WorkerCommand};
+/// use pollux_tune::trials::node::{NodeDescription, NodeDriver, NodeOutput, SlotOwner};
+///
+/// #[derive(Debug, Clone, PartialEq)]
+/// struct Owner(TrialId);
+/// impl SlotOwner for Owner {
+///     fn trial(&self) -> TrialId {
+///         self.0
+///     }
+/// }
+///
+/// let of = NodeDescription { node: NodeId(0), gpu_type: GpuType::new("t4")?, island: 0, processes: vec![1] };
+/// let (mut node, outputs) = NodeDriver::<Owner>::new(of);
+/// assert!(matches!(outputs[..], [NodeOutput::Start { process: 0, .. }]));
+/// assert!(matches!(node.joined(0)[..], [NodeOutput::Engine(Input::NodeJoined { slots: 1, .. })]));
+///
+/// let prepare = |trial| WorkerCommand::Prepare(Box::new(Task::new(trial, "cifar10")));
+/// let first = node.command(0, Owner(TrialId(7)), prepare(TrialId(7)));
+/// assert!(matches!(first[..], [NodeOutput::Send { .. }]));
+/// assert_eq!(node.command(0, Owner(TrialId(8)), prepare(TrialId(8))), [], "it waits");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug, Clone, PartialEq)]
+pub struct NodeDriver<O> {
+    of: NodeDescription,
+    slots: Vec<SlotState<O>>,
+    processes: Vec<ProcessState>,
+    has_joined: bool,
+    outputs: Vec<NodeOutput<O>>,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+struct SlotState<O> {
+    process: usize,
+    /// A worker is connected.
+    is_up: bool,
+    owner: Option<O>,
+    /// Commands of whoever comes next.
+    waiting: VecDeque<(O, WorkerCommand)>,
+}
+
+#[derive(Debug, Clone, PartialEq, Default)]
+struct ProcessState {
+    /// Ends since a worker of it last connected.
+    failures: u32,
+    /// Those of them that were not the work of `SIGKILL`.
+    faults: u32,
+}
+
+impl<O: SlotOwner> NodeDriver<O> {
+    /// A machine on which nothing runs yet.
+    #[must_use]
+    pub fn new(of: NodeDescription) -> (Self, Vec<NodeOutput<O>>) {
+        let slots = of.processes.iter().enumerate().flat_map(|(process, &slots)| {
+            let slot = move |_| SlotState { process, is_up: false, owner: None, waiting: VecDeque::new() };
+            (0..slots).map(slot)
+        });
+        let (slots, processes) =
+            (slots.collect(), of.processes.iter().map(|_| ProcessState::default()).collect::<Vec<_>>());
+        let start = |process| NodeOutput::Start { process, after: Duration::ZERO };
+        let outputs = (0..processes.len()).map(start).collect();
+        (Self { of, slots, processes, has_joined: false, outputs: Vec::new() }, outputs)
+    }
+
+    /// The group that a worker works for.
+    #[must_use]
+    pub fn owner(&self, index: usize) -> Option<&O> {
+        self.slots.get(index)?.owner.as_ref()
+    }
+
+    /// Whether there is a worker in a slot.
+    #[must_use]
+    pub fn is_up(&self, index: usize) -> bool {
+        self.slots.get(index).is_some_and(|slot| slot.is_up)
+    }
+
+    /// The slots of a process.
+    pub fn slots_of(&self, process: usize) -> impl Iterator<Item = usize> {
+        let own = move |(index, slot): (usize, &SlotState<O>)| (slot.process == process).then_some(index);
+        self.slots.iter().enumerate().filter_map(own)
+    }
+
+    /// A worker has connected.
+    #[must_use]
+    pub fn joined(&mut self, index: usize) -> Vec<NodeOutput<O>> {
+        self.lose(index, "another process has taken its slot");
+        let slot = self.slot(index);
+        let Some(state) = self.slots.get_mut(index) else { return Vec::new() };
+        state.is_up = true;
+        self.processes[state.process] = ProcessState::default();
+        if self.has_joined {
+            self.outputs.push(NodeOutput::Engine(Input::WorkerJoined { slot }));
+        } else if self.slots.iter().all(|state| state.is_up) {
+            self.has_joined = true;
+            let NodeDescription { node, gpu_type, island, .. } = &self.of;
+            let (node, gpu_type, island) = (*node, gpu_type.clone(), *island);
+            let slots = self.slots.len() as u32;
+            self.outputs.push(NodeOutput::Engine(Input::NodeJoined { node, gpu_type, island, slots }));
+        }
+        self.take_outputs()
+    }
+
+    /// The connection of a worker has ended.
+    #[must_use]
+    pub fn disconnected(&mut self, index: usize) -> Vec<NodeOutput<O>> {
+        self.lose(index, "its connection ended");
+        if let Some(state) = self.slots.get(index) {
+            // A process that nobody can talk to is of no use.
+            self.outputs.push(NodeOutput::Kill { process: state.process });
+        }
+        self.take_outputs()
+    }
+
+    /// The worker of a slot stands still, as the group says that it works for. Its process is of no use any more: all its workers are
+    /// gone from now on. Another group knows nothing of it.
+    #[must_use]
+    pub fn kill(&mut self, index: usize, from: &O, reason: &str) -> Vec<NodeOutput<O>> {
+        let is_its = |state: &&SlotState<O>| state.is_up && state.owner.as_ref() == Some(from);
+        let Some(process) = self.slots.get(index).filter(is_its).map(|state| state.process) else {
+            return Vec::new();
+        };
+        self.lose(index, reason);
+        let others: Vec<usize> = self.slots_of(process).collect();
+        for other in others {
+            self.lose(other, &format!("its process was ended, because {reason}"));
+        }
+        self.outputs.push(NodeOutput::Kill { process });
+        self.take_outputs()
+    }
+
+    /// A process is gone: another one takes its place.
+    #[must_use]
+    pub fn ended(&mut self, process: usize, how: &str, is_killed: bool) -> Vec<NodeOutput<O>> {
+        let own: Vec<usize> = self.slots_of(process).collect();
+        for index in own {
+            self.lose(index, how);
+        }
+        let state = &mut self.processes[process];
+        state.failures += 1;
+        state.faults += u32::from(!is_killed);
+        let failures = state.failures;
+        if (state.faults >= TRIES || failures >= KILLS) && !self.has_joined {
+            self.outputs.push(NodeOutput::GiveUp { process });
+        }
+        let pause = PAUSE.saturating_mul(1 << failures.saturating_sub(2).min(8)).min(LONGEST_PAUSE);
+        // The first end after a good time is an accident.
+        let after = if failures == 1 { Duration::ZERO } else { pause };
+        self.outputs.push(NodeOutput::Start { process, after });
+        self.take_outputs()
+    }
+
+    /// A worker has reported something. What is not about the trial of its owner is of a group that has left.
+    #[must_use]
+    pub fn event(&mut self, index: usize, event: WorkerEvent) -> Vec<NodeOutput<O>> {
+        let slot = self.slot(index);
+        let has_left = matches!(event, WorkerEvent::Released { .. } | WorkerEvent::Failed { .. });
+        let Some(state) = self.slots.get_mut(index) else { return Vec::new() };
+        let Some(owner) = state.owner.clone().filter(|owner| owner.trial() == event.trial()) else {
+            return Vec::new();
+        };
+        self.outputs.push(NodeOutput::Group { owner, slot, event: Some(event) });
+        if has_left {
+            state.owner = None;
+            self.serve_next(index);
+        }
+        self.take_outputs()
+    }
+
+    /// A group has a command for a worker.
+    #[must_use]
+    pub fn command(&mut self, index: usize, from: O, command: WorkerCommand) -> Vec<NodeOutput<O>> {
+        let slot = self.slot(index);
+        let is_start = matches!(command, WorkerCommand::Prepare(_));
+        let Some(state) = self.slots.get_mut(index).filter(|state| state.is_up) else {
+            // Whoever had the worker knows of its loss already: a second event might come after the next worker has joined.
+            return if is_start {
+                vec![NodeOutput::Group { owner: from, slot, event: None }]
+            } else {
+                Vec::new()
+            };
+        };
+        match &state.owner {
+            Some(owner) if *owner != from => {
+                state.waiting.push_back((from, command));
+                Vec::new()
+            }
+            Some(_) => vec![NodeOutput::Send { slot, command }],
+            None if is_start => {
+                state.owner = Some(from);
+                vec![NodeOutput::Send { slot, command }]
+            }
+            // The worker has left, and its last event is on its way to the sender.
+            None => Vec::new(),
+        }
+    }
+
+    const fn slot(&self, index: usize) -> SlotId {
+        SlotId { node: self.of.node, index: index as u32 }
+    }
+
+    /// The worker of a slot is gone.
+    fn lose(&mut self, index: usize, reason: &str) {
+        let slot = self.slot(index);
+        let Some(state) = self.slots.get_mut(index).filter(|state| state.is_up) else { return };
+        state.is_up = false;
+        let mut owners: Vec<O> = state.owner.take().into_iter().collect();
+        for (owner, _) in state.waiting.drain(..) {
+            if !owners.contains(&owner) {
+                owners.push(owner);
+            }
+        }
+        // Groups are informed first: what the engine decides must not find them unaware.
+        self.outputs.extend(owners.into_iter().map(|owner| NodeOutput::Group { owner, slot, event: None }));
+        if self.has_joined {
+            let reason = reason.to_owned();
+            self.outputs.push(NodeOutput::Engine(Input::WorkerLost { slot, reason }));
+        }
+    }
+
+    /// Whoever has waited takes over, with all its commands.
+    fn serve_next(&mut self, index: usize) {
+        let slot = self.slot(index);
+        let Some(state) = self.slots.get_mut(index) else { return };
+        let Some(next) = state.waiting.front().map(|(owner, _)| owner.clone()) else { return };
+        // Others may have come in between: what it had to say after them must not wait for them.
+        for (owner, command) in std::mem::take(&mut state.waiting) {
+            if owner == next {
+                self.outputs.push(NodeOutput::Send { slot, command });
+            } else {
+                state.waiting.push_back((owner, command));
+            }
+        }
+        state.owner = Some(next);
+    }
+
+    fn take_outputs(&mut self) -> Vec<NodeOutput<O>> {
+        std::mem::take(&mut self.outputs)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::trials::group::{FinalState, Task};
+
+    impl SlotOwner for TrialId {
+        fn trial(&self) -> TrialId {
+            *self
+        }
+    }
+
+    /// The second group waits, a third comes after it, and the second gives up: its release must not wait for the third.
+    #[test]
+    fn a_group_that_gave_up_while_it_waited_is_not_held_up_by_the_next_one() {
+        let gpu_type = GpuType::new("t4").unwrap();
+        let of = NodeDescription { node: NodeId(0), gpu_type, island: 0, processes: vec![1] };
+        let (mut node, _) = NodeDriver::new(of);
+        let slot = SlotId { node: NodeId(0), index: 0 };
+        let prepare = |trial: TrialId| WorkerCommand::Prepare(Box::new(Task::new(trial, "net")));
+        let release = |trial| WorkerCommand::Release { trial, state: FinalState::Discarded };
+        let [first, second, third] = [0, 1, 2].map(TrialId);
+        node.joined(0).clear();
+        assert_eq!(node.command(0, first, prepare(first)).len(), 1);
+        for (from, command) in [(second, prepare(second)), (third, prepare(third)), (second, release(second))]
+        {
+            assert_eq!(node.command(0, from, command), []);
+        }
+        let told =
+            NodeOutput::Group { owner: first, slot, event: Some(WorkerEvent::Released { trial: first }) };
+        let send = |command| NodeOutput::Send { slot, command };
+        let outputs = node.event(0, WorkerEvent::Released { trial: first });
+        assert_eq!(outputs, [told, send(prepare(second)), send(release(second))]);
+        let outputs = node.event(0, WorkerEvent::Released { trial: second });
+        assert_eq!(outputs.last(), Some(&send(prepare(third))));
+    }
+}
