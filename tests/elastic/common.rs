@@ -136,6 +136,7 @@ pub(crate) fn train_in_passes(
         max_batch: None,
         max_batch_per_worker: per_worker,
         worker_arguments: arguments.into(),
+        silence: None,
     };
     let mut all = vec![Vec::new(); tasks.len()];
     let training = Training::start(tasks, &settings).expect("it starts");

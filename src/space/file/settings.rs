@@ -189,7 +189,7 @@ pub struct TrialSettings {
     pub max_gpus: Option<u32>,
     /// The longest a trial may take.
     pub timeout: Option<Duration>,
-    /// The longest that a program may print nothing.
+    /// The longest that a program may print nothing; the least limit of a step of a trainable.
     pub silence: Option<Duration>,
 }
 

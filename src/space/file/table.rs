@@ -123,7 +123,8 @@ pub(super) const TRIAL: &[Field] = &[
         "silence",
         Kind::Duration,
         None,
-        "The longest that a program may print nothing before it is ended and started again; no limit by default",
+        "The longest that a program may print nothing before it is ended and started again, no limit by default; a step of a \
+         trainable may always take as long, 1m by default",
     ),
 ];
 
