@@ -124,22 +124,21 @@ impl Head {
         }
     }
 
-    /// The journal, what is in it, and which study that is.
-    fn journal(&self) -> Result<(Box<dyn Journal + Send>, Vec<JournalEntry>, StudyId), Error> {
+    fn journal(&self) -> Result<OpenJournal, Error> {
         if let Some(folder) = &self.folder {
             let (store, entries) = Store::load(folder)?;
-            let study = store.study_id();
-            return Ok((Box::new(store), entries, study));
+            let study_id = store.study_id();
+            return Ok(OpenJournal { journal: Box::new(store), entries, study_id });
         }
         let kept = Kept(self.memory.clone());
         let entries = kept.entries(0)?;
         // What is not on disk cannot be mistaken for another study later.
-        Ok((Box::new(kept), entries, StudyId::default()))
+        Ok(OpenJournal { journal: Box::new(kept), entries, study_id: StudyId::default() })
     }
 
     /// One life of the actors; with the search and its results, if that is the end of the study.
     async fn session(&mut self) -> Result<(SessionExit, Option<Search>), Error> {
-        let (journal, entries, study_id) = self.journal()?;
+        let OpenJournal { journal, entries, study_id } = self.journal()?;
         if let (Some(folder), false) = (&self.folder, entries.is_empty()) {
             self.study = continued(&self.study, &Reader::open(folder)?.study()?)?;
         }
@@ -299,6 +298,13 @@ fn replay(study: &Study, kind: TrialKind, entries: &[JournalEntry]) -> Result<(E
         services.apply(entry)?;
     }
     Ok((engine, services))
+}
+
+/// A journal, what is in it, and which study that is.
+struct OpenJournal {
+    journal: Box<dyn Journal + Send>,
+    entries: Vec<JournalEntry>,
+    study_id: StudyId,
 }
 
 /// Facts that outlive the actors, but not the program.
