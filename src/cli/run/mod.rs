@@ -27,9 +27,10 @@ use crate::{
     actors::{self, Finished, Runner},
     alloc::{self, ClusterSpec, PolicyKind},
     cli,
-    space::{Program, Study},
+    space::{KeepCheckpoints, Program, Study},
     store::{Folder, Reader},
     trials::engine::Outcome,
+    wire::with_causes,
 };
 
 /// What to run, and on what.
@@ -48,6 +49,8 @@ pub(super) struct Settings {
     pub(super) policy: Option<PolicyKind>,
     /// Instead of that of the study file.
     pub(super) trials: Option<u32>,
+    /// Instead of that of the study file.
+    pub(super) keep_checkpoints: Option<KeepCheckpoints>,
     pub(super) quiet: bool,
 }
 
@@ -99,6 +102,7 @@ pub(super) fn run(
 ) -> Result<ExitStatus, cli::Error> {
     let (_, mut study) = study::load(&settings.file, stderr)?;
     study.search.trials = settings.trials.unwrap_or(study.search.trials);
+    study.trial.keep_checkpoints = settings.keep_checkpoints.unwrap_or(study.trial.keep_checkpoints);
     study.scheduler.policy = settings.policy.unwrap_or(study.scheduler.policy);
     let folder = settings.folder.as_path();
     let backend = backend(settings, &study, trainables, stderr)?;
@@ -123,7 +127,7 @@ pub(super) fn run(
         cli::Error::Unfinished { folder: folder.to_owned(), source }
     })?;
     let emulated = Folder::new(folder).emulated();
-    conclude(&finished, folder, emulated.as_deref(), out)
+    conclude(&finished, folder, emulated.as_deref(), out, stderr)
 }
 
 /// What has come to its end ran on what it ran on.
@@ -304,13 +308,17 @@ fn conclude(
     folder: &Path,
     emulated: Option<&str>,
     out: &mut impl Write,
+    stderr: &mut impl Write,
 ) -> Result<ExitStatus, cli::Error> {
     let place = Folder::new(folder);
     if finished.search().trials().len() > 0 {
-        results::best(folder, BEST, Format::Text, out)?;
-        let drawing = folder.join("timeline.svg");
-        write_atomically(&drawing, &timeline::draw(&Reader::open(folder)?, emulated)?)?;
-        writeln!(out, "timeline  {}", drawing.display()).map_err(cli::Error::Stdout)?;
+        match show_results(folder, emulated, out) {
+            // What keeps a study waiting may keep it from drawing, too; whoever stopped it has it all in the journal.
+            Err(error) if finished.outcome == Outcome::Stopped && !error.is_broken_pipe() => {
+                let _ = writeln!(stderr, "warning: {}", with_causes(&error));
+            }
+            shown => shown?,
+        }
     }
     for line in failures::summary(folder, finished.search().trials()) {
         writeln!(out, "{line}").map_err(cli::Error::Stdout)?;
@@ -326,6 +334,14 @@ fn conclude(
     };
     writeln!(out, "{line}").map_err(cli::Error::Stdout)?;
     Ok(status)
+}
+
+/// The best trials, and a picture of all.
+fn show_results(folder: &Path, emulated: Option<&str>, out: &mut impl Write) -> Result<(), cli::Error> {
+    results::best(folder, BEST, Format::Text, out)?;
+    let drawing = folder.join("timeline.svg");
+    write_atomically(&drawing, &timeline::draw(&Reader::open(folder)?, emulated)?)?;
+    writeln!(out, "timeline  {}", drawing.display()).map_err(cli::Error::Stdout)
 }
 
 /// A command as a shell takes it.
