@@ -11,7 +11,7 @@ use std::{
 use pollux_tune::actors::TrainingEvent;
 use rustix::process::Pid;
 
-use crate::common::{Folder, STEPS, assert_same, sgd, state, steps, task, train};
+use crate::common::{Folder, Rescales, STEPS, assert_same, sgd, state, steps, task, train};
 
 /// Where a process listens: everybody can read that in `/proc/net/tcp`.
 fn ports(pid: Pid) -> Vec<SocketAddr> {
@@ -39,8 +39,8 @@ fn ports(pid: Pid) -> Vec<SocketAddr> {
 fn strangers_can_neither_join_nor_disturb_a_training() {
     const SHORT: Duration = Duration::from_millis(300);
     let folder = Folder::new();
-    let tasks = ["undisturbed", "disturbed"].map(|name| task(&folder, name, sgd()));
-    let mut plan = [(20, &[0][..]), (50, &[0, 1]), (80, &[1]), (110, &[0, 1])].into_iter().peekable();
+    let mut rescales = Rescales::new(&folder, &[(20, &[0]), (50, &[0, 1]), (80, &[1]), (110, &[0, 1])]);
+    let tasks = [task(&folder, "undisturbed", sgd()), task(&folder, "disturbed", rescales.params(sgd()))];
     let mut strangers = Vec::new();
     let all = train(tasks.into(), &[0, 1], |run, event| {
         if run.number == 0 && strangers.is_empty() && matches!(event, TrainingEvent::Formed { .. }) {
@@ -60,15 +60,11 @@ fn strangers_can_neither_join_nor_disturb_a_training() {
                 }
             }
         }
-        if let (1, Some(steps), Some((at, slots))) = (run.number, steps(event), plan.peek())
-            && steps >= *at
-            && run.training.is_settled()
-        {
-            run.training.rescale(slots).expect("slots of the training");
-            plan.next();
+        if run.number == 1 {
+            rescales.follow(run, event);
         }
     });
-    assert!(plan.peek().is_none(), "the training has ended before its last change");
+    rescales.check();
     assert!(!strangers.is_empty());
     let broken = all.iter().flatten().find(|event| matches!(event, TrainingEvent::Broken { .. }));
     assert_eq!(broken, None, "no group was disturbed");
