@@ -5,6 +5,7 @@ use std::{
     io::Write,
     net::{SocketAddr, TcpStream},
     path::Path,
+    thread,
     time::Duration,
 };
 
@@ -41,15 +42,13 @@ fn strangers_can_neither_join_nor_disturb_a_training() {
     let folder = Folder::new();
     let mut rescales = Rescales::new(&folder, &[(20, &[0]), (50, &[0, 1]), (80, &[1]), (110, &[0, 1])]);
     let tasks = [task(&folder, "undisturbed", sgd()), task(&folder, "disturbed", rescales.params(sgd()))];
-    let mut strangers = Vec::new();
+    let (mut strangers, mut talkers) = (Vec::new(), Vec::new());
     let all = train(tasks.into(), &[0, 1], |run, event| {
         if run.number == 0 && strangers.is_empty() && matches!(event, TrainingEvent::Formed { .. }) {
             let found: Vec<SocketAddr> = (0..2).flat_map(|slot| ports(run.pid(slot))).collect();
             assert!(found.len() >= 2, "each worker hosts a rendezvous: {found:?}");
             for address in found {
                 assert!(address.ip().is_loopback(), "{address} can be reached from other machines");
-                let store = c10d::Store::connect(&address.to_string(), SHORT);
-                assert!(store.is_err(), "{address} lets everybody in");
                 for words in [&b""[..], b"ptr1", b"half a message", &[0; 1 << 16]] {
                     // Those of a group go with it.
                     let Ok(mut stranger) = TcpStream::connect(address) else { continue };
@@ -58,6 +57,9 @@ fn strangers_can_neither_join_nor_disturb_a_training() {
                     let _ = stranger.write_all(words);
                     strangers.push(stranger);
                 }
+                talkers.push(thread::spawn(move || {
+                    (address, c10d::Store::connect(&address.to_string(), SHORT).err())
+                }));
             }
         }
         if run.number == 1 {
@@ -66,6 +68,10 @@ fn strangers_can_neither_join_nor_disturb_a_training() {
     });
     rescales.check();
     assert!(!strangers.is_empty());
+    for talker in talkers {
+        let (address, error) = talker.join().expect("it ends");
+        assert!(error.is_some(), "{address} lets everybody in");
+    }
     let broken = all.iter().flatten().find(|event| matches!(event, TrainingEvent::Broken { .. }));
     assert_eq!(broken, None, "no group was disturbed");
     assert_eq!(all[1].iter().rev().find_map(steps), Some(STEPS));

@@ -8,13 +8,9 @@ use std::{
 };
 
 use pollux_tune::{
-    actors::{Runner, serve_if_node},
-    ids::TrialId,
+    actors::Runner,
     space::Study,
-    trials::{
-        End,
-        engine::{Fact, Metrics},
-    },
+    trials::{End, engine::Metrics},
 };
 
 use crate::{
@@ -182,38 +178,19 @@ fn emulated_trials_without_the_metric() {
     check(&place, 3, |_, _| "`precision`");
 }
 
-/// Not a test: what the emulated nodes of the next one run. Started by `cargo test` it does nothing.
-#[test]
-fn node() {
-    serve_if_node();
-}
-
-/// What lies where a trial finds its checkpoint is no reason to stand still, whatever becomes of it: trials one after the other need the
-/// slots of the one before.
+/// What lies where checkpoints will be is no reason to stand still, whatever becomes of it: trials one after the other need the slots
+/// of the one before.
 #[test]
 fn checkpoints_that_cannot_be_read() {
     for (parallel, bytes) in [(1, &b"x"[..]), (3, b""), (1, b"{\"emulated\":\"cifar10\",\"state\":{}}")] {
         let place: PathBuf = folder(&format!("failing-checkpoint-{parallel}-{}", bytes.len()));
-        let study =
-            Study::from_yaml("study.yaml", &emulated("width: [64, 96, 128]", "accuracy", 3, parallel));
-        let study = study.unwrap();
-        let (cluster, checkpoints) = (study.cluster.clone().unwrap(), place.join("checkpoints"));
-        let runner = Runner::new(study)
-            .folder(&place)
-            .worker_arguments(["failing::node", "--exact", "--nocapture"])
-            .watch(move |_, entries| {
-                // Before anything is done about the fact.
-                if entries
-                    .iter()
-                    .any(|entry| matches!(entry.fact, Fact::TrialCreated { trial: TrialId(0), .. }))
-                {
-                    fs::create_dir_all(&checkpoints).unwrap();
-                    fs::write(checkpoints.join("trial-0"), bytes).unwrap();
-                }
-            });
-        in_time(move || runner.run_emulated(&cluster, 0.002).map(drop).unwrap());
+        let study = emulated("width: [64, 96, 128]", "accuracy", 3, parallel);
+        let first = [&EMULATED[..], &["--trials", "1"]].concat();
+        assert_eq!(run_program(&place, &study, &first), Some(0));
+        fs::write(place.join("checkpoints/trial-1"), bytes).unwrap();
+        assert_eq!(run_program(&place, &study, &EMULATED), Some(0));
         let done = settle(&place, 3).values().filter(|account| matches!(account.end, End::Done(_))).count();
-        assert!(done >= 2, "the others are not concerned");
+        assert_eq!(done, 3, "it starts from the beginning");
         fs::remove_dir_all(&place).unwrap();
     }
 }

@@ -145,6 +145,12 @@ impl Engine {
         match event {
             // It may still be under way when its generation has ended.
             GroupEvent::Reported(report) => self.reported(step, trial, generation, report),
+            // Whatever its generation is by now, the user should know.
+            GroupEvent::CheckpointFailed(reason) => {
+                if self.state.active.contains_key(&trial) {
+                    self.emit(step, Fact::CheckpointFailed { trial, reason });
+                }
+            }
             // Its own failure is final, in whatever generation: that its worker ended with it may have been heard first.
             GroupEvent::Failed { reason, cause: FailureCause::Trial } if self.is_past(trial, generation) => {
                 self.stop_and_end(step, Fact::TrialFailed { trial, reason }, trial);

@@ -114,6 +114,23 @@ fn step_times_that_are_no_numbers_are_left_out() {
 }
 
 #[test]
+fn a_checkpoint_that_failed_is_written_down_and_costs_nothing() {
+    let mut scene = Scene::two_running(2);
+    let failed = |trial, generation| {
+        let event = GroupEvent::CheckpointFailed("no space".to_owned());
+        Input::group(TrialId(trial), Generation(generation), event)
+    };
+    let before = scene.trial(0).clone();
+    let (facts, commands) = scene.input(failed(0, 1));
+    assert_eq!(facts, [Fact::CheckpointFailed { trial: TrialId(0), reason: "no space".to_owned() }]);
+    assert_eq!(commands, []);
+    assert_eq!(scene.trial(0).failures, before.failures);
+    assert_eq!(scene.trial(0).phase, before.phase);
+    assert_eq!(scene.input(failed(0, 9)).0.len(), 1, "whatever the generation");
+    assert_eq!(scene.input(failed(7, 1)).0, [], "no such trial");
+}
+
+#[test]
 fn a_trial_that_lost_everything_goes_back_to_its_checkpoint() {
     let mut scene = Scene::two_running(2);
     scene.input(checkpointed(0, 1, 1.5));
