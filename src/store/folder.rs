@@ -9,6 +9,7 @@ use std::{
 use super::Error;
 use crate::ids::{StudyId, TrialId};
 
+const HEAD_LOG: &str = "head.log";
 const EMULATED: &str = "emulated";
 const LOCK_TRIES: u32 = 10;
 const LOCK_PAUSE: Duration = Duration::from_millis(20);
@@ -87,7 +88,10 @@ impl Folder {
 
     /// Fails if there was a study here. To be asked where there is no journal.
     pub(super) fn check_nothing_is_lost(&self) -> Result<(), Error> {
-        let has_entries = |path: &Path| fs::read_dir(path).is_ok_and(|mut entries| entries.next().is_some());
+        // The head has a log before it has a journal.
+        let is_trace =
+            |entry: io::Result<fs::DirEntry>| entry.is_ok_and(|entry| entry.file_name() != HEAD_LOG);
+        let has_entries = |path: &Path| fs::read_dir(path).is_ok_and(|mut entries| entries.any(is_trace));
         let has_bytes = |path: &Path| fs::metadata(path).is_ok_and(|file| file.len() > 0);
         let wal = self.wal();
         let traces = [self.seal(), self.checkpoints(), self.logs(), wal.clone()];

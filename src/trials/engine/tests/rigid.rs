@@ -44,7 +44,7 @@ fn a_study_begins_with_a_question_for_each_slot() {
     assert_eq!(commands, [Command::WakeAt { at_s: 130.0 }], "its time begins with its program");
     let (facts, commands) = scene.input(finished(0, 1, 0.5));
     assert_eq!(facts, [Fact::TrialDone { trial: TrialId(0), values: vec![0.5] }]);
-    let ask = Command::Suggest(SuggestRequest { revision: 7, trial: TrialId(1) });
+    let ask = Command::Suggest(SuggestRequest { revision: 8, trial: TrialId(1) });
     assert_eq!(commands, [ask, Command::WakeAt { at_s: 1000.0 }]);
 }
 
