@@ -9,7 +9,6 @@ use std::{
 use super::Error;
 use crate::ids::{StudyId, TrialId};
 
-const HEAD_LOG: &str = "head.log";
 const EMULATED: &str = "emulated";
 const LOCK_TRIES: u32 = 10;
 const LOCK_PAUSE: Duration = Duration::from_millis(20);
