@@ -198,12 +198,11 @@ impl Supervisor {
         }
         tracing::info!(tries, "the journal can be written again");
         self.notify("the study goes on: its journal can be written again");
-        match step {
-            Some((step, ack)) => self.written(step, ack, context),
-            None => {
-                self.since = None;
-                self.release(context);
-            }
+        if let Some((step, ack)) = step {
+            self.written(step, ack, context);
+        } else {
+            self.since = None;
+            self.release(context);
         }
         while self.blocked.is_none()
             && let Some(EngineInput { input, ack }) = self.waiting.pop_front()

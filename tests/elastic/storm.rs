@@ -31,7 +31,7 @@ const FOLDER: &str = "POLLUX_TUNE_TEST_STORM";
 const FAULTS: &str = "POLLUX_TUNE_STORM";
 const EPOCHS: f64 = 40.0;
 /// For what comes sooner or later, also on a busy machine.
-const SOON: Duration = Duration::from_secs(300);
+const SOON: Duration = Duration::from_secs(600);
 /// How long a disk stays full. Any time will do.
 const FULL: Duration = Duration::from_secs(3);
 
