@@ -18,6 +18,7 @@ use super::{
     group::Observer,
     message::{EngineInput, ForTrial},
     node::NodeSpec,
+    retention::{CheckpointKeeper, CheckpointPlace, Settle},
     runtime::Runtime,
     scripted::{Script, ScriptedAllocator, Steering},
     suggester::{Suggester, TakeSearch},
@@ -29,7 +30,7 @@ use crate::{
     store::{self, Journal, Memory, Reader, Store},
     trials::{
         Search,
-        engine::{Engine, GroupCommand, Input, JournalEntry, Outcome, Services, TrialKind},
+        engine::{Engine, GroupCommand, Input, JournalEntry, Outcome, Services, State, TrialKind},
         group::Task,
     },
 };
@@ -153,7 +154,9 @@ impl Head {
                 (watch.lock().unwrap_or_else(PoisonError::into_inner))(engine, entries);
             })
         });
-        let (head, first, second) = (Arbiter::new(), Arbiter::new(), Arbiter::new());
+        let (head, first, second, third) = (Arbiter::new(), Arbiter::new(), Arbiter::new(), Arbiter::new());
+        let keeper = self.keeper(study_id, engine.state(), &exit);
+        let keeper = keeper.map(|keeper| CheckpointKeeper::start_in_arbiter(&third.handle(), |_| keeper));
         let supervisor = {
             let exit = exit.clone();
             Supervisor::start_in_arbiter(&head.handle(), move |_| {
@@ -176,10 +179,13 @@ impl Head {
             })
         };
         let facts = vec![suggester.clone().recipient(), allocator.clone().recipient()];
+        // A checkpoint is removed when the end of its trial is on disk, not before.
+        let settled = keeper.clone().map(Addr::recipient).into_iter().collect();
         let services = ServiceAddresses {
             suggester: suggester.clone().recipient(),
             allocator: allocator.recipient(),
             facts,
+            settled,
         };
         let (groups, stage) = self.open(study_id, &happened, &exit)?;
         supervisor.do_send(Begin { services, groups });
@@ -192,15 +198,29 @@ impl Head {
             SessionExit::Finished(_) => suggester.send(TakeSearch).await.ok().flatten(),
             SessionExit::Failed(_) | SessionExit::Died(_) => None,
         };
+        if let Some(keeper) = &keeper {
+            // If it is gone, so is the session.
+            let _ = keeper.send(Settle).await;
+        }
         exit.close();
         // The journal and its lock are given back only when nothing runs any more.
         stage.end(|what| self.notify.iter().for_each(|notify| notify(what))).await;
-        for arbiter in [head, first, second] {
+        for arbiter in [head, first, second, third] {
             arbiter.stop();
             // The journal is closed only when the thread of its owner is done.
             let _ = arbiter.join();
         }
         Ok((ended, search))
+    }
+
+    /// Who removes checkpoints, if there are any that workers write.
+    fn keeper(&self, study: StudyId, state: &State, exit: &ExitSender) -> Option<CheckpointKeeper> {
+        let TrialBackend::Workers(Workers { tasks: WorkerTasks::OfStudy { trainable }, .. }) = &self.work
+        else {
+            return None;
+        };
+        let place = CheckpointPlace { folder: self.folder.clone()?, study, trainable: trainable.clone() };
+        Some(CheckpointKeeper::new(&self.study, place, state, exit))
     }
 
     /// Where trials are run, and by whom.

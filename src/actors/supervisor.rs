@@ -33,7 +33,10 @@ pub(super) type Watch = Box<dyn FnMut(&Engine, &[JournalEntry]) + Send>;
 pub(super) struct ServiceAddresses {
     pub(super) suggester: Recipient<ForSuggester>,
     pub(super) allocator: Recipient<ForAllocator>,
+    /// Who only think about facts, and hear of them at once.
     pub(super) facts: Vec<Recipient<FactsAppended>>,
+    /// Who act on facts, and hear of them when those that create or end a trial are on disk.
+    pub(super) settled: Vec<Recipient<FactsAppended>>,
 }
 
 /// What can be noticed outside of the head.
@@ -204,7 +207,7 @@ impl Supervisor {
         let supervisor = context.address().recipient();
         for effect in mem::take(&mut self.held) {
             match effect {
-                Effect::Facts(facts) => self.show(&facts, &supervisor),
+                Effect::Facts(facts) => self.show(facts, &supervisor),
                 Effect::Group(trial, command) => {
                     if let Some((_, groups)) = &mut self.staff {
                         groups.command(trial, command, &supervisor);
@@ -218,13 +221,16 @@ impl Supervisor {
     }
 
     /// Tells those who are concerned what became true.
-    fn show(&mut self, facts: &[JournalEntry], supervisor: &Recipient<EngineInput>) {
+    fn show(&mut self, facts: Arc<[JournalEntry]>, supervisor: &Recipient<EngineInput>) {
         if let Some(watch) = &mut self.watch {
-            watch(&self.engine, facts);
+            watch(&self.engine, &facts);
         }
-        let Some((_, groups)) = &mut self.staff else { return };
+        let Some((services, groups)) = &mut self.staff else { return };
         for trial in facts.iter().filter_map(|entry| without_group(&entry.fact)) {
             groups.command(trial, GroupCommand::Stop(FinalState::Discarded), supervisor);
+        }
+        for listener in &services.settled {
+            listener.do_send(FactsAppended(facts.clone()));
         }
     }
 

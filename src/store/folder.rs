@@ -107,7 +107,7 @@ impl Folder {
         self.root.join("checkpoints")
     }
 
-    /// The state of a trial: a folder for programs that keep their own, else a file.
+    /// The folder with the states of a trial: checkpoints of its workers, or whatever its program keeps there.
     #[must_use]
     pub fn checkpoint(&self, trial: TrialId) -> PathBuf {
         self.checkpoints().join(format!("trial-{trial}"))

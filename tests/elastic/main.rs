@@ -2,6 +2,7 @@
 
 #[path = "../support/accounts.rs"]
 mod accounts;
+mod checkpoints;
 mod common;
 mod failing;
 mod failures;

@@ -98,7 +98,8 @@ fn message(bytes: &[u8]) {
     }
 }
 
-const ELASTIC: &str = "
+/// The study of the targets `events` and `journal`.
+pub(crate) const ELASTIC: &str = "
 space: {lr: {log: [1e-3, 1]}, wide: [false, true]}
 objective: {maximize: accuracy}
 trial: {trainable: net, epochs: 4, initial_batch: 32, max_batch: 256, max_batch_per_gpu: 64}
