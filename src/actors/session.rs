@@ -158,9 +158,9 @@ impl Head {
         let keeper = self.keeper(study_id, engine.state(), &exit);
         let keeper = keeper.map(|keeper| CheckpointKeeper::start_in_arbiter(&third.handle(), |_| keeper));
         let supervisor = {
-            let exit = exit.clone();
+            let (exit, notify) = (exit.clone(), self.notify.clone());
             Supervisor::start_in_arbiter(&head.handle(), move |_| {
-                Supervisor::new(engine, journal, clock, watch, &exit)
+                Supervisor::new(engine, journal, clock, watch, &exit).notifying(notify)
             })
         };
         let happened = supervisor.clone().recipient();

@@ -173,7 +173,10 @@ impl Tracker {
                 None
             }
             // The engine tells of its end.
-            WorkerEvent::Failed { .. } | WorkerEvent::Prepared { .. } | WorkerEvent::Released { .. } => None,
+            WorkerEvent::Failed { .. }
+            | WorkerEvent::Prepared { .. }
+            | WorkerEvent::Progress { .. }
+            | WorkerEvent::Released { .. } => None,
         }
     }
 

@@ -11,7 +11,7 @@ use crate::{
     trials::{
         engine::FailureCause,
         group::{
-            Batch, Evaluation, FinalState, Form, Member, Pause, Task, WorkerCommand, WorkerEvent,
+            Activity, Batch, Evaluation, FinalState, Form, Member, Pause, Task, WorkerCommand, WorkerEvent,
             WorkerReport,
         },
     },
@@ -112,6 +112,16 @@ prop_compose! {
     }
 }
 
+fn activity() -> impl Strategy<Value = Activity> {
+    prop_oneof![
+        Just(Activity::Training),
+        Just(Activity::Joining),
+        Just(Activity::Evaluating),
+        Just(Activity::Saving),
+        Just(Activity::Idle)
+    ]
+}
+
 fn cause() -> impl Strategy<Value = FailureCause> {
     prop_oneof![
         Just(FailureCause::Trial),
@@ -132,6 +142,15 @@ fn events() -> impl Strategy<Value = WorkerEvent> {
         (trial(), round(), any::<Option<u64>>(), ".*").prop_map(|(trial, round, steps, reason)| {
             WorkerEvent::Broken { trial, round, steps, reason }
         }),
+        (trial(), round(), any::<u64>(), any::<f64>(), activity()).prop_map(
+            |(trial, round, steps, longest_step_s, activity)| WorkerEvent::Progress {
+                trial,
+                round,
+                steps,
+                longest_step_s,
+                activity
+            }
+        ),
         report().prop_map(|report| WorkerEvent::Reported(Box::new(report))),
         (trial(), any::<u64>()).prop_map(|(trial, steps)| WorkerEvent::Checkpointed { trial, steps }),
         (trial(), any::<String>())

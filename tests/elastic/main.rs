@@ -6,6 +6,7 @@ mod checkpoints;
 mod common;
 mod failing;
 mod failures;
+mod hangs;
 mod net;
 mod noise;
 #[path = "../support/processes.rs"]

@@ -186,8 +186,15 @@ fn seeds() {
     for seed in 0..6 {
         let study = Study::from_yaml("study.yaml", ELASTIC).unwrap();
         let mut world = World::new(&study, TrialKind::Elastic, &[("t4", 2), ("t4", 2)], seed);
-        let faults =
-            Faults { worker: 20, node: 5, group: 5, head: if seed == 0 { 0 } else { 5 }, messages: 0 };
+        let faults = Faults {
+            worker: 20,
+            node: 5,
+            group: 5,
+            head: if seed == 0 { 0 } else { 5 },
+            messages: 0,
+            environment: 0,
+            trial: 0,
+        };
         (0..600).for_each(|_| world.step(faults));
         let lines = world.journal.iter().take(64).map(|entry| serde_json::to_string(entry).unwrap());
         write("journal", &format!("{seed}"), lines.collect::<Vec<_>>().join("\n").as_bytes());

@@ -1,4 +1,12 @@
-use std::{path::Path, process, sync::Arc, time::Duration};
+use std::{
+    path::Path,
+    process,
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
+    time::Duration,
+};
 
 use actix::{Actor, Addr};
 use tokio::{
@@ -14,7 +22,7 @@ use crate::{
     actors::{
         error::Error,
         exit::SessionExit,
-        message::{EngineInput, FromWorker, ToWorker, WorkerOwner},
+        message::{EngineInput, FromWorker, KillWorker, ToWorker, WorkerOwner},
         node::{FromGateway, Node, NodeContext, NodeSpec},
         process::{Gone, ProcessSpec, Running, Spawner},
     },
@@ -22,6 +30,7 @@ use crate::{
     trials::{
         engine::{FailureCause, Input},
         group::{FinalState, Task, WorkerCommand, WorkerEvent},
+        node::ProcessFault,
     },
     wire::{Address, GatewayEvent, Hello, Secret, VERSION, WorkerHandle, WorkerId},
 };
@@ -39,11 +48,12 @@ impl FakeProcess {
     }
 
     fn be_killed(self) {
-        let _ = self.end.send(Gone { how: "signal: 9".to_owned(), is_killed: true });
+        let _ = self.end.send(Gone { how: "signal: 9".to_owned(), fault: ProcessFault::Killed });
     }
 }
 
-struct FakeSpawner(UnboundedSender<FakeProcess>);
+/// With a number of attempts that the system refuses first.
+struct FakeSpawner(UnboundedSender<FakeProcess>, AtomicU32);
 
 impl Spawner for FakeSpawner {
     fn spawn(
@@ -51,9 +61,16 @@ impl Spawner for FakeSpawner {
         _: process::Command,
         _: Option<&Path>,
         kill: oneshot::Receiver<()>,
-    ) -> Result<Running, String> {
+    ) -> Result<Running, Gone> {
+        let left = self.1.load(Ordering::Relaxed);
+        if left > 0 {
+            self.1.store(left - 1, Ordering::Relaxed);
+            return Err(Gone { how: "no more processes".to_owned(), fault: ProcessFault::Environment });
+        }
         let (end, ended) = oneshot::channel();
-        self.0.send(FakeProcess { at: Instant::now(), end, kill }).map_err(|_| "no test".to_owned())?;
+        self.0
+            .send(FakeProcess { at: Instant::now(), end, kill })
+            .map_err(|_| Gone::from("no test".to_owned()))?;
         Ok(Box::pin(async { ended.await.unwrap_or_else(|_| "dropped by the test".to_owned().into()) }))
     }
 }
@@ -74,6 +91,12 @@ struct FakeWorker {
 
 impl Scene {
     fn new() -> Self {
+        Self::refusing(0)
+    }
+
+    /// The same on a machine that refuses some processes first.
+    fn refusing(processes: u32) -> Self {
+        let refused = AtomicU32::new(processes);
         let (spawned, processes) = mpsc::unbounded_channel();
         let ((supervisor, inputs), (exit, exits)) = (probe::<EngineInput>(), exits());
         let process =
@@ -85,7 +108,7 @@ impl Scene {
             address: Address::Unix("nowhere".into()),
             secret: Secret::random().expect("random numbers"),
             logs: None,
-            spawner: Arc::new(FakeSpawner(spawned)),
+            spawner: Arc::new(FakeSpawner(spawned, refused)),
             supervisor,
             exit,
         };
@@ -137,6 +160,11 @@ impl FakeGroup {
         scene.node.do_send(ToWorker { slot: slot(3, index), from: self.owner.clone(), command });
     }
 
+    fn kill(&self, scene: &Scene, index: u32) {
+        let (slot, from, reason) = (slot(3, index), self.owner.clone(), "it stands still".to_owned());
+        scene.node.do_send(KillWorker { slot, from, reason });
+    }
+
     fn events(&mut self) -> Vec<(u32, Option<WorkerEvent>)> {
         drain(&mut self.events).into_iter().map(|FromWorker { slot, event }| (slot.index, event)).collect()
     }
@@ -156,6 +184,26 @@ fn prepared(trial: u32) -> WorkerEvent {
 
 fn released(trial: u32) -> WorkerEvent {
     WorkerEvent::Released { trial: TrialId(trial) }
+}
+
+/// No number of refusals is a reason to give up, as long as they are not the worker's fault.
+#[test]
+fn a_machine_without_processes_is_waited_for() {
+    in_virtual_time(async {
+        let mut scene = Scene::refusing(100);
+        let first = scene.processes.recv().await.expect("a process");
+        let second = scene.processes.recv().await.expect("a process");
+        assert!(drain(&mut scene.exits).is_empty(), "it was not given up");
+        let blocked = Input::NodeBlocked { node: NodeId(3), reason: "no more processes".to_owned() };
+        let inputs = scene.inputs();
+        assert_eq!((inputs.len(), inputs.iter().all(|input| *input == blocked)), (100, true));
+        for index in 0..3 {
+            scene.join(u64::from(index), index);
+        }
+        settle().await;
+        assert!(matches!(scene.inputs()[..], [Input::NodeJoined { .. }]));
+        drop((first, second));
+    });
 }
 
 #[test]
@@ -228,6 +276,33 @@ fn groups_are_told_of_a_loss_before_the_engine() {
         assert!(owner.events().is_empty());
         assert_eq!(waiting.events(), [(0, None)]);
         let _again = scene.join(7, 0);
+        settle().await;
+        assert_eq!(scene.inputs(), [Input::WorkerJoined { slot: slot(3, 0) }]);
+    });
+}
+
+#[test]
+fn a_worker_that_stands_still_is_killed_with_its_process_and_the_reason_told() {
+    in_virtual_time(async {
+        let (mut scene, [process, _second], _workers) = Scene::joined().await;
+        let (mut owner, mut neighbour, other) = (FakeGroup::new(0), FakeGroup::new(1), FakeGroup::new(2));
+        owner.send(&scene, 0, prepare(0));
+        neighbour.send(&scene, 1, prepare(1));
+        owner.kill(&scene, 0);
+        let lost =
+            |index, reason: &str| Input::WorkerLost { slot: slot(3, index), reason: reason.to_owned() };
+        settle().await;
+        let with_it = lost(1, "its process was ended, because it stands still");
+        assert_eq!(scene.inputs(), [lost(0, "it stands still"), with_it]);
+        assert_eq!((owner.events(), neighbour.events()), (vec![(0, None)], vec![(1, None)]));
+        process.kill.await.expect("it is to be killed");
+        // It is once enough, and after that there may be another worker.
+        owner.kill(&scene, 0);
+        other.kill(&scene, 2);
+        let _ = process.end.send(Gone { how: "signal: 9".to_owned(), fault: ProcessFault::Killed });
+        let _next = scene.processes.recv().await.expect("another one takes its place");
+        let _again = scene.join(7, 0);
+        owner.kill(&scene, 0);
         settle().await;
         assert_eq!(scene.inputs(), [Input::WorkerJoined { slot: slot(3, 0) }]);
     });

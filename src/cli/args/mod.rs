@@ -13,8 +13,8 @@ pub(super) use self::{
     run::RunArgs,
     simulate::SimulateCommand,
     study::{
-        AskTellArgs, BestArgs, CheckArgs, FolderArgs, FsckArgs, ImportanceArgs, ShowArgs, StopArgs,
-        TimelineArgs,
+        AskTellArgs, BestArgs, CheckArgs, FolderArgs, FsckArgs, ImportanceArgs, RetryArgs, ShowArgs,
+        StopArgs, TimelineArgs,
     },
     train::TrainArgs,
 };
@@ -44,6 +44,7 @@ pub(super) enum Command {
     Show(ShowArgs),
     Timeline(TimelineArgs),
     Stop(StopArgs),
+    Retry(RetryArgs),
     Fsck(FsckArgs),
     Best(BestArgs),
     Importance(ImportanceArgs),

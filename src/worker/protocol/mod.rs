@@ -2,6 +2,7 @@
 //! [`trials::group::Driver`](crate::trials::group::Driver); `docs/architecture.md` has a picture of both.
 
 mod backend;
+mod heartbeat;
 mod inbox;
 mod reporter;
 #[cfg(test)]
@@ -11,6 +12,7 @@ use tokio::sync::mpsc::UnboundedReceiver;
 
 pub(crate) use self::backend::{Backend, Failure, Role, StepProgress, StepRequest};
 use self::{
+    heartbeat::Heartbeat,
     inbox::{Inbox, Leave},
     reporter::RankZeroReporter,
 };
@@ -18,7 +20,7 @@ use crate::{
     ids::{Round, SlotId, TrialId},
     trials::{
         engine::FailureCause,
-        group::{FinalState, Form, Task, WorkerCommand, WorkerEvent},
+        group::{Activity, Evaluation, FinalState, Form, Task, WorkerCommand, WorkerEvent},
     },
     worker::checkpoint::NotSaved,
 };
@@ -102,6 +104,18 @@ impl<B: Backend, S: Fn(WorkerEvent) -> bool> Worker<B, S> {
         if (self.send)(event) { Ok(()) } else { Err(Stop::HeadGone) }
     }
 
+    /// Says what it is going to do: the head allows more time for some of it.
+    fn announce(
+        &self,
+        hosted: &Hosted<B::Session>,
+        activity: Activity,
+        longest_step_s: f64,
+    ) -> Result<(), Stop> {
+        let (trial, round) = (hosted.task.trial, hosted.round);
+        let steps = self.backend.steps(&hosted.session).unwrap_or(0);
+        self.send(WorkerEvent::Progress { trial, round, steps, longest_step_s, activity })
+    }
+
     async fn prepare(&mut self, task: Task) -> Result<(), Stop> {
         let trial = task.trial;
         self.hosted = None;
@@ -128,20 +142,20 @@ impl<B: Backend, S: Fn(WorkerEvent) -> bool> Worker<B, S> {
     fn release(&mut self, mut hosted: Hosted<B::Session>, state: FinalState) -> Result<(), Stop> {
         let trial = hosted.task.trial;
         let is_to_save = state == FinalState::Saved && self.backend.steps(&hosted.session).is_some();
+        if hosted.is_saving || is_to_save {
+            self.announce(&hosted, Activity::Saving, 0.0)?;
+        }
         if is_to_save {
             self.save(&mut hosted, true)?;
         } else {
             self.settle_checkpoint(&mut hosted, true)?;
         }
-        match hosted.not_saved.take_if(|_| is_to_save) {
-            Some(NotSaved(reason)) => {
-                drop(hosted);
-                self.fail(trial, Failure::Environment(reason))
-            }
-            None => {
-                drop(hosted);
-                self.send(WorkerEvent::Released { trial })
-            }
+        let not_saved = hosted.not_saved.take_if(|_| is_to_save);
+        // What belongs to the trial is over before the head knows.
+        drop(hosted);
+        match not_saved {
+            Some(NotSaved(reason)) => self.fail(trial, Failure::Environment(reason)),
+            None => self.send(WorkerEvent::Released { trial }),
         }
     }
 
@@ -197,6 +211,7 @@ impl<B: Backend, S: Fn(WorkerEvent) -> bool> Worker<B, S> {
         if role == Role::Leave {
             return self.release(hosted, FinalState::Discarded);
         }
+        self.announce(&hosted, Activity::Joining, 0.0)?;
         match self.take_part(form, role, &mut hosted).await {
             Stop::Donated => self.release(hosted, FinalState::Discarded),
             Stop::Left | Stop::Aborted => {
@@ -282,8 +297,10 @@ impl<B: Backend, S: Fn(WorkerEvent) -> bool> Training<'_, B, S> {
     /// Trains until the group is left, the trial is complete, or something fails.
     async fn run(mut self) -> Result<Stop, Stop> {
         let (trial, round) = (self.hosted.task.trial, self.hosted.round);
-        let mut reporter = (self.role == Role::Train(0))
-            .then(|| RankZeroReporter::new(&self.hosted.task, self.worker.backend.now_s()));
+        let (now_s, steps) = (self.worker.backend.now_s(), self.worker.backend.steps(&self.hosted.session));
+        let mut heartbeat = Heartbeat::new(&self.hosted.task, now_s, steps);
+        let mut reporter =
+            (self.role == Role::Train(0)).then(|| RankZeroReporter::new(&self.hosted.task, now_s));
         while !self.worker.backend.is_finished(&self.hosted.session)? {
             let leave = self.worker.inbox.leave(trial, round);
             if leave == Some(Leave::Broken) {
@@ -292,7 +309,10 @@ impl<B: Backend, S: Fn(WorkerEvent) -> bool> Training<'_, B, S> {
             let request = StepRequest {
                 leave: leave.is_some(),
                 batch: self.worker.inbox.batch(trial, round),
-                wake_s: reporter.as_ref().map(RankZeroReporter::wake_s),
+                wake_s: reporter
+                    .as_ref()
+                    .map_or(f64::INFINITY, RankZeroReporter::wake_s)
+                    .min(heartbeat.due_s()),
             };
             let Worker { inbox, backend, .. } = &mut *self.worker;
             let progress = tokio::select! {
@@ -303,9 +323,13 @@ impl<B: Backend, S: Fn(WorkerEvent) -> bool> Training<'_, B, S> {
                 }
                 progress = backend.train(&mut self.hosted.session, self.group, request) => progress,
             };
-            let progress = progress.map_err(|failure| self.stopped_by(failure))?;
+            let mut progress = progress.map_err(|failure| self.stopped_by(failure))?;
             if progress.retuned {
                 self.worker.inbox.remove_batch(trial, round);
+            }
+            self.beat(&mut heartbeat)?;
+            if progress.wants_evaluation {
+                progress.evaluations.push(self.evaluate(&mut heartbeat)?);
             }
             self.worker.settle_checkpoint(self.hosted, false)?;
             if let Some(reporter) = &mut reporter {
@@ -316,7 +340,28 @@ impl<B: Backend, S: Fn(WorkerEvent) -> bool> Training<'_, B, S> {
                 return Ok(Stop::Left);
             }
         }
-        self.finish(reporter)
+        self.finish(reporter, &mut heartbeat)
+    }
+
+    /// A sign of progress after steps, if it is time.
+    fn beat(&self, heartbeat: &mut Heartbeat) -> Result<(), Stop> {
+        let (now_s, backend) = (self.worker.backend.now_s(), &self.worker.backend);
+        heartbeat.stepped(now_s, backend.steps(&self.hosted.session));
+        match heartbeat.take_due(now_s) {
+            Some(longest_s) => self.worker.announce(self.hosted, Activity::Training, longest_s),
+            None => Ok(()),
+        }
+    }
+
+    /// Evaluates together with all members, which may take much longer than a step.
+    fn evaluate(&mut self, heartbeat: &mut Heartbeat) -> Result<Evaluation, Stop> {
+        let longest_s = heartbeat.take(self.worker.backend.now_s());
+        self.worker.announce(self.hosted, Activity::Evaluating, longest_s)?;
+        let evaluated = self.worker.backend.evaluate(&mut self.hosted.session, self.group);
+        let evaluated = evaluated.map_err(|failure| self.stopped_by(failure))?;
+        heartbeat.resume(self.worker.backend.now_s());
+        self.worker.announce(self.hosted, Activity::Training, 0.0)?;
+        Ok(evaluated)
     }
 
     /// A group that is to be left anyway may end in the middle of a step, of which the head knows.
@@ -357,16 +402,22 @@ impl<B: Backend, S: Fn(WorkerEvent) -> bool> Training<'_, B, S> {
     }
 
     /// The trial is complete: all evaluate, and the first rank saves and reports.
-    fn finish(&mut self, reporter: Option<RankZeroReporter>) -> Result<Stop, Stop> {
-        let evaluated = self.worker.backend.evaluate(&mut self.hosted.session, self.group);
-        let last = evaluated.map_err(|failure| self.stopped_by(failure))?;
+    fn finish(
+        &mut self,
+        reporter: Option<RankZeroReporter>,
+        heartbeat: &mut Heartbeat,
+    ) -> Result<Stop, Stop> {
+        let last = self.evaluate(heartbeat)?;
         if let Some(mut reporter) = reporter {
             let metrics = last.values.clone();
             reporter.evaluated([last]);
             self.report(&mut reporter)?;
+            self.worker.announce(self.hosted, Activity::Saving, 0.0)?;
             self.worker.save(self.hosted, true)?;
             let (trial, round) = (self.hosted.task.trial, self.hosted.round);
             self.worker.send(WorkerEvent::Finished { trial, round, metrics })?;
+        } else {
+            self.worker.announce(self.hosted, Activity::Idle, 0.0)?;
         }
         Ok(Stop::Left)
     }

@@ -158,12 +158,8 @@ impl Backend for TorchBackend<'_> {
             progress.retuned = true;
             group.batch = batch;
         }
-        let team = group.team()?;
-        if session.wants_evaluation()? && !session.is_finished()? {
-            let values = session.evaluate(team)?;
-            progress.evaluations.push(Evaluation { epochs: session.epochs()?, values });
-        }
-        if team.rank > 0 {
+        progress.wants_evaluation = session.wants_evaluation()? && !session.is_finished()?;
+        if group.team()?.rank > 0 {
             // Nobody asks for it.
             session.seen = Seen::default();
         }

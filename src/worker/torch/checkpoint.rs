@@ -111,7 +111,7 @@ fn vectors(session: &Session) -> Vec<(String, Tensor)> {
 
 /// Where the pieces of a vector begin, and how long they are.
 fn pieces(vector: &Tensor) -> impl Iterator<Item = (i64, i64)> + use<> {
-    let length = vector.numel() as i64;
+    let length = vector.size().iter().product::<i64>();
     (0..length).step_by(PIECE as usize).map(move |start| (start, PIECE.min(length - start)))
 }
 
