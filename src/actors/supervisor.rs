@@ -39,7 +39,10 @@ pub(super) type Watch = Box<dyn FnMut(&Engine, &[JournalEntry]) + Send>;
 pub(super) struct ServiceAddresses {
     pub(super) suggester: Recipient<ForSuggester>,
     pub(super) allocator: Recipient<ForAllocator>,
+    /// Who only think about facts, and hear of them at once.
     pub(super) facts: Vec<Recipient<FactsAppended>>,
+    /// Who act on facts, and hear of them when those that create or end a trial are on disk.
+    pub(super) settled: Vec<Recipient<FactsAppended>>,
 }
 
 /// What can be noticed outside of the head.
@@ -308,13 +311,16 @@ impl Supervisor {
     }
 
     /// Tells those who are concerned what became true.
-    fn show(&mut self, facts: &[JournalEntry], supervisor: &Recipient<EngineInput>) {
+    fn show(&mut self, facts: &Arc<[JournalEntry]>, supervisor: &Recipient<EngineInput>) {
         if let Some(watch) = &mut self.watch {
             watch(&self.engine, facts);
         }
-        let Some((_, groups)) = &mut self.staff else { return };
+        let Some((services, groups)) = &mut self.staff else { return };
         for trial in facts.iter().filter_map(|entry| without_group(&entry.fact)) {
             groups.command(trial, GroupCommand::Stop(FinalState::Discarded), supervisor);
+        }
+        for listener in &services.settled {
+            listener.do_send(FactsAppended(facts.clone()));
         }
     }
 
