@@ -121,7 +121,7 @@ impl Disk {
     /// Leaves no room for anything else.
     fn fill(&self) {
         let full = fs::write(self.ballast(), vec![1; 1 << 20]).expect_err("it is not that large");
-        assert_eq!(full.kind(), std::io::ErrorKind::StorageFull);
+        assert_eq!(full.kind(), io::ErrorKind::StorageFull);
     }
 }
 

@@ -242,7 +242,7 @@ mod tests {
             let state = State { contents, durability: Durability::OnDisk };
             move || {
                 folder.write(&state, |out| {
-                    if let Some(hold) = &hold {
+                    if let Some(hold) = hold {
                         hold.recv().expect("it is let go");
                     }
                     write(&numbers, out)
