@@ -9,6 +9,7 @@ mod ask_tell;
 mod error;
 mod figure;
 mod fit;
+mod fsck;
 mod inspect;
 mod output;
 mod paper;
@@ -16,6 +17,7 @@ mod parallel;
 mod plot;
 mod profile;
 mod results;
+mod retry;
 mod run;
 mod simulate;
 mod simulate_study;
@@ -37,8 +39,8 @@ use clap::Parser;
 pub use self::ask_tell::answer_requests;
 use self::{
     args::{
-        BestArgs, CheckArgs, Cli, Command, FolderArgs, ImportanceArgs, ShowArgs, SimulateCommand, StopArgs,
-        TimelineArgs, format,
+        BestArgs, CheckArgs, Cli, Command, FolderArgs, FsckArgs, ImportanceArgs, RetryArgs, ShowArgs,
+        SimulateCommand, StopArgs, TimelineArgs, format,
     },
     error::{Error, ExitStatus},
 };
@@ -103,7 +105,7 @@ fn run(
     stderr: &mut (impl Write + Send),
 ) -> Result<ExitStatus, Error> {
     match command {
-        // The one command with an exit status of its own.
+        // It and `fsck` have an exit status of their own.
         Command::Run(args) => return run::run(&(*args).into(), trainables, out, stderr),
         Command::Check(CheckArgs { files }) => study::check(&files, out, stderr),
         Command::Schema => study::schema(out),
@@ -113,6 +115,8 @@ fn run(
         Command::Show(ShowArgs { folder, trial, json }) => inspect::show(&folder, trial, format(json), out),
         Command::Timeline(TimelineArgs { folder, svg }) => timeline::run(&folder, svg, out),
         Command::Stop(StopArgs { folder, no_wait }) => stop::run(&folder, no_wait, out, stderr),
+        Command::Retry(RetryArgs { folder, trials }) => retry::run(&folder, &trials, out),
+        Command::Fsck(FsckArgs { folder, repair }) => return fsck::run(&folder, repair, out),
         Command::Best(BestArgs { journal, count, json }) => results::best(&journal, count, format(json), out),
         Command::Importance(ImportanceArgs { journal, objective, json }) => {
             results::importance(&journal, objective.as_deref(), format(json), out)

@@ -19,10 +19,13 @@ use super::{
 };
 use crate::{
     goodput::{Observation, Observations, Shape},
-    ids::{GpuType, NodeId, SlotId},
+    ids::{GpuType, NodeId, Round, SlotId},
     trials::group::{Batch, Evaluation, Form, Pause, Task, WorkerCommand, WorkerEvent, WorkerReport},
     wire::{Secret, with_causes},
-    worker::protocol::{Backend, Failure, Role, StepProgress, StepRequest, Worker},
+    worker::{
+        checkpoint::{Loaded, NotSaved},
+        protocol::{Backend, Failure, Role, StepProgress, StepRequest, Worker},
+    },
 };
 
 /// Making a model and opening its data, in emulated seconds.
@@ -277,9 +280,12 @@ impl Backend for EmulatedBackend {
             return Ok(Pause::default());
         }
         let met = Instant::now();
-        let (state, idle_s, min_s) = match offer {
-            Some(Offer { state, idle_s }) => (state, idle_s, PAUSE_S),
-            None => (checkpoint::load(session)?.unwrap_or_default(), 0.0, FIRST_PAUSE_S),
+        let (state, idle_s, min_s) = if let Some(Offer { state, idle_s }) = offer {
+            (state, idle_s, PAUSE_S)
+        } else {
+            let Loaded { state, warning } = checkpoint::load(session)?;
+            session.warning = warning;
+            (state.unwrap_or_default(), 0.0, FIRST_PAUSE_S)
         };
         session.state = Some(state);
         session.stepped = Some(earlier(met, idle_s * self.place.time_scale));
@@ -344,12 +350,16 @@ impl Backend for EmulatedBackend {
         })
     }
 
-    fn save(&mut self, session: &mut Session) -> Result<(), Failure> {
-        session.saved = Some(checkpoint::save(session, self.place.slot.index)?);
+    fn warning(&mut self, session: &mut Session) -> Option<String> {
+        session.warning.take()
+    }
+
+    fn save(&mut self, session: &mut Session, round: Round) -> Result<(), NotSaved> {
+        session.saved = Some(checkpoint::save(session, round)?);
         Ok(())
     }
 
-    fn saved(&mut self, session: &mut Session, _wait: bool) -> Result<Option<u64>, Failure> {
+    fn saved(&mut self, session: &mut Session, _wait: bool) -> Result<Option<u64>, NotSaved> {
         Ok(session.saved.take())
     }
 

@@ -4,6 +4,7 @@ use std::{
 };
 
 use rusqlite::ErrorCode;
+use rustix::io::Errno;
 use thiserror::Error;
 
 use crate::trials::engine;
@@ -15,6 +16,36 @@ pub enum Error {
     /// There is nothing to read.
     #[error("{} holds no study", .0.display())]
     NoStudy(PathBuf),
+    /// The journal is gone, but what a study leaves is there.
+    #[error(
+        "{} has no journal, but {} is there: restore journal.sqlite from a copy, or remove the folder to begin anew",
+        .root.display(), .trace.display()
+    )]
+    NoJournal {
+        /// The folder.
+        root: PathBuf,
+        /// What is there.
+        trace: PathBuf,
+    },
+    /// The journal does not hold what it must.
+    #[error(
+        "{} is damaged: {problem}; `pollux-tune fsck FOLDER` tells what is whole, and can keep that",
+        .path.display()
+    )]
+    NotWhole {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        problem: String,
+    },
+    /// Somebody took the journal away from the process that writes it.
+    #[error("{} was removed or replaced while the study ran: {}", .path.display(), rescue(.rescued.as_deref()))]
+    Removed {
+        /// The file.
+        path: PathBuf,
+        /// Where all facts were saved.
+        rescued: Option<PathBuf>,
+    },
     /// A file with the right name holds something else.
     #[error("{} is not the journal of a study: give another folder", .0.display())]
     NotAJournal(PathBuf),
@@ -75,6 +106,14 @@ pub enum Error {
     },
 }
 
+/// What became of a journal that was removed.
+fn rescue(rescued: Option<&Path>) -> String {
+    rescued.map_or_else(
+        || "its facts could not be saved elsewhere".to_owned(),
+        |path| format!("the study is saved in {}, and can be resumed there", path.display()),
+    )
+}
+
 /// The system's error.
 #[derive(Debug, Error)]
 pub enum Cause {
@@ -87,6 +126,10 @@ pub enum Cause {
 }
 
 impl Error {
+    pub(super) fn not_whole(path: &Path, problem: String) -> Self {
+        Self::NotWhole { path: path.to_owned(), problem }
+    }
+
     pub(super) fn io(doing: &'static str, path: &Path, source: io::Error) -> Self {
         let path = path.to_owned();
         match source.kind() {
@@ -109,15 +152,38 @@ impl Error {
                 Self::NotWritable { path, source: source.into() }
             }
             Some(ErrorCode::NotADatabase) => Self::NotAJournal(path),
-            Some(ErrorCode::DatabaseCorrupt) => Self::Damaged { path, problem: source.to_string() },
+            Some(ErrorCode::DatabaseCorrupt) => Self::NotWhole { path, problem: source.to_string() },
             _ => Self::Failed { doing, path, source: source.into() },
+        }
+    }
+
+    /// Whether it may mend itself without the study being touched: there is no room on the disk, or no more files or memory. What is
+    /// missing, replaced or damaged stays so.
+    #[must_use]
+    pub fn is_of_the_environment(&self) -> bool {
+        match self {
+            Self::Full { .. } => true,
+            Self::Failed { source: Cause::Io(error), .. } => {
+                let out_of = [Errno::MFILE, Errno::NFILE, Errno::NOMEM, Errno::AGAIN];
+                Errno::from_io_error(error).is_some_and(|errno| out_of.contains(&errno))
+            }
+            Self::Failed { source: Cause::Sqlite(error), .. } => matches!(
+                error.sqlite_error_code(),
+                Some(
+                    ErrorCode::SystemIoFailure
+                        | ErrorCode::OutOfMemory
+                        | ErrorCode::CannotOpen
+                        | ErrorCode::DatabaseBusy
+                )
+            ),
+            _ => false,
         }
     }
 
     /// Whether the user can correct it: with another folder, by ending another process, or with room on the disk.
     #[must_use]
     pub const fn is_of_input(&self) -> bool {
-        !matches!(self, Self::Failed { .. })
+        !matches!(self, Self::Failed { .. } | Self::Removed { .. })
     }
 }
 
@@ -146,5 +212,29 @@ mod tests {
         assert!(Error::io("write", path, io::ErrorKind::StorageFull.into()).is_of_input());
         assert!(!Error::io("write", path, io::ErrorKind::TimedOut.into()).is_of_input());
         assert!(Error::NoStudy(path.to_owned()).is_of_input());
+    }
+
+    #[test]
+    fn what_may_mend_itself_is_told_apart() {
+        let path = Path::new("study");
+        let of = |error: io::Error| Error::io("write", path, error).is_of_the_environment();
+        assert!(of(io::ErrorKind::StorageFull.into()) && of(Errno::MFILE.into()) && of(Errno::DQUOT.into()));
+        assert!(!of(io::ErrorKind::PermissionDenied.into()) && !of(io::ErrorKind::NotFound.into()));
+        let code = |code| {
+            Error::sqlite(
+                "write",
+                path,
+                rusqlite::Error::SqliteFailure(rusqlite::ffi::Error::new(code), None),
+            )
+        };
+        for waits in [rusqlite::ffi::SQLITE_FULL, rusqlite::ffi::SQLITE_IOERR, rusqlite::ffi::SQLITE_NOMEM] {
+            assert!(code(waits).is_of_the_environment());
+        }
+        for stays in
+            [rusqlite::ffi::SQLITE_CORRUPT, rusqlite::ffi::SQLITE_READONLY, rusqlite::ffi::SQLITE_NOTADB]
+        {
+            assert!(!code(stays).is_of_the_environment());
+        }
+        assert!(!Error::NoStudy(path.to_owned()).is_of_the_environment());
     }
 }

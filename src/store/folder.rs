@@ -74,13 +74,40 @@ impl Folder {
         self.root.join("journal.sqlite")
     }
 
+    /// What the journal must hold.
+    #[must_use]
+    pub fn seal(&self) -> PathBuf {
+        self.root.join("journal.seal")
+    }
+
+    /// The newest facts of the journal, until they are moved into it.
+    pub(super) fn wal(&self) -> PathBuf {
+        self.root.join("journal.sqlite-wal")
+    }
+
+    /// Fails if there was a study here. To be asked where there is no journal.
+    pub(super) fn check_nothing_is_lost(&self) -> Result<(), Error> {
+        // Other files, like the log of the head, may be there before a study begins.
+        let is_of_trial = |entry: io::Result<fs::DirEntry>| {
+            entry.is_ok_and(|entry| entry.file_name().as_encoded_bytes().starts_with(b"trial-"))
+        };
+        let has_entries = |path: &Path| fs::read_dir(path).is_ok_and(|mut entries| entries.any(is_of_trial));
+        let has_bytes = |path: &Path| fs::metadata(path).is_ok_and(|file| file.len() > 0);
+        let wal = self.wal();
+        let traces = [self.seal(), self.checkpoints(), self.logs(), wal.clone()];
+        let trace = traces.into_iter().find(|path| {
+            if path.is_dir() { has_entries(path) } else { path.exists() && (*path != wal || has_bytes(path)) }
+        });
+        trace.map_or(Ok(()), |trace| Err(Error::NoJournal { root: self.root.clone(), trace }))
+    }
+
     /// The states of trials.
     #[must_use]
     pub fn checkpoints(&self) -> PathBuf {
         self.root.join("checkpoints")
     }
 
-    /// The state of a trial: a folder for programs that keep their own, else a file.
+    /// The folder with the states of a trial: checkpoints of its workers, or whatever its program keeps there.
     #[must_use]
     pub fn checkpoint(&self, trial: TrialId) -> PathBuf {
         self.checkpoints().join(format!("trial-{trial}"))
@@ -171,6 +198,11 @@ impl Folder {
         let text = fs::read_to_string(&path).map_err(|source| Error::io("read", &path, source))?;
         let problem = || "it does not name the process that runs the study".to_owned();
         Runner::parse(&text).map(Some).ok_or_else(|| Error::Damaged { path, problem: problem() })
+    }
+
+    /// Who ran the study last, as far as that is known.
+    pub(super) fn last_runner(&self) -> Option<Runner> {
+        Runner::parse(&fs::read_to_string(self.lock_path()).ok()?)
     }
 
     /// Waits until nobody runs the study.

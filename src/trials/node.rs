@@ -25,6 +25,17 @@ pub trait SlotOwner: Clone + PartialEq {
     fn trial(&self) -> TrialId;
 }
 
+/// Whose fault the end of a process is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ProcessFault {
+    /// Its own: it will do no better the next time.
+    Own,
+    /// That of whoever sent `SIGKILL`.
+    Killed,
+    /// That of the machine, which has no more processes, files, memory or room on its disk: it never began.
+    Environment,
+}
+
 /// What is to be done about a machine, in this order.
 #[derive(Debug, Clone, PartialEq)]
 pub enum NodeOutput<O> {
@@ -128,8 +139,10 @@ struct SlotState<O> {
 struct ProcessState {
     /// Ends since a worker of it last connected.
     failures: u32,
-    /// Those of them that were not the work of `SIGKILL`.
+    /// Those of them that were its own fault.
     faults: u32,
+    /// Those of them that were the work of `SIGKILL`.
+    kills: u32,
 }
 
 impl<O: SlotOwner> NodeDriver<O> {
@@ -215,16 +228,22 @@ impl<O: SlotOwner> NodeDriver<O> {
 
     /// A process is gone: another one takes its place.
     #[must_use]
-    pub fn ended(&mut self, process: usize, how: &str, is_killed: bool) -> Vec<NodeOutput<O>> {
+    pub fn ended(&mut self, process: usize, how: &str, fault: ProcessFault) -> Vec<NodeOutput<O>> {
         let own: Vec<usize> = self.slots_of(process).collect();
         for index in own {
             self.lose(index, how);
         }
         let state = &mut self.processes[process];
         state.failures += 1;
-        state.faults += u32::from(!is_killed);
+        state.faults += u32::from(fault == ProcessFault::Own);
+        state.kills += u32::from(fault == ProcessFault::Killed);
         let failures = state.failures;
-        if (state.faults >= TRIES || failures >= KILLS) && !self.has_joined {
+        let is_hopeless = state.faults >= TRIES || state.faults + state.kills >= KILLS;
+        if fault == ProcessFault::Environment {
+            // No other process would do better: it is tried until it can be started.
+            let (node, reason) = (self.of.node, how.to_owned());
+            self.outputs.push(NodeOutput::Engine(Input::NodeBlocked { node, reason }));
+        } else if is_hopeless && !self.has_joined {
             self.outputs.push(NodeOutput::GiveUp { process });
         }
         let pause = PAUSE.saturating_mul(1 << failures.saturating_sub(2).min(8)).min(LONGEST_PAUSE);

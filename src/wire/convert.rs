@@ -110,6 +110,9 @@ impl From<WorkerEvent> for proto::Event {
             WorkerEvent::Checkpointed { trial, steps } => {
                 EventKind::Checkpointed(proto::Checkpointed { trial: trial.0, steps })
             }
+            WorkerEvent::CheckpointFailed { trial, reason } => {
+                EventKind::CheckpointFailed(proto::CheckpointFailed { trial: trial.0, reason })
+            }
             WorkerEvent::Finished { trial, round, metrics } => {
                 EventKind::Finished(proto::Finished { trial: trial.0, round: round.0, metrics })
             }
@@ -152,6 +155,9 @@ impl TryFrom<proto::Event> for WorkerEvent {
             EventKind::Reported(report) => Self::Reported(Box::new(report.try_into()?)),
             EventKind::Checkpointed(proto::Checkpointed { trial, steps }) => {
                 Self::Checkpointed { trial: TrialId(trial), steps }
+            }
+            EventKind::CheckpointFailed(proto::CheckpointFailed { trial, reason }) => {
+                Self::CheckpointFailed { trial: TrialId(trial), reason }
             }
             EventKind::Finished(proto::Finished { trial, round, metrics }) => {
                 Self::Finished { trial: TrialId(trial), round: Round(round), metrics }

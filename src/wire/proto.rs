@@ -19,7 +19,7 @@ pub struct Hello {
 /// What has happened at a worker.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Event {
-    #[prost(oneof = "event::Kind", tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 11")]
+    #[prost(oneof = "event::Kind", tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11")]
     pub kind: ::core::option::Option<event::Kind>,
 }
 /// Nested message and enum types in `Event`.
@@ -45,6 +45,8 @@ pub mod event {
         Released(super::Released),
         #[prost(message, tag = "9")]
         Failed(super::Failed),
+        #[prost(message, tag = "10")]
+        CheckpointFailed(super::CheckpointFailed),
         #[prost(message, tag = "11")]
         Progress(super::Progress),
     }
@@ -288,6 +290,14 @@ pub struct Checkpointed {
     pub trial: u32,
     #[prost(uint64, tag = "2")]
     pub steps: u64,
+}
+/// A checkpoint could not be written, or one that is there cannot be used. The training continues.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct CheckpointFailed {
+    #[prost(uint32, tag = "1")]
+    pub trial: u32,
+    #[prost(string, tag = "2")]
+    pub reason: ::prost::alloc::string::String,
 }
 /// The trial has reached its last epoch.
 #[derive(Clone, PartialEq, ::prost::Message)]

@@ -153,6 +153,8 @@ fn events() -> impl Strategy<Value = WorkerEvent> {
         ),
         report().prop_map(|report| WorkerEvent::Reported(Box::new(report))),
         (trial(), any::<u64>()).prop_map(|(trial, steps)| WorkerEvent::Checkpointed { trial, steps }),
+        (trial(), any::<String>())
+            .prop_map(|(trial, reason)| WorkerEvent::CheckpointFailed { trial, reason }),
         (trial(), round(), metrics()).prop_map(|(trial, round, metrics)| WorkerEvent::Finished {
             trial,
             round,
@@ -248,11 +250,8 @@ fn hyper_parameters_keep_their_types() {
     else {
         panic!("an object")
     };
-    let task = proto::Task {
-        study: "0".repeat(32),
-        params_json: Value::Object(params.clone()).to_string(),
-        ..proto::Task::default()
-    };
+    let (study, params_json) = (StudyId(7).to_string(), Value::Object(params.clone()).to_string());
+    let task = proto::Task { study, params_json, ..proto::Task::default() };
     let task = Task::try_from(sent(&task)).expect("it makes sense");
     assert!(task.params["a"].is_i64() && task.params["b"].is_f64());
     assert_eq!(task.params, params);

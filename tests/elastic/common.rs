@@ -20,7 +20,7 @@ use serde_json::json;
 use tch::Tensor;
 
 use crate::{
-    net::{BATCH, EXAMPLES},
+    net::{BATCH, EXAMPLES, Gate},
     processes::children,
 };
 
@@ -151,6 +151,47 @@ pub(crate) fn train_in_passes(
     all
 }
 
+/// Changes of the workers of a training, each after so many steps. The training waits there until its workers were told to form the next
+/// group, and goes slowly, so that it has not taken all steps when they hear of it.
+pub(crate) struct Rescales<'a> {
+    plan: &'a [(u64, &'a [u32])],
+    gates: Vec<Gate>,
+    done: usize,
+}
+
+impl<'a> Rescales<'a> {
+    pub(crate) fn new(folder: &Folder, plan: &'a [(u64, &'a [u32])]) -> Self {
+        let gates = plan.iter().map(|(at, _)| Gate::closed(folder.path(), &at.to_string())).collect();
+        Self { plan, gates, done: 0 }
+    }
+
+    /// The parameters of the trial, with those that make it wait.
+    pub(crate) fn params(&self, mut params: serde_json::Value) -> serde_json::Value {
+        let stops: String =
+            self.gates.iter().zip(self.plan).map(|(gate, (at, _))| gate.after(*at, None)).collect();
+        (params["gates"], params["brake_ms"]) = (stops.into(), 10.into());
+        params
+    }
+
+    /// Something has happened to the trial.
+    pub(crate) fn follow(&mut self, run: &Run, event: &TrainingEvent) {
+        if let (TrainingEvent::Forming { group: 2.., .. }, Some(last)) = (event, self.done.checked_sub(1)) {
+            self.gates[last].open();
+        }
+        if let (Some(steps), Some((at, slots))) = (steps(event), self.plan.get(self.done))
+            && steps == *at
+        {
+            assert!(run.training.is_settled(), "the last change takes longer than {steps} steps");
+            run.training.rescale(slots).expect("slots of the training");
+            self.done += 1;
+        }
+    }
+
+    pub(crate) fn check(&self) {
+        assert_eq!(self.done, self.plan.len(), "the training has ended before its last change");
+    }
+}
+
 /// Steps that were reported, if it is a report.
 pub(crate) fn steps(event: &TrainingEvent) -> Option<u64> {
     match event {
@@ -159,10 +200,20 @@ pub(crate) fn steps(event: &TrainingEvent) -> Option<u64> {
     }
 }
 
-/// All vectors of a checkpoint.
+/// The checkpoints of a trial, the last one first.
+pub(crate) fn checkpoints(folder: &Folder, name: &str) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder.path().join(name)).expect("a folder of checkpoints");
+    let mut paths: Vec<PathBuf> = entries.map(|entry| entry.expect("an entry").path()).collect();
+    paths.retain(|path| path.extension().is_some_and(|extension| extension == "checkpoint"));
+    paths.sort();
+    paths.reverse();
+    paths
+}
+
+/// All vectors of the last checkpoint.
 pub(crate) fn state(folder: &Folder, name: &str) -> Vec<(String, Tensor)> {
-    let mut tensors = Tensor::read_safetensors(folder.path().join(name)).expect("a checkpoint");
-    tensors.retain(|(name, _)| name != "header");
+    let mut tensors = Tensor::read_safetensors(&checkpoints(folder, name)[0]).expect("a checkpoint");
+    tensors.retain(|(name, _)| name != "checksum");
     tensors.sort_by(|a, b| a.0.cmp(&b.0));
     tensors
 }

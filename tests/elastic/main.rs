@@ -2,6 +2,7 @@
 
 #[path = "../support/accounts.rs"]
 mod accounts;
+mod checkpoints;
 mod common;
 mod failing;
 mod failures;
@@ -11,6 +12,7 @@ mod noise;
 #[path = "../support/processes.rs"]
 mod processes;
 mod rescale;
+mod storm;
 mod strangers;
 mod study;
 mod torch;

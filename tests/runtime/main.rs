@@ -4,8 +4,10 @@
 
 #[path = "../support/accounts.rs"]
 mod accounts;
+mod checkpoints;
 mod commands;
 mod common;
+mod damage;
 mod emulate;
 mod emulated;
 mod failing;
@@ -16,6 +18,7 @@ mod fuzz_targets;
 mod gateway;
 #[path = "../support/processes.rs"]
 mod processes;
+mod recovery;
 mod store;
 #[path = "../support/world.rs"]
 #[expect(dead_code, reason = "studies run to their end here")]

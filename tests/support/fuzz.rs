@@ -98,7 +98,8 @@ fn message(bytes: &[u8]) {
     }
 }
 
-const ELASTIC: &str = "
+/// The study of the targets `events` and `journal`.
+pub(crate) const ELASTIC: &str = "
 space: {lr: {log: [1e-3, 1]}, wide: [false, true]}
 objective: {maximize: accuracy}
 trial: {trainable: net, epochs: 4, initial_batch: 32, max_batch: 256, max_batch_per_gpu: 64}
@@ -218,7 +219,9 @@ impl Head {
         for trial in self.drivers.keys().copied().collect::<Vec<_>>() {
             let outputs = self.drivers.get_mut(&trial).map(|driver| driver.on_lost(slot, self.now_s));
             let inputs = self.carry_out(trial, outputs.unwrap_or_default());
-            inputs.into_iter().for_each(|input| self.hear(input));
+            for input in inputs {
+                self.hear(input);
+            }
         }
         self.hear(Input::WorkerLost { slot, reason: "says the fuzzer".to_owned() });
     }

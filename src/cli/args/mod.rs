@@ -12,7 +12,10 @@ use clap::{Args, Parser, Subcommand};
 pub(super) use self::{
     run::RunArgs,
     simulate::SimulateCommand,
-    study::{AskTellArgs, BestArgs, CheckArgs, FolderArgs, ImportanceArgs, ShowArgs, StopArgs, TimelineArgs},
+    study::{
+        AskTellArgs, BestArgs, CheckArgs, FolderArgs, FsckArgs, ImportanceArgs, RetryArgs, ShowArgs,
+        StopArgs, TimelineArgs,
+    },
     train::TrainArgs,
 };
 use super::{fit, output::Format};
@@ -41,6 +44,8 @@ pub(super) enum Command {
     Show(ShowArgs),
     Timeline(TimelineArgs),
     Stop(StopArgs),
+    Retry(RetryArgs),
+    Fsck(FsckArgs),
     Best(BestArgs),
     Importance(ImportanceArgs),
     Fit(FitArgs),

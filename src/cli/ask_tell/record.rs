@@ -39,7 +39,6 @@ impl Record {
             store::Error::InUse(path) => cli::Error::from(Error::InUse(path)),
             error => error.into(),
         })?;
-        store.sync_always()?;
         let path = store.folder().journal();
         let mut record = Self { store };
         let before = record.store.state().filter(|state| state.facts > 0);
@@ -79,7 +78,8 @@ impl Record {
         let today_s = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
         let at_s = self.store.state().map_or(today_s, |state| today_s.max(state.at_s));
         let entries: Vec<JournalEntry> = all.into_iter().map(|fact| JournalEntry { at_s, fact }).collect();
-        self.store.append(&entries)
+        self.store.append(&entries)?;
+        self.store.sync()
     }
 
     /// Whether the journal says that all is over.

@@ -235,6 +235,9 @@ impl Printer {
                 format!("batch {} from now on, in {} passes", batch.total, batch.accumulation + 1),
                 json!({"retuned": batch}),
             ),
+            TrainingEvent::CheckpointFailed { reason } => {
+                (format!("warning: {reason}"), json!({"checkpoint_failed": {"reason": reason}}))
+            }
             TrainingEvent::Checkpointed { steps } => {
                 (format!("checkpoint of step {steps}"), json!({"checkpointed": {"steps": steps}}))
             }

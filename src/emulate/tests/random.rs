@@ -171,7 +171,9 @@ impl Head {
                 assert!(self.finished.is_none_or(|steps| steps == self.kept));
                 self.finished = Some(self.kept);
             }
-            WorkerEvent::Failed { reason, .. } => panic!("{reason}"),
+            WorkerEvent::Failed { reason, .. } | WorkerEvent::CheckpointFailed { reason, .. } => {
+                panic!("{reason}")
+            }
             WorkerEvent::Prepared { .. } | WorkerEvent::Broken { .. } | WorkerEvent::Progress { .. } => {}
         }
         let outputs = self.driver.on_worker(slot, event, self.world.now_s());

@@ -259,6 +259,7 @@ impl Reader<'_> {
             batch_per_gpu: size("batch_per_gpu"),
             scaling: values.text("scaling")?.parse().ok()?,
             checkpoint_interval: values.duration("checkpoint_interval")?,
+            keep_checkpoints: values.text("keep_checkpoints")?.parse().ok()?,
             min_gpus,
             max_gpus,
             timeout: values.duration("timeout"),
@@ -302,6 +303,7 @@ impl Reader<'_> {
             parallel: values.count("parallel")?,
             seed: values.whole("seed")?,
             timeout: values.duration("timeout"),
+            max_failures: values.count("max_failures")?,
             early_stopping,
         })
     }

@@ -256,6 +256,7 @@ impl Driver {
             WorkerEvent::Progress { .. } => return,
             WorkerEvent::Reported(report) => return self.reported(&report),
             WorkerEvent::Checkpointed { .. } => return self.checkpointed(),
+            WorkerEvent::CheckpointFailed { reason, .. } => return self.checkpoint_failed(reason),
             WorkerEvent::Finished { metrics, .. } => return self.end(GroupEvent::Finished(numbers(metrics))),
             WorkerEvent::Failed { reason, cause, .. } => {
                 self.end(GroupEvent::Failed { reason, cause });
@@ -367,6 +368,13 @@ impl Driver {
         } else if self.announced == Some(self.generation) {
             let event = GroupEvent::Checkpointed(self.checkpoint());
             self.notify_engine(self.generation, event);
+        }
+    }
+
+    /// If that is the end of the group, it ends with the reason.
+    fn checkpoint_failed(&mut self, reason: String) {
+        if self.fate == Fate::Training {
+            self.notify_engine(self.generation, GroupEvent::CheckpointFailed(reason));
         }
     }
 

@@ -29,7 +29,7 @@ pub struct Task {
     pub initial_batch: u32,
     /// The learning-rate rule, by name.
     pub lr_rule: String,
-    /// Where checkpoints go, and where a lost trial resumes from.
+    /// The folder that checkpoints go to, and from which a lost trial resumes.
     pub checkpoint: PathBuf,
     /// Seconds from checkpoint to checkpoint.
     pub checkpoint_every_s: f64,
@@ -193,6 +193,13 @@ pub enum WorkerEvent {
         /// Optimizer steps that it has behind it.
         steps: u64,
     },
+    /// A checkpoint could not be written, or one that is there cannot be used. The training continues.
+    CheckpointFailed {
+        /// The trial.
+        trial: TrialId,
+        /// What is wrong, and what happens instead.
+        reason: String,
+    },
     /// The trial has reached its last epoch.
     Finished {
         /// The trial.
@@ -228,6 +235,7 @@ impl WorkerEvent {
             | Self::Broken { trial, .. }
             | Self::Progress { trial, .. }
             | Self::Checkpointed { trial, .. }
+            | Self::CheckpointFailed { trial, .. }
             | Self::Finished { trial, .. }
             | Self::Released { trial }
             | Self::Failed { trial, .. } => *trial,

@@ -1,8 +1,9 @@
 //! What training itself has to provide: the seam between the protocol and the ways to train.
 
 use crate::{
-    ids::SlotId,
+    ids::{Round, SlotId},
     trials::group::{Batch, Evaluation, Form, Pause, Task, WorkerReport},
+    worker::checkpoint::NotSaved,
 };
 
 /// Why a worker cannot continue.
@@ -134,11 +135,15 @@ pub(crate) trait Backend {
         group: &mut Self::Group,
     ) -> Result<WorkerReport, Failure>;
 
-    /// Starts to write a checkpoint of the state as it is now. One that is still being written has to be on disk before.
-    fn save(&mut self, session: &mut Self::Session) -> Result<(), Failure>;
+    /// What the user should know of checkpoints that a rendezvous has found and not used, since the last call.
+    fn warning(&mut self, session: &mut Self::Session) -> Option<String>;
+
+    /// Starts to write a checkpoint of the state as it is now, after the last step of a group. One that is still being written has to be
+    /// on disk before.
+    fn save(&mut self, session: &mut Self::Session, round: Round) -> Result<(), NotSaved>;
 
     /// The steps of a checkpoint that was written since the last call; with `wait`, after it is.
-    fn saved(&mut self, session: &mut Self::Session, wait: bool) -> Result<Option<u64>, Failure>;
+    fn saved(&mut self, session: &mut Self::Session, wait: bool) -> Result<Option<u64>, NotSaved>;
 
     /// Leaves a group in agreement with its members, who do not count it as lost.
     fn leave(&mut self, group: Self::Group);

@@ -22,6 +22,7 @@ use crate::{
         engine::FailureCause,
         group::{Activity, Evaluation, FinalState, Form, Task, WorkerCommand, WorkerEvent},
     },
+    worker::checkpoint::NotSaved,
 };
 
 /// A worker: hosts a rank of whatever trial it is given, one at a time.
@@ -42,6 +43,8 @@ struct Hosted<S> {
     session: S,
     /// A checkpoint is being written.
     is_saving: bool,
+    /// Why the last checkpoint is not on disk.
+    not_saved: Option<NotSaved>,
 }
 
 /// Why a worker takes part in a group no longer.
@@ -118,7 +121,8 @@ impl<B: Backend, S: Fn(WorkerEvent) -> bool> Worker<B, S> {
         self.hosted = None;
         match self.backend.prepare(task.clone()).await {
             Ok(session) => {
-                self.hosted = Some(Hosted { task, round: Round(0), session, is_saving: false });
+                self.hosted =
+                    Some(Hosted { task, round: Round(0), session, is_saving: false, not_saved: None });
                 self.send(WorkerEvent::Prepared { trial, rendezvous_addr: self.backend.rendezvous_addr() })
             }
             Err(failure) => self.fail(trial, failure),
@@ -137,40 +141,57 @@ impl<B: Backend, S: Fn(WorkerEvent) -> bool> Worker<B, S> {
     /// Forgets a trial.
     fn release(&mut self, mut hosted: Hosted<B::Session>, state: FinalState) -> Result<(), Stop> {
         let trial = hosted.task.trial;
-        let has_state = self.backend.steps(&hosted.session).is_some();
-        if hosted.is_saving || (state == FinalState::Saved && has_state) {
+        let is_to_save = state == FinalState::Saved && self.backend.steps(&hosted.session).is_some();
+        if hosted.is_saving || is_to_save {
             self.announce(&hosted, Activity::Saving, 0.0)?;
         }
-        let saved = if state == FinalState::Saved && has_state {
-            self.save(&mut hosted, true)
+        if is_to_save {
+            self.save(&mut hosted, true)?;
         } else {
-            self.settle_checkpoint(&mut hosted, true)
-        };
+            self.settle_checkpoint(&mut hosted, true)?;
+        }
+        let not_saved = hosted.not_saved.take_if(|_| is_to_save);
+        // What belongs to the trial is over before the head knows.
         drop(hosted);
-        match saved {
-            Ok(()) => self.send(WorkerEvent::Released { trial }),
-            Err(Stop::Failed(failure)) => self.fail(trial, failure),
-            Err(stop) => Err(stop),
+        match not_saved {
+            Some(NotSaved(reason)) => self.fail(trial, Failure::Environment(reason)),
+            None => self.send(WorkerEvent::Released { trial }),
         }
     }
 
     /// Reports a checkpoint that is on disk; with `wait`, waits for one that is being written.
     fn settle_checkpoint(&mut self, hosted: &mut Hosted<B::Session>, wait: bool) -> Result<(), Stop> {
-        if hosted.is_saving
-            && let Some(steps) = self.backend.saved(&mut hosted.session, wait)?
-        {
-            hosted.is_saving = false;
-            self.send(WorkerEvent::Checkpointed { trial: hosted.task.trial, steps })?;
+        if !hosted.is_saving {
+            return Ok(());
         }
-        Ok(())
+        match self.backend.saved(&mut hosted.session, wait) {
+            Ok(None) => Ok(()),
+            Ok(Some(steps)) => {
+                (hosted.is_saving, hosted.not_saved) = (false, None);
+                self.send(WorkerEvent::Checkpointed { trial: hosted.task.trial, steps })
+            }
+            Err(problem) => self.not_saved(hosted, problem),
+        }
     }
 
     /// Writes a checkpoint, after the last one is on disk.
     fn save(&mut self, hosted: &mut Hosted<B::Session>, wait: bool) -> Result<(), Stop> {
         self.settle_checkpoint(hosted, true)?;
-        self.backend.save(&mut hosted.session)?;
-        hosted.is_saving = true;
+        match self.backend.save(&mut hosted.session, hosted.round) {
+            Ok(()) => hosted.is_saving = true,
+            Err(problem) => self.not_saved(hosted, problem)?,
+        }
         self.settle_checkpoint(hosted, wait)
+    }
+
+    /// There is one checkpoint less, and that is all. It is told once, until one can be written again.
+    fn not_saved(&self, hosted: &mut Hosted<B::Session>, problem: NotSaved) -> Result<(), Stop> {
+        hosted.is_saving = false;
+        let NotSaved(reason) = problem.clone();
+        match hosted.not_saved.replace(problem) {
+            Some(_) => Ok(()),
+            None => self.send(WorkerEvent::CheckpointFailed { trial: hosted.task.trial, reason }),
+        }
     }
 
     /// Takes part in a new group for as long as it lasts.
@@ -255,6 +276,9 @@ impl<B: Backend, S: Fn(WorkerEvent) -> bool> Worker<B, S> {
         };
         if let Role::Donate(_) = role {
             return Err(Stop::Donated);
+        }
+        if let Some(reason) = self.backend.warning(&mut hosted.session) {
+            self.send(WorkerEvent::CheckpointFailed { trial, reason })?;
         }
         let steps = self.backend.steps(&hosted.session).unwrap_or(0);
         self.send(WorkerEvent::Formed { trial, round, steps, pause })

@@ -212,6 +212,26 @@ fn a_pause_saves_the_state_once_and_says_so_when_all_have_left() {
 }
 
 #[test]
+fn what_is_wrong_with_checkpoints_is_passed_on_and_changes_nothing() {
+    let problem = || WorkerEvent::CheckpointFailed { trial: TRIAL, reason: "no space".to_owned() };
+    let (mut driver, _) = launch(&[0]);
+    driver.on_worker(slot(0), prepared(0), NOW).clear();
+    let told = |generation| engine(generation, GroupEvent::CheckpointFailed("no space".to_owned()));
+    assert_eq!(driver.on_worker(slot(0), problem(), NOW), [told(1)], "found before it trains");
+    let mut driver = training(&[0]);
+    let before = driver.clone();
+    assert_eq!(driver.on_worker(slot(0), problem(), NOW), [told(1)]);
+    assert_eq!(driver, before);
+    // On the way out, the failure says it.
+    assert_eq!(driver.on_command(SAVE, NOW), [release(0, FinalState::Saved)]);
+    assert_eq!(driver.on_worker(slot(0), problem(), NOW), []);
+    let (reason, cause) = ("no space".to_owned(), FailureCause::Environment);
+    let failed = WorkerEvent::Failed { trial: TRIAL, reason: reason.clone(), cause };
+    assert_eq!(driver.on_worker(slot(0), failed, NOW), [engine(1, GroupEvent::Failed { reason, cause })]);
+    assert_eq!(driver.on_command(DISCARD, NOW), [Output::Left]);
+}
+
+#[test]
 fn a_pause_whose_state_is_lost_is_a_failure_of_the_infrastructure() {
     let mut driver = training(&[0]);
     assert_eq!(driver.on_command(SAVE, NOW), [release(0, FinalState::Saved)]);

@@ -268,6 +268,73 @@ async fn no_checkpoint_is_left_behind() {
     }
 }
 
+/// A full disk costs checkpoints, and nothing else.
+#[tokio::test]
+async fn a_checkpoint_that_cannot_be_written_is_told_once_and_tried_again() {
+    let mut world = World::training(&[0]).await;
+    world.script.is_done.store(true, Ordering::Relaxed);
+    let failed = WorkerEvent::CheckpointFailed { trial: TRIAL, reason: "no space".to_owned() };
+    for (now_s, is_full, event) in [
+        (100, true, Some(failed.clone())),
+        (200, true, None),
+        (300, true, None),
+        (400, false, Some(checkpointed(9))),
+        (500, false, Some(checkpointed(10))),
+        (600, true, Some(failed)),
+    ] {
+        world.script.is_full.store(is_full, Ordering::Relaxed);
+        world.script.now_s.store(now_s, Ordering::Relaxed);
+        let mut events = world.step(StepProgress::default()).await;
+        events.retain(|event| !matches!(event, WorkerEvent::Reported(_)));
+        assert_eq!(events, Vec::from_iter(event), "at {now_s}");
+        assert!(world.script.calls().contains(&Call::Save), "at {now_s}");
+    }
+}
+
+#[tokio::test]
+async fn what_could_not_be_saved_on_release_is_a_failure_of_the_environment() {
+    for state in [FinalState::Saved, FinalState::Discarded] {
+        let mut world = World::training(&[0]).await;
+        world.script.is_full.store(true, Ordering::Relaxed);
+        let left = StepProgress { left: true, ..StepProgress::default() };
+        world.step.send(Ok(left)).unwrap();
+        let events = world.command(release(state)).await;
+        let (reason, cause) = ("no space".to_owned(), FailureCause::Environment);
+        let last = match state {
+            FinalState::Saved => WorkerEvent::Failed { trial: TRIAL, reason, cause },
+            FinalState::Discarded => RELEASED,
+        };
+        assert_eq!(events.last(), Some(&last));
+        assert_eq!(world.script.calls().last(), Some(&Call::Drop));
+    }
+}
+
+#[tokio::test]
+async fn a_trial_that_is_complete_is_so_without_a_checkpoint() {
+    let mut world = World::training(&[0]).await;
+    world.script.is_full.store(true, Ordering::Relaxed);
+    world.script.finish.store(6, Ordering::Relaxed);
+    let events = world.step(StepProgress::default()).await;
+    assert!(
+        matches!(
+            events[..],
+            [WorkerEvent::Reported(_), WorkerEvent::CheckpointFailed { .. }, WorkerEvent::Finished { .. }]
+        ),
+        "{events:?}"
+    );
+}
+
+#[tokio::test]
+async fn what_is_wrong_with_checkpoints_is_told_before_the_training() {
+    let mut world = World::new();
+    world.prepare().await;
+    *world.script.warning.lock().unwrap() = Some("it is damaged".to_owned());
+    world.meet.send(Ok(5)).unwrap();
+    let events = world.command(WorkerCommand::Form(form(3, &[0], &[]))).await;
+    let failed = WorkerEvent::CheckpointFailed { trial: TRIAL, reason: "it is damaged".to_owned() };
+    assert!(matches!(&events[..], [first, WorkerEvent::Formed { .. }] if *first == failed), "{events:?}");
+}
+
 #[tokio::test]
 async fn what_has_no_state_is_not_saved() {
     let mut world = World::new();

@@ -112,9 +112,13 @@ impl World {
             )),
             2 => Some((State::Ready, vec![broken(round)])),
             3 if is_first => Some((State::Ready, vec![WorkerEvent::Finished { trial, round, metrics }])),
-            4..=8 if is_first => {
+            4..=7 if is_first => {
                 let report = WorkerReport { trial, round, epochs: 0.5, ..WorkerReport::default() };
                 Some((stays, vec![WorkerEvent::Reported(Box::new(report))]))
+            }
+            8 if is_first => {
+                let reason = "no space".to_owned();
+                Some((stays, vec![WorkerEvent::CheckpointFailed { trial, reason }]))
             }
             9 if is_first => Some((stays, vec![WorkerEvent::Checkpointed { trial, steps: 1 }])),
             // A late copy of an old event.
