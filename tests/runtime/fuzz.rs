@@ -42,8 +42,9 @@ fn the_corpus_holds() {
         let files = files(target);
         assert!(files.len() >= 5, "{target} has a corpus of {}", files.len());
         for file in files {
-            eprintln!("{}", file.display());
-            run(target, &fs::read(&file).unwrap());
+            let bytes = fs::read(&file).unwrap();
+            let held = std::panic::catch_unwind(|| run(target, &bytes));
+            assert!(held.is_ok(), "{}", file.display());
         }
     }
 }
@@ -190,10 +191,10 @@ fn seeds() {
             worker: 20,
             node: 5,
             group: 5,
-            environment: 5,
-            trial: 5,
             head: if seed == 0 { 0 } else { 5 },
             messages: 0,
+            environment: 0,
+            trial: 0,
         };
         (0..600).for_each(|_| world.step(faults));
         let lines = world.journal.iter().take(64).map(|entry| serde_json::to_string(entry).unwrap());

@@ -65,7 +65,9 @@ fn what_an_older_generation_says_does_not_count() {
 fn a_trials_own_failure_counts_even_if_the_loss_of_its_worker_was_heard_first() {
     for lost in [&[0][..], &[0, 1]] {
         let mut scene = Scene::two_running(2);
-        lost.iter().for_each(|index| drop(scene.lose(0, *index)));
+        for index in lost {
+            scene.lose(0, *index);
+        }
         let (trial, reason) = (TrialId(0), "out of bounds".to_owned());
         let failed = GroupEvent::Failed { reason: reason.clone(), cause: FailureCause::Trial };
         let (facts, commands) = scene.input(Input::group(trial, Generation(1), failed.clone()));
