@@ -91,7 +91,7 @@ impl Supervisor {
                 }
                 fact => tracing::info!(at_s, ?fact),
             }
-            if let Some(trial) = without_group(fact) {
+            if let Some(trial) = fact.ends_group_of() {
                 groups.command(
                     trial,
                     GroupCommand::Stop(FinalState::Discarded),
@@ -130,19 +130,6 @@ impl Supervisor {
             }
         };
         self.alarm = Some(context.run_later(self.clock.until(at_s), ring));
-    }
-}
-
-/// A trial that has no group from this fact on. A group that has reported its own end waits for this.
-const fn without_group(fact: &Fact) -> Option<TrialId> {
-    match fact {
-        Fact::TrialDone { trial, .. }
-        | Fact::TrialStopped { trial, .. }
-        | Fact::TrialFailed { trial, .. }
-        | Fact::TrialCancelled { trial, .. }
-        | Fact::TrialInterrupted { trial, .. }
-        | Fact::TrialPaused { trial, .. } => Some(*trial),
-        _ => None,
     }
 }
 
