@@ -127,6 +127,11 @@ pub mod worker;
 #[cfg(feature = "runtime")]
 #[doc(hidden)]
 pub mod internal {
+    /// Requests of `pollux-tune ask-tell`.
+    #[cfg(feature = "cli")]
+    pub mod ask_tell {
+        pub use crate::cli::answer_requests;
+    }
     /// Emulated workers.
     pub mod emulate {
         pub use crate::emulate::*;

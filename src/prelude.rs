@@ -1,7 +1,7 @@
 //! The names that most programs need: `use pollux_tune::prelude::*;`.
 
 #[cfg(feature = "runtime")]
-pub use crate::actors::{Finished, Runner, StopHandle, Stopped, Trial, serve_if_node};
+pub use crate::actors::{Finished, Runner, StopHandle, Stopped, Trial, launch_if_program, serve_if_node};
 #[cfg(feature = "runtime")]
 pub use crate::store::Reader;
 #[cfg(feature = "torch")]

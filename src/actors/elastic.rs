@@ -32,6 +32,7 @@ pub(super) enum Tasks {
 /// The tasks of a study.
 pub(super) struct StudyTasks {
     pub(super) study: Study,
+    pub(super) study_id: StudyId,
     pub(super) trainable: String,
     pub(super) folder: PathBuf,
     /// Seconds from report to report.
@@ -66,7 +67,7 @@ impl StudyTasks {
             Ok(_) | Err(_) => serde_json::Map::new(),
         };
         Task {
-            study: StudyId::default(),
+            study: self.study_id,
             trial,
             trainable: self.trainable.clone(),
             params,

@@ -2,7 +2,13 @@ use std::io;
 
 use thiserror::Error;
 
-use crate::{emulate, ids::EmptyGpuType, store, trials::engine, wire};
+use crate::{
+    emulate,
+    ids::{EmptyGpuType, TrialId},
+    store,
+    trials::engine,
+    wire,
+};
 
 /// Why a study could not be run.
 #[derive(Debug, Error)]
@@ -50,6 +56,18 @@ pub enum Error {
         "`trial.command` names the program `{0}`, which is not there: give its path, or a program in `PATH`"
     )]
     NoSuchProgram(String),
+    /// Something of an earlier run does not end.
+    #[error(
+        "process {process}{} was left behind by an earlier run and does not end, though it was killed: find out what holds it up, then \
+         run again",
+        .trial.map_or_else(String::new, |trial| format!(" of trial {trial}"))
+    )]
+    LeftBehind {
+        /// The trial whose program has started it, if that is known.
+        trial: Option<TrialId>,
+        /// Its number.
+        process: i32,
+    },
     /// Something that belongs to us died again and again.
     #[error(
         "the {actor} has died {times} times, the last time at once after a start; this is a mistake in pollux-tune"
@@ -97,7 +115,7 @@ impl Error {
             | Self::NoProgram
             | Self::NoFolder
             | Self::NoSuchProgram(_) => true,
-            Self::Died { .. } | Self::NoWorkers(_) | Self::Io { .. } => false,
+            Self::LeftBehind { .. } | Self::Died { .. } | Self::NoWorkers(_) | Self::Io { .. } => false,
         }
     }
 

@@ -34,6 +34,7 @@ mod training_events;
 #[cfg(feature = "cli")]
 pub(crate) use self::command::end_programs;
 pub use self::{
+    command::launch_if_program,
     error::Error,
     function::{Stopped, Trial},
     group::GroupMessage,

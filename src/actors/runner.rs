@@ -7,14 +7,14 @@ use std::{
 use tokio::sync::{mpsc, watch};
 
 use super::{
-    command,
+    command::{self, ProgramSpec},
     error::Error,
     function::{Problem, Trial},
     group::{GroupMessage, Observer},
     node::NodeSpec,
     process::ProcessSpec,
     scripted::Steering,
-    session::{self, SharedWatch, TrialBackend, WorkerTasks, Workers},
+    session::{self, Notify, SharedWatch, TrialBackend, WorkerTasks, Workers},
 };
 use crate::{
     alloc::{ClusterSpec, NodeSet},
@@ -53,6 +53,8 @@ pub struct Runner {
     worker_arguments: Vec<String>,
     watch: Option<SharedWatch>,
     observer: Option<Observer>,
+    notify: Option<Notify>,
+    is_sole: bool,
     stop: watch::Sender<bool>,
     steering: (mpsc::UnboundedSender<Steering>, mpsc::UnboundedReceiver<Steering>),
 }
@@ -68,6 +70,8 @@ impl Runner {
             worker_arguments: Vec::new(),
             watch: None,
             observer: None,
+            notify: None,
+            is_sole: false,
             stop: watch::Sender::new(false),
             steering: mpsc::unbounded_channel(),
         }
@@ -112,6 +116,20 @@ impl Runner {
         self
     }
 
+    /// Tells what the user may want to know and no fact says, in a line of text each: what the end of the study waits for.
+    #[must_use]
+    pub fn notify(mut self, notify: impl Fn(&str) + Send + Sync + 'static) -> Self {
+        self.notify = Some(Arc::new(notify));
+        self
+    }
+
+    /// All children of this process are the study's, so that it can take in and end whatever programs leave behind.
+    #[cfg(feature = "cli")]
+    pub(crate) const fn sole(mut self) -> Self {
+        self.is_sole = true;
+        self
+    }
+
     pub(super) fn steering(&self) -> mpsc::UnboundedSender<Steering> {
         self.steering.0.clone()
     }
@@ -133,11 +151,16 @@ impl Runner {
     }
 
     /// Tunes the program that the study file names in `trial.command`. With GPUs, each slot sees the one of its number.
+    ///
+    /// This program is started again to launch it, if the first thing that it does is
+    /// [`launch_if_program`](crate::actors::launch_if_program); otherwise a shell launches it.
     pub fn run_command(self, gpus: u32) -> Result<Finished, Error> {
         let Some(Program::Command(words)) = &self.study.trial.program else { return Err(Error::NoProgram) };
         command::check(words)?;
         let (words, slots) = (words.clone(), self.slots.unwrap_or(self.study.search.parallel));
-        self.run(TrialBackend::Command { words, slots, gpus })
+        let (is_sole, arguments) = (self.is_sole, self.worker_arguments.clone());
+        let spec = ProgramSpec { words, gpus, is_sole, arguments, grace: command::GRACE };
+        self.run(TrialBackend::Command { spec, slots })
     }
 
     /// Trains the trainable that the study file names, on slots of this machine: this program is started again for each of
@@ -211,10 +234,10 @@ impl Runner {
     }
 
     pub(super) fn start(self, work: TrialBackend) -> Result<Running, Error> {
-        let Self { study, folder, watch, observer, stop, steering: (_, steering), .. } = self;
+        let Self { study, folder, watch, observer, notify, stop, steering: (_, steering), .. } = self;
         let memory = Arc::new(Mutex::new(Memory::default()));
         let stop = stop.subscribe();
-        let head = session::Head { study, folder, memory, watch, observer, stop, steering, work };
+        let head = session::Head { study, folder, memory, watch, observer, notify, stop, steering, work };
         // The caller may live in a runtime already, and two in one thread do not get along.
         let thread = thread::Builder::new().name("study".to_owned()).spawn(move || head.run());
         Ok(Running(thread.map_err(Error::io("starting a thread"))?))

@@ -15,6 +15,7 @@ use actix::{Actor, Addr, Recipient, System};
 use tokio::sync::mpsc::Receiver;
 
 use super::{
+    command::Programs,
     elastic::{Elastic, StudyTasks, Tasks},
     error::Error,
     exit::ExitSender,
@@ -25,7 +26,7 @@ use super::{
     session::{WorkerTasks, Workers},
 };
 use crate::{
-    ids::{GpuType, NodeId},
+    ids::{GpuType, NodeId, StudyId},
     space::Study,
     store::Folder,
     trials::engine::Input,
@@ -41,6 +42,8 @@ const REPORT_EVERY_REAL_S: f64 = 0.25;
 pub(super) enum Runtime {
     /// In this process: the input that tells the engine of it.
     Local(Input),
+    /// In processes of their own: the same input, and all that run.
+    Programs(Input, Programs),
     /// On worker processes, which last as long as this.
     #[expect(dead_code, reason = "they are dropped with it, and that is all")]
     Workers { gateway: Gateway, nodes: Vec<Addr<Node>>, rendezvous: Rendezvous },
@@ -48,12 +51,31 @@ pub(super) enum Runtime {
 
 impl Runtime {
     pub(super) fn local(slots: u32) -> Result<Self, Error> {
-        let gpu_type = GpuType::new("cpu")?;
-        Ok(Self::Local(Input::NodeJoined { node: NodeId(0), gpu_type, island: 0, slots }))
+        Ok(Self::Local(this_machine(slots)?))
+    }
+
+    pub(super) fn programs(slots: u32, programs: Programs) -> Result<Self, Error> {
+        Ok(Self::Programs(this_machine(slots)?, programs))
+    }
+
+    /// What the engine has to know of it at the beginning.
+    pub(super) const fn joined(&self) -> Option<&Input> {
+        match self {
+            Self::Local(joined) | Self::Programs(joined, _) => Some(joined),
+            // Each node tells of itself.
+            Self::Workers { .. } => None,
+        }
+    }
+
+    /// Ends it, in an orderly way where that takes time.
+    pub(super) async fn end(self, notify: impl FnOnce(&str)) {
+        if let Self::Programs(_, programs) = &self {
+            programs.end(notify).await;
+        }
     }
 
     pub(super) fn workers(
-        study: &Study,
+        (study, study_id): (&Study, StudyId),
         workers: &Workers,
         folder: Option<&Path>,
         observer: Option<Observer>,
@@ -72,7 +94,13 @@ impl Runtime {
                 let report_every_s = REPORT_EVERY_S.max(REPORT_EVERY_REAL_S / workers.time_scale);
                 let (study, trainable) = (study.clone(), trainable.clone());
                 (
-                    Tasks::OfStudy(Box::new(StudyTasks { study, trainable, folder, report_every_s })),
+                    Tasks::OfStudy(Box::new(StudyTasks {
+                        study,
+                        study_id,
+                        trainable,
+                        folder,
+                        report_every_s,
+                    })),
                     Some(logs),
                 )
             }
@@ -102,6 +130,12 @@ impl Runtime {
         actix::spawn(route(events, nodes));
         Ok((elastic, Self::Workers { gateway, nodes: addresses, rendezvous }))
     }
+}
+
+/// The slots of this process.
+fn this_machine(slots: u32) -> Result<Input, Error> {
+    let gpu_type = GpuType::new("cpu")?;
+    Ok(Input::NodeJoined { node: NodeId(0), gpu_type, island: 0, slots })
 }
 
 /// Carries the events of the gateway to the nodes that they concern.

@@ -11,7 +11,7 @@ use tokio::sync::{mpsc, watch};
 use super::{
     allocator::{Allocator, AllocatorService},
     clock::Clock,
-    command::Commands,
+    command::{Commands, ProgramSpec},
     error::Error,
     exit::{ExitSender, SessionExit},
     function::{Function, Functions},
@@ -24,6 +24,7 @@ use super::{
     supervisor::{Begin, ServiceAddresses, Supervisor, TrialRunners, Watch},
 };
 use crate::{
+    ids::StudyId,
     space::Study,
     store::{self, Journal, Memory, Reader, Store},
     trials::{
@@ -39,10 +40,13 @@ const DEATHS_MAX: u32 = 5;
 /// Sees every step of a study, over all lives of its actors.
 pub(super) type SharedWatch = Arc<Mutex<dyn FnMut(&Engine, &[JournalEntry]) + Send>>;
 
+/// Tells the user something that no fact says.
+pub(super) type Notify = Arc<dyn Fn(&str) + Send + Sync>;
+
 /// What trials are.
 pub(super) enum TrialBackend {
     Function { function: Arc<Function>, slots: u32 },
-    Command { words: Vec<String>, slots: u32, gpus: u32 },
+    Command { spec: ProgramSpec, slots: u32 },
     Workers(Workers),
 }
 
@@ -94,6 +98,7 @@ pub(super) struct Head {
     pub(super) memory: Arc<Mutex<Memory>>,
     pub(super) watch: Option<SharedWatch>,
     pub(super) observer: Option<Observer>,
+    pub(super) notify: Option<Notify>,
     pub(super) stop: watch::Receiver<bool>,
     pub(super) steering: mpsc::UnboundedReceiver<Steering>,
     pub(super) work: TrialBackend,
@@ -118,20 +123,22 @@ impl Head {
         }
     }
 
-    /// The journal, and what is in it.
-    fn journal(&self) -> Result<(Box<dyn Journal + Send>, Vec<JournalEntry>), Error> {
+    /// The journal, what is in it, and which study that is.
+    fn journal(&self) -> Result<(Box<dyn Journal + Send>, Vec<JournalEntry>, StudyId), Error> {
         if let Some(folder) = &self.folder {
             let (store, entries) = Store::load(folder)?;
-            return Ok((Box::new(store), entries));
+            let study = store.study_id();
+            return Ok((Box::new(store), entries, study));
         }
         let kept = Kept(self.memory.clone());
         let entries = kept.entries(0)?;
-        Ok((Box::new(kept), entries))
+        // What is not on disk cannot be mistaken for another study later.
+        Ok((Box::new(kept), entries, StudyId::default()))
     }
 
     /// One life of the actors; with the search and its results, if that is the end of the study.
     async fn session(&mut self) -> Result<(SessionExit, Option<Search>), Error> {
-        let (journal, entries) = self.journal()?;
+        let (journal, entries, study_id) = self.journal()?;
         if let (Some(folder), false) = (&self.folder, entries.is_empty()) {
             same_study(&self.study, &Reader::open(folder)?.study()?)?;
         }
@@ -175,9 +182,9 @@ impl Head {
             allocator: allocator.recipient(),
             facts,
         };
-        let (groups, stage) = self.open(&happened, &exit)?;
+        let (groups, stage) = self.open(study_id, &happened, &exit)?;
         supervisor.do_send(Begin { services, groups });
-        if let Runtime::Local(joined) = &stage {
+        if let Some(joined) = stage.joined() {
             supervisor.do_send(EngineInput::from(joined.clone()));
         }
         let ended = self.wait(&supervisor, &mut exits).await;
@@ -187,7 +194,8 @@ impl Head {
             SessionExit::Failed(_) | SessionExit::Died(_) => None,
         };
         exit.close();
-        drop(stage);
+        // The journal and its lock are given back only when nothing runs any more.
+        stage.end(|what| self.notify.iter().for_each(|notify| notify(what))).await;
         for arbiter in [head, first, second] {
             arbiter.stop();
             // The journal is closed only when the thread of its owner is done.
@@ -199,6 +207,7 @@ impl Head {
     /// Where trials are run, and by whom.
     fn open(
         &self,
+        study_id: StudyId,
         supervisor: &Recipient<EngineInput>,
         exit: &ExitSender,
     ) -> Result<(Box<dyn TrialRunners>, Runtime), Error> {
@@ -207,13 +216,16 @@ impl Head {
             TrialBackend::Function { function, slots } => {
                 (Box::new(Functions::start(function, *slots)?), Runtime::local(*slots)?)
             }
-            TrialBackend::Command { words, slots, gpus } => {
-                (Box::new(Commands::new(words, &folder()?, *gpus)?), Runtime::local(*slots)?)
+            TrialBackend::Command { spec, slots } => {
+                let commands = Commands::new(spec, &self.study.trial, &folder()?)?;
+                let stage = Runtime::programs(*slots, commands.programs())?;
+                (Box::new(commands), stage)
             }
             TrialBackend::Workers(workers) => {
                 let (folder, observer) = (self.folder.as_deref(), self.observer.clone());
+                let study = (&self.study, study_id);
                 let (elastic, stage) =
-                    Runtime::workers(&self.study, workers, folder, observer, (supervisor, exit))?;
+                    Runtime::workers(study, workers, folder, observer, (supervisor, exit))?;
                 (Box::new(elastic), stage)
             }
         })

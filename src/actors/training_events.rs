@@ -16,6 +16,13 @@ use crate::{
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub enum TrainingEvent {
+    /// Workers were told to form a new group, all of whom are ready for it. The one before trains until it hears of it.
+    Forming {
+        /// Its number.
+        group: u64,
+        /// The slots of its members, by rank.
+        slots: Vec<u32>,
+    },
     /// A new group trains.
     Formed {
         /// Its number.
@@ -118,12 +125,13 @@ impl Tracker {
     pub(super) fn take(&mut self, seen: Seen) -> Option<TrainingEvent> {
         match seen {
             Seen::Command(_, WorkerCommand::Form(form)) => {
-                if self.rounds.last() != Some(&form.round) {
-                    self.rounds.push(form.round);
-                    (self.form, self.first, self.has_told) = (Some(form), None, false);
-                    self.formed.clear();
+                if self.rounds.last() == Some(&form.round) {
+                    return None;
                 }
-                None
+                self.rounds.push(form.round);
+                (self.form, self.first, self.has_told) = (Some(form), None, false);
+                self.formed.clear();
+                Some(TrainingEvent::Forming { group: self.rounds.len() as u64, slots: self.members() })
             }
             // All members are told the same.
             Seen::Command(slot, WorkerCommand::Retune { batch, .. }) => {

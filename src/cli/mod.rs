@@ -34,6 +34,8 @@ use std::{
 
 use clap::Parser;
 
+#[doc(hidden)]
+pub use self::ask_tell::answer_requests;
 use self::{
     args::{
         BestArgs, CheckArgs, Cli, Command, FolderArgs, ImportanceArgs, ShowArgs, SimulateCommand, StopArgs,
@@ -52,6 +54,7 @@ type Trainables<'a> = std::marker::PhantomData<&'a ()>;
 /// The `pollux-tune` program with the trainables it comes with. Started again as a worker or as an emulated node, it is one.
 #[must_use]
 pub fn main() -> ExitCode {
+    crate::actors::launch_if_program();
     #[cfg(feature = "torch")]
     return main_with(&crate::worker::Registry::builtin());
     #[cfg(not(feature = "torch"))]
@@ -64,6 +67,7 @@ pub fn main() -> ExitCode {
 #[cfg(feature = "torch")]
 #[must_use]
 pub fn main_with(trainables: &crate::worker::Registry) -> ExitCode {
+    crate::actors::launch_if_program();
     crate::worker::serve_if_worker(trainables);
     run_program(trainables)
 }

@@ -33,7 +33,7 @@ pub(super) fn run(
         None => writeln!(out, "nobody runs the study in {}", folder.display()).map_err(cli::Error::Stdout)?,
         Some(runner) => {
             if runner.host != Runner::this().host {
-                let (folder, Runner { process, host }) = (folder.display().to_string(), runner);
+                let (folder, Runner { process, host, .. }) = (folder.display().to_string(), runner);
                 return Err(Error::Elsewhere { folder, process, host }.into());
             }
             interrupt(&reader, runner.process)?;

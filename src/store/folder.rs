@@ -1,13 +1,13 @@
 use std::{
     fs::{self, File, OpenOptions, TryLockError},
-    io::{self, Write},
+    io::{self, Seek, Write},
     path::{Path, PathBuf},
     process, thread,
     time::Duration,
 };
 
 use super::Error;
-use crate::ids::TrialId;
+use crate::ids::{StudyId, TrialId};
 
 const EMULATED: &str = "emulated";
 const LOCK_TRIES: u32 = 10;
@@ -20,6 +20,8 @@ pub struct Runner {
     pub process: u32,
     /// The name of its machine.
     pub host: String,
+    /// The study that it runs; none until its journal is open.
+    pub study: Option<StudyId>,
 }
 
 impl Runner {
@@ -29,12 +31,15 @@ impl Runner {
         Self {
             process: process::id(),
             host: rustix::system::uname().nodename().to_string_lossy().into_owned(),
+            study: None,
         }
     }
 
     fn parse(text: &str) -> Option<Self> {
-        let (process, host) = text.trim_end().split_once(' ')?;
-        Some(Self { process: process.parse().ok()?, host: host.to_owned() })
+        let mut lines = text.lines();
+        let (process, host) = lines.next()?.trim_end().split_once(' ')?;
+        let study = lines.next().map(str::parse).transpose().ok()?;
+        Some(Self { process: process.parse().ok()?, host: host.to_owned(), study })
     }
 }
 
@@ -127,7 +132,7 @@ impl Folder {
         for _ in 0..LOCK_TRIES {
             match file.try_lock() {
                 Ok(()) => {
-                    sign(&file).map_err(|source| Error::io("write", &path, source))?;
+                    self.sign(&file, None)?;
                     return Ok(file);
                 }
                 // Perhaps only somebody who looks whether the study runs.
@@ -136,6 +141,19 @@ impl Folder {
             }
         }
         Err(Error::InUse(self.root.clone()))
+    }
+
+    /// Writes into a lock who holds it, and for which study.
+    pub(super) fn sign(&self, mut lock: &File, study: Option<StudyId>) -> Result<(), Error> {
+        let Runner { process, host, .. } = Runner::this();
+        let study = study.map_or_else(String::new, |study| format!("{study}\n"));
+        let text = format!("{process} {host}\n{study}");
+        let mut sign = || {
+            lock.set_len(0)?;
+            lock.rewind()?;
+            lock.write_all(text.as_bytes())
+        };
+        sign().map_err(|source| Error::io("write", &self.lock_path(), source))
     }
 
     /// Whether a process runs the study now.
@@ -178,11 +196,4 @@ impl Folder {
         };
         write().map_err(|source| Error::io("write", &path, source))
     }
-}
-
-/// Writes into a lock who holds it.
-fn sign(mut file: &File) -> io::Result<()> {
-    let Runner { process, host } = Runner::this();
-    file.set_len(0)?;
-    file.write_all(format!("{process} {host}\n").as_bytes())
 }

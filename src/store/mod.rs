@@ -5,7 +5,7 @@
 //! ```text
 //! study.yaml       the study file, as it was last started
 //! journal.sqlite   the facts, and tables that follow from them
-//! lock             held by the one process that writes, whose number and machine it names
+//! lock             held by the one process that writes: its number, its machine, and the id of the study
 //! checkpoints/     states of trials
 //! logs/            what programs have printed
 //! emulated         on which devices, if they are emulated

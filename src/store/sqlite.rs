@@ -5,9 +5,10 @@ use std::{path::Path, time::Duration};
 use rusqlite::{Connection, OpenFlags};
 
 use super::{Error, Folder};
+use crate::ids::{InvalidStudyId, StudyId};
 
 /// The form of the file; readers of an older form refuse it.
-pub(super) const VERSION: u32 = 2;
+pub(super) const VERSION: u32 = 3;
 /// Marks our files among those of `SQLite`: `PlxT`.
 const APPLICATION: i32 = 0x506c_7854;
 /// So long somebody else may hold the file up.
@@ -24,6 +25,14 @@ CREATE TABLE facts (
     kind TEXT NOT NULL,
     trial INTEGER,
     fact TEXT NOT NULL         -- JSON
+) STRICT;
+";
+
+/// Which study it is. No fact, because it is the same whatever happens.
+const IDENTITY: &str = "
+CREATE TABLE identity (
+    id INTEGER PRIMARY KEY CHECK (id = 1),
+    study TEXT NOT NULL        -- 128 random bits
 ) STRICT;
 ";
 
@@ -82,6 +91,7 @@ pub(super) fn open_writer(folder: &Folder) -> Result<(Connection, u32), Error> {
     let failed = |source| Error::sqlite("open", &path, source);
     let mut connection = Connection::open(&path).map_err(failed)?;
     let version = check(&connection, &path)?;
+    let new_id = random_id(&path)?;
     // With WAL and `NORMAL` nothing is lost when the process is killed. When the machine loses power, the last facts may be
     // missing, but never one before another that is there; the study then resumes from a little earlier, and since all
     // workers have joined again, nothing contradicts it. `FULL` would cost a wait for the disk with every fact.
@@ -94,6 +104,7 @@ pub(super) fn open_writer(folder: &Folder) -> Result<(Connection, u32), Error> {
         if version == 0 {
             let transaction = connection.transaction()?;
             transaction.execute_batch(FACTS)?;
+            begin_identity(&transaction, new_id)?;
             transaction.pragma_update(None, "application_id", APPLICATION)?;
             begin_tables(&transaction)?;
             transaction.commit()?;
@@ -102,6 +113,29 @@ pub(super) fn open_writer(folder: &Folder) -> Result<(Connection, u32), Error> {
     };
     prepare().map_err(failed)?;
     Ok((connection, if version == 0 { VERSION } else { version }))
+}
+
+/// 128 random bits: no two studies have the same.
+pub(super) fn random_id(path: &Path) -> Result<StudyId, Error> {
+    let mut bytes = [0; 16];
+    getrandom::fill(&mut bytes).map_err(|error| Error::io("draw an id for", path, error.into()))?;
+    Ok(StudyId(u128::from_be_bytes(bytes)))
+}
+
+/// Gives the study its id, for ever.
+pub(super) fn begin_identity(connection: &Connection, study: StudyId) -> rusqlite::Result<()> {
+    connection.execute_batch(IDENTITY)?;
+    connection.execute("INSERT INTO identity (id, study) VALUES (1, ?)", [study.to_string()])?;
+    Ok(())
+}
+
+/// The id of the study in a journal of the present form.
+pub(super) fn study_id(connection: &Connection, path: &Path) -> Result<StudyId, Error> {
+    let text: String = connection
+        .query_row("SELECT study FROM identity", [], |row| row.get(0))
+        .map_err(|source| Error::sqlite("read", path, source))?;
+    text.parse()
+        .map_err(|error: InvalidStudyId| Error::Damaged { path: path.to_owned(), problem: error.to_string() })
 }
 
 /// Makes empty tables in place of those that are there.

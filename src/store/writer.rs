@@ -7,7 +7,10 @@ use super::{
     project::{Problem, Projection},
     reader, sqlite,
 };
-use crate::trials::engine::{JournalEntry, State};
+use crate::{
+    ids::StudyId,
+    trials::engine::{JournalEntry, State},
+};
 
 /// A study on disk, for the one process that runs it.
 ///
@@ -29,6 +32,7 @@ use crate::trials::engine::{JournalEntry, State};
 pub struct Store {
     folder: Folder,
     connection: Connection,
+    study_id: StudyId,
     next: u64,
     /// None after a write that failed: it is read again before the next one.
     projection: Option<Projection>,
@@ -50,19 +54,28 @@ impl Store {
         let (mut connection, version) = sqlite::open_writer(&folder)?;
         let entries = reader::entries(&connection, &path, 0)?;
         let projection = if version < sqlite::VERSION {
-            rebuild(&mut connection, &entries)
+            let id = sqlite::random_id(&path)?;
+            rebuild(&mut connection, id, &entries)
         } else {
             Projection::replay(&entries).map_err(Problem::Fact)
         };
         let projection = Some(projection.map_err(|problem| problem.of(&path))?);
+        let study_id = sqlite::study_id(&connection, &path)?;
+        folder.sign(&lock, Some(study_id))?;
         let next = entries.len() as u64 + 1;
-        Ok((Self { folder, connection, next, projection, _lock: lock }, entries))
+        Ok((Self { folder, connection, study_id, next, projection, _lock: lock }, entries))
     }
 
     /// Where the study stands; none after a write that failed.
     #[must_use]
     pub fn state(&self) -> Option<&State> {
         self.projection.as_ref().map(|projection| &projection.state)
+    }
+
+    /// Which study it is: 128 random bits from its beginning.
+    #[must_use]
+    pub const fn study_id(&self) -> StudyId {
+        self.study_id
     }
 
     /// Where things are.
@@ -124,9 +137,14 @@ fn insert(to: &Connection, from: u64, entries: &[JournalEntry]) -> Result<(), Pr
     Ok(())
 }
 
-/// Makes all tables again, for those of an earlier form.
-fn rebuild(connection: &mut Connection, entries: &[JournalEntry]) -> Result<Projection, Problem> {
+/// Gives the study an id and makes all tables again, where they have an earlier form.
+fn rebuild(
+    connection: &mut Connection,
+    id: StudyId,
+    entries: &[JournalEntry],
+) -> Result<Projection, Problem> {
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+    sqlite::begin_identity(&transaction, id)?;
     sqlite::begin_tables(&transaction)?;
     let mut projection = Projection::default();
     projection.apply(&transaction, entries)?;

@@ -9,6 +9,7 @@
 
 mod address;
 mod attach;
+mod bytes;
 mod convert;
 mod error;
 mod gateway;
@@ -25,6 +26,7 @@ use std::time::Duration;
 
 pub use address::Address;
 pub use attach::{CommandReceiver, EventSender, attach, attach_blocking};
+pub use bytes::{decode_command, decode_event, decode_hello, encode_command, encode_event};
 pub use error::Error;
 pub(crate) use error::with_causes;
 pub use gateway::{Gateway, GatewayEvent, WorkerHandle, WorkerId};

@@ -2,6 +2,7 @@
 
 mod ask_tell;
 mod inspect;
+mod programs;
 mod stop;
 mod timeline;
 mod transcripts;

@@ -117,8 +117,9 @@ fn a_study_is_stopped_and_shown_once_its_process_has_ended() {
     let root = folder("waits");
     let mut running = Running::start(&root);
     let number = running.process.id();
-    let runner = Reader::open(&root).expect("it is there").runner().expect("it is named");
-    assert_eq!(runner, Some(Runner { process: number, ..Runner::this() }));
+    let runner = Reader::open(&root).expect("it is there").runner().expect("it is named").expect("it runs");
+    assert!(runner.study.is_some(), "{runner:?}");
+    assert_eq!(runner, Runner { process: number, study: runner.study, ..Runner::this() });
     let mut stop = stop(&root, &[]).spawn().expect("it can be started");
     running.until("asked");
     assert!(stop.try_wait().expect("it can be asked").is_none(), "the study still runs");

@@ -103,6 +103,9 @@ fn studies() -> impl Strategy<Value = Study> {
         study.trial.batch_per_gpu = flag.then_some(numbers.3);
         study.trial.checkpoint_interval = Duration::from_millis(durations.0);
         study.trial.timeout = durations.1.map(Duration::from_micros);
+        if lists.2 == 2 {
+            study.trial.silence = durations.1.map(Duration::from_millis);
+        }
         (study.search.trials, study.search.seed) = (numbers.3, numbers.4);
         study.search.algorithm = Algorithm::from_name(Algorithm::NAMES[lists.0]).unwrap();
         if study.objectives.len() > 1 && study.search.algorithm == Algorithm::Gp {
@@ -175,6 +178,15 @@ fn mistakes_name_place_path_and_what_is_allowed() {
             "trial: {epochs: 2}\nsearch: {early_stopping: {rule: asha, grace: 2}}",
             "study.yaml:4:46: search.early_stopping.grace: grace is 2, the epochs of a trial are 2, \
           allowed is a grace below the epochs of a trial",
+        ),
+        (
+            "trial: {trainable: a, silence: 10m}",
+            "study.yaml:3:32: trial.silence: there is no program that could be silent, \
+          allowed is silence beside a command",
+        ),
+        (
+            "trial: {command: a, silence: 0s}",
+            "study.yaml:3:30: trial.silence: no program prints all the time, allowed is a silence above 0s",
         ),
         (
             "trial: {trainable: a, command: b}",

@@ -1,153 +1,33 @@
-//! A small model, data, and trainings of them.
+//! Trainings of the small network, for those who intervene.
 
 use std::{
     env, fs,
     path::{Path, PathBuf},
     process,
     sync::atomic::{AtomicU32, Ordering},
+    thread,
     time::Duration,
 };
 
 use pollux_tune::{
     actors::{Training, TrainingEvent, TrainingSettings},
     ids::{StudyId, TrialId},
-    space::Params,
     trials::group::Task,
-    worker::{BoxError, Dataset, Example, Optimizer, Registry, Schedule, Slot, Trainable},
+    worker::Slot,
 };
-use rand::RngExt;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
-use tch::{Device, Kind, Tensor, nn, nn::ModuleT};
+use tch::Tensor;
 
-use crate::processes::children;
+use crate::{
+    net::{BATCH, EXAMPLES},
+    processes::children,
+};
 
 /// For what comes sooner or later, also on a busy machine.
 const SOON: Duration = Duration::from_secs(120);
 
-const INPUTS: i64 = 32;
-const CLASSES: i64 = 4;
-pub(crate) const EXAMPLES: u32 = 600;
-
-/// A network of two layers that learns to tell four kinds of noisy points apart.
-pub(crate) struct Net {
-    layers: nn::SequentialT,
-    lr: f64,
-    adam: bool,
-    mischief: String,
-    jitter: f32,
-    whole: bool,
-}
-
-impl Net {
-    pub(crate) fn new(root: &nn::Path, params: &Params) -> Result<Self, BoxError> {
-        // Else the weights follow from the seed of the order.
-        if let Ok(seed) = params.int("init") {
-            tch::manual_seed(seed);
-        }
-        let hidden = params.int("hidden").unwrap_or(64);
-        let mut layers = nn::seq_t()
-            .add(nn::linear(root / "first", INPUTS, hidden, nn::LinearConfig::default()))
-            .add_fn(Tensor::relu);
-        if params.bool("batch_norm").unwrap_or(false) {
-            layers = layers.add(nn::batch_norm1d(root / "norm", hidden, nn::BatchNormConfig::default()));
-        }
-        let layers = layers.add(nn::linear(root / "last", hidden, CLASSES, nn::LinearConfig::default()));
-        let mischief = params.text("mischief").unwrap_or("none").to_owned();
-        let (lr, adam) = (params.float("lr")?, params.bool("adam").unwrap_or(false));
-        let jitter = params.float("jitter").unwrap_or(0.1) as f32;
-        let whole = params.bool("whole").unwrap_or(false);
-        Ok(Self { layers, lr, adam, mischief, jitter, whole })
-    }
-}
-
-impl Trainable for Net {
-    fn optimizer(&self) -> Optimizer {
-        if self.adam { Optimizer::adamw() } else { Optimizer::sgd().momentum(0.9).weight_decay(1e-3) }
-    }
-
-    fn learning_rate(&self, schedule: Schedule) -> f64 {
-        self.lr * schedule.cosine()
-    }
-
-    fn training_data(&self) -> Result<Box<dyn Dataset>, BoxError> {
-        Ok(Box::new(Points::new(EXAMPLES, self.jitter)))
-    }
-
-    fn test_data(&self) -> Result<Option<Box<dyn Dataset>>, BoxError> {
-        Ok(Some(Box::new(Points::new(333, 0.0))))
-    }
-
-    fn loss(&self, batch: &[Tensor]) -> Result<Tensor, BoxError> {
-        match self.mischief.as_str() {
-            "error" => return Err("out of memory, says the test".into()),
-            "panic" => panic!("a bug in the trainable, says the test"),
-            _ => {}
-        }
-        let loss = self.layers.forward_t(&batch[0], true).cross_entropy_for_logits(&batch[1]);
-        Ok(if self.mischief == "nan" { loss * f64::NAN } else { loss })
-    }
-
-    fn may_be_halved(&self) -> bool {
-        !self.whole
-    }
-
-    fn evaluate(&self, batch: &[Tensor]) -> Result<Vec<(&'static str, Tensor)>, BoxError> {
-        let hits = self.layers.forward_t(&batch[0], false).argmax(1, false).eq_tensor(&batch[1]);
-        Ok(vec![("accuracy", hits), ("count", Tensor::ones_like(&batch[1]))])
-    }
-}
-
-/// Points around four corners. Each is moved a little whenever it is learned from.
-struct Points {
-    inputs: Tensor,
-    labels: Tensor,
-    jitter: f32,
-}
-
-impl Points {
-    fn new(count: u32, jitter: f32) -> Self {
-        let options = (Kind::Float, Device::Cpu);
-        let count = i64::from(count);
-        let labels = Tensor::arange(count, (Kind::Int64, Device::Cpu)).remainder(CLASSES);
-        // Not from a generator that the initial weights depend on.
-        let wave = |from: f64| {
-            let angle = Tensor::arange(count * INPUTS, options) * from;
-            angle.sin().view([count, INPUTS])
-        };
-        let corners = (Tensor::arange(CLASSES * INPUTS, options) * 12.9898).sin().view([CLASSES, INPUTS]);
-        let inputs = corners.index_select(0, &labels) * 0.5 + wave(78.233) + wave(3.7);
-        // Every fifth label is wrong: gradients stay noisy to the end.
-        let is_wrong = Tensor::arange(count, (Kind::Int64, Device::Cpu)).remainder(5).eq(0);
-        let labels = (labels + is_wrong.to_kind(Kind::Int64)).remainder(CLASSES);
-        Self { inputs, labels, jitter }
-    }
-}
-
-impl Dataset for Points {
-    fn len(&self) -> u32 {
-        self.labels.numel() as u32
-    }
-
-    fn load(&mut self, examples: &[Example]) -> Result<Vec<Tensor>, BoxError> {
-        let indices: Vec<i64> = examples.iter().map(|example| i64::from(example.index)).collect();
-        let indices = Tensor::from_slice(&indices);
-        let shifts: Vec<f32> = examples
-            .iter()
-            .map(|example| {
-                example.augment.clone().map_or(0.0, |mut rng| self.jitter * rng.random_range(-1.0..1.0))
-            })
-            .collect();
-        let inputs = self.inputs.index_select(0, &indices) + Tensor::from_slice(&shifts).unsqueeze(1);
-        Ok(vec![inputs, self.labels.index_select(0, &indices)])
-    }
-}
-
-pub(crate) fn registry() -> Registry {
-    Registry::default().with("net", Net::new)
-}
-
-/// A folder that is gone at the end, with a path short enough for sockets.
+/// A folder that is gone when its test has passed, with a path short enough for sockets.
 pub(crate) struct Folder(PathBuf);
 
 impl Folder {
@@ -166,7 +46,10 @@ impl Folder {
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
+        // What a failed test leaves helps to understand it.
+        if !thread::panicking() {
+            let _ = fs::remove_dir_all(&self.0);
+        }
     }
 }
 
@@ -180,7 +63,7 @@ pub(crate) fn task(folder: &Folder, name: &str, params: serde_json::Value) -> Ta
         params,
         seed: 11,
         epochs: 6.0,
-        initial_batch: 24,
+        initial_batch: BATCH,
         lr_rule: "adascale".to_owned(),
         checkpoint: folder.path().join(name),
         checkpoint_every_s: 1000.0,
@@ -196,7 +79,7 @@ pub(crate) fn sgd() -> serde_json::Value {
 }
 
 /// The steps of a task at its initial batch.
-pub(crate) const STEPS: u64 = 6 * EXAMPLES as u64 / 24;
+pub(crate) const STEPS: u64 = (6 * EXAMPLES / BATCH) as u64;
 
 /// A training with two workers, for those who intervene.
 pub(crate) struct Run {

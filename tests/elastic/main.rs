@@ -1,7 +1,11 @@
 //! Elastic training with real worker processes, which come, go and are killed.
 
+#[path = "../support/accounts.rs"]
+mod accounts;
 mod common;
+mod failing;
 mod failures;
+mod net;
 mod noise;
 #[path = "../support/processes.rs"]
 mod processes;
@@ -14,5 +18,5 @@ use pollux_tune::worker::serve_if_worker;
 /// Not a test: what the worker processes of the other tests run. Started by `cargo test` it does nothing.
 #[test]
 fn worker() {
-    serve_if_worker(&common::registry());
+    serve_if_worker(&net::registry());
 }

@@ -10,7 +10,10 @@ use pollux_tune::{
 use serde_json::json;
 use tch::{Device, Kind, Tensor, nn};
 
-use crate::common::{EXAMPLES, Folder, Net, STEPS, state, task, train_in_passes};
+use crate::{
+    common::{Folder, STEPS, state, task, train_in_passes},
+    net::{EXAMPLES, Net},
+};
 
 /// With a learning rate of nothing the weights stay where they are, so that every step measures the same.
 fn params(adam: bool, whole: bool) -> serde_json::Value {

@@ -6,30 +6,40 @@ use pollux_tune::{
 };
 use serde_json::json;
 
-use crate::common::{EXAMPLES, Folder, STEPS, assert_same, sgd, state, steps, task, train};
+use crate::{
+    common::{Folder, STEPS, assert_same, sgd, state, steps, task, train},
+    net::{EXAMPLES, Gate},
+};
 
-/// Trains with a group that changes whenever so many steps were reported, and says which groups there were.
+/// Trains with a group that changes after so many steps, and says which groups there were. The training waits there until its
+/// workers were told to form the next group, and then goes slowly, so that it has not taken all steps when they hear of it.
 fn rescaled(params: &serde_json::Value, plan: &[(u64, &[u32])]) -> Vec<Vec<u32>> {
     let folder = Folder::new();
-    let tasks = ["undisturbed", "rescaled"].map(|name| task(&folder, name, params.clone()));
-    let mut plan = plan.iter().peekable();
+    let gates: Vec<Gate> = plan.iter().map(|(at, _)| Gate::closed(folder.path(), &at.to_string())).collect();
+    let stops: String = gates.iter().zip(plan).map(|(gate, (at, _))| gate.after(*at, None)).collect();
+    let mut slow = params.clone();
+    (slow["gates"], slow["brake_ms"]) = (stops.into(), 10.into());
+    let tasks = [task(&folder, "undisturbed", params.clone()), task(&folder, "rescaled", slow)];
+    let mut changes = 0;
     let mut groups = Vec::new();
     let all = train(tasks.into(), &[0], |run, event| {
         if run.number == 0 {
             return;
         }
-        if let TrainingEvent::Formed { slots, .. } = event {
-            groups.push(slots.clone());
+        match event {
+            TrainingEvent::Forming { group, .. } if *group > 1 => gates[changes - 1].open(),
+            TrainingEvent::Formed { slots, .. } => groups.push(slots.clone()),
+            _ => {}
         }
-        if let (Some(steps), Some((at, slots))) = (steps(event), plan.peek())
-            && steps >= *at
-            && run.training.is_settled()
+        if let (Some(steps), Some((at, slots))) = (steps(event), plan.get(changes))
+            && steps == *at
         {
+            assert!(run.training.is_settled(), "the last change takes longer than {steps} steps");
             run.training.rescale(slots).expect("slots of the training");
-            plan.next();
+            changes += 1;
         }
     });
-    assert!(plan.peek().is_none(), "the training has ended before its last change");
+    assert_eq!(changes, plan.len(), "the training has ended before its last change");
     let last = all[1].iter().rev().find_map(steps).expect("there are reports");
     assert_eq!(last, STEPS, "every step was taken once");
     let undisturbed = state(&folder, "undisturbed");
@@ -90,20 +100,22 @@ fn batch_normalization_learns_on_any_number_of_workers() {
 #[test]
 fn the_batch_changes_and_no_example_is_lost() {
     let folder = Folder::new();
-    let mut larger = [(10, Batch { total: 60, accumulation: 0 }), (20, Batch { total: 90, accumulation: 2 })]
-        .iter()
-        .peekable();
-    let mut used = vec![24];
-    let all = train(vec![task(&folder, "batches", sgd())], &[0, 1], |run, event| {
-        if let TrainingEvent::Reported(report) = event {
+    let mut larger = [Batch { total: 60, accumulation: 0 }, Batch { total: 90, accumulation: 2 }].iter();
+    // It goes slowly, and waits until all were told of the next batch. Steps count as those of the first batch here.
+    let gates = [10, 60].map(|at| (Gate::closed(folder.path(), &at.to_string()), at));
+    let stops: String = gates.iter().map(|(gate, at)| gate.after(*at, None)).collect();
+    let slow = json!({"lr": 0.05, "brake_ms": 10, "gates": stops});
+    let (mut used, mut opened) = (vec![24], gates.iter());
+    let all = train(vec![task(&folder, "batches", slow)], &[0, 1], |run, event| match event {
+        TrainingEvent::Reported(report) => {
+            let is_new = used.last() != Some(&report.batch.expect("a batch").total);
             used.push(report.batch.expect("a batch").total);
+            if report.steps == 10 || is_new {
+                larger.next().into_iter().for_each(|batch| run.training.use_batch(*batch));
+            }
         }
-        if let (Some(steps), Some((at, batch))) = (steps(event), larger.peek())
-            && steps >= *at
-        {
-            run.training.use_batch(*batch);
-            larger.next();
-        }
+        TrainingEvent::Retuned(_) => opened.next().into_iter().for_each(|(gate, _)| gate.open()),
+        _ => {}
     });
     let all = &all[0];
     used.dedup();

@@ -3,9 +3,9 @@
 use std::{
     collections::BTreeMap,
     env,
-    io::{BufRead, BufReader, Lines, Write},
+    io::{self, BufRead, BufReader, Lines, Write},
     path::Path,
-    process::{Child, ChildStdout, Command, Stdio},
+    process::{Child, ChildStdin, ChildStdout, Command, Stdio},
 };
 
 use pollux_tune::{
@@ -23,6 +23,8 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::{common::Folder, processes::children};
 
 const FOLDER: &str = "POLLUX_TUNE_TEST_STUDY";
+/// How facts begin in the output of a head.
+const HEARD: &str = "fact: ";
 const TRIALS: u32 = 6;
 const EPOCHS: f64 = 30.0;
 
@@ -54,14 +56,18 @@ fn head() {
     assert_eq!(finished.outcome, Outcome::Done);
 }
 
-/// Past the harness, which would keep it until the end.
+/// Past the harness, which would keep it until the end. Everything waits until the test has heard it and lets it go on.
 fn say(fact: &Fact) {
-    let _ = writeln!(std::io::stdout(), "{fact:?}");
+    let _ =
+        writeln!(io::stdout(), "{HEARD}{fact:?}").and_then(|()| io::stdin().read_line(&mut String::new()));
 }
 
+/// A head that does nothing about a fact before the test has asked for the next one.
 struct Head {
     process: Child,
     lines: Lines<BufReader<ChildStdout>>,
+    go: ChildStdin,
+    is_waiting: bool,
 }
 
 impl Head {
@@ -69,12 +75,14 @@ impl Head {
         let mut process = Command::new(env::current_exe().expect("this program"))
             .args(["study::head", "--exact", "--nocapture"])
             .env(FOLDER, folder)
+            .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
             .spawn()
             .expect("it starts");
         let lines = BufReader::new(process.stdout.take().expect("a pipe")).lines();
-        Self { process, lines }
+        let go = process.stdin.take().expect("a pipe");
+        Self { process, lines, go, is_waiting: false }
     }
 
     fn workers(&self) -> Vec<Pid> {
@@ -83,7 +91,18 @@ impl Head {
 
     /// Waits for the next fact; none when the head is gone.
     fn next(&mut self) -> Option<String> {
-        self.lines.next().and_then(Result::ok)
+        if std::mem::take(&mut self.is_waiting) {
+            // It may have been killed.
+            let _ = writeln!(self.go);
+        }
+        loop {
+            let line = self.lines.next()?.ok()?;
+            // The harness talks, too.
+            if let Some((_, fact)) = line.split_once(HEARD) {
+                self.is_waiting = true;
+                return Some(fact.to_owned());
+            }
+        }
     }
 }
 

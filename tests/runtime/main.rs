@@ -2,11 +2,17 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that panics has failed")]
 
+#[path = "../support/accounts.rs"]
+mod accounts;
 mod commands;
 mod common;
 mod emulate;
 mod emulated;
+mod failing;
 mod functions;
+mod fuzz;
+#[path = "../support/fuzz.rs"]
+mod fuzz_targets;
 mod gateway;
 #[path = "../support/processes.rs"]
 mod processes;

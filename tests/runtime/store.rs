@@ -8,7 +8,7 @@ use std::{
 };
 
 use pollux_tune::{
-    ids::{Generation, TrialId},
+    ids::{Generation, StudyId, TrialId},
     space::{Params, Study},
     store::{Error, Folder, Journal, Memory, Reader, Store, TrialState},
     trials::{
@@ -181,6 +181,19 @@ fn one_process_writes() {
 }
 
 #[test]
+fn a_study_keeps_its_id_and_no_two_have_the_same() {
+    let (root, other) = (folder("id"), folder("other-id"));
+    let store = Store::open(&root).expect("it can be made");
+    let id = store.study_id();
+    assert_ne!(id, Store::open(&other).expect("it can be made").study_id());
+    assert_ne!(id, StudyId::default());
+    let runner = Reader::open(&root).expect("others may look").runner().expect("it is named");
+    assert_eq!(runner.expect("it is run").study, Some(id), "the lock names it");
+    drop(store);
+    assert_eq!(Store::open(&root).expect("it is there").study_id(), id);
+}
+
+#[test]
 fn what_is_no_study_is_left_alone() {
     let root = folder("other");
     assert!(matches!(Reader::open(&root), Err(Error::NoStudy(_))));
@@ -213,7 +226,7 @@ fn a_newer_journal_is_refused_and_left_as_it_was() {
     for error in [Store::open(&root).err(), Reader::open(&root).err()] {
         let text = error.expect("it is newer").to_string();
         assert!(
-            text.ends_with("was written by a newer pollux-tune (form 7, this one knows 2): use a newer one"),
+            text.ends_with("was written by a newer pollux-tune (form 7, this one knows 3): use a newer one"),
             "{text}"
         );
     }

@@ -3,16 +3,22 @@ use std::{
     path::{Path, PathBuf},
     process,
     sync::atomic::{AtomicU32, Ordering},
+    time::Duration,
 };
 
 use actix::{Recipient, System};
 use tokio::sync::mpsc::UnboundedReceiver;
 
-use super::{probe, slot};
+use super::{probe, slot, study};
 use crate::{
-    actors::{command::Commands, error::Error, message::EngineInput, supervisor::TrialRunners},
+    actors::{
+        command::{Commands, ProgramSpec},
+        error::Error,
+        message::EngineInput,
+        supervisor::TrialRunners,
+    },
     ids::{Generation, TrialId},
-    space::Params,
+    space::{Params, Study},
     trials::{
         engine::{FailureCause, GroupCommand, GroupEvent, Input, Launch, Metrics, Report},
         group::FinalState,
@@ -44,23 +50,53 @@ struct Scene {
     commands: Commands,
     supervisor: Recipient<EngineInput>,
     inputs: UnboundedReceiver<EngineInput>,
-    _folder: TempFolder,
+    folder: TempFolder,
 }
 
+fn spec(script: &str) -> ProgramSpec {
+    let words = ["sh", "-c", script].map(str::to_owned).into();
+    ProgramSpec { words, gpus: 0, is_sole: false, arguments: Vec::new(), grace: PATIENCE }
+}
+
+/// No program of a test needs that long to end, however busy the machine is.
+const PATIENCE: Duration = Duration::from_secs(300);
+
 impl Scene {
-    fn new(script: &str, gpus: u32) -> Self {
+    fn new(script: &str) -> Self {
+        Self::with(&spec(script), &study("trial: {command: [sh]}"))
+    }
+
+    fn with(spec: &ProgramSpec, study: &Study) -> Self {
         let folder = TempFolder::new();
-        let words = ["sh", "-c", script].map(str::to_owned);
-        let commands = Commands::new(&words, &folder.0, gpus).expect("there is a shell");
+        let commands = Commands::new(spec, &study.trial, &folder.0).expect("there is a shell");
         let (supervisor, inputs) = probe::<EngineInput>();
-        Self { commands, supervisor, inputs, _folder: folder }
+        Self { commands, supervisor, inputs, folder }
     }
 
     fn launch(&mut self, trial: u32, x: f64) {
+        self.launch_on(trial, 1, 1, x);
+    }
+
+    fn launch_on(&mut self, trial: u32, generation: u32, index: u32, x: f64) {
         let params = Params::from_iter([("x", x.into())]);
-        let (generation, slots) = (Generation(1), vec![slot(0, 1)]);
+        let (generation, slots) = (Generation(generation), vec![slot(0, index)]);
         let launch = Launch { generation, slots, params, batch: None, checkpoint: None };
         self.commands.command(TrialId(trial), GroupCommand::Launch(launch), &self.supervisor);
+    }
+
+    /// The end of the session.
+    async fn end(&self) {
+        self.commands.programs().end(|_| {}).await;
+    }
+
+    /// A file that programs find as `$POLLUX_TUNE_FOLDER/../name`.
+    fn file(&self, name: &str) -> PathBuf {
+        self.folder.0.join("checkpoints").join(name)
+    }
+
+    /// The process whose number a program has written into a file.
+    fn process(&self, name: &str) -> String {
+        fs::read_to_string(self.file(name)).expect("it was written").trim().to_owned()
     }
 
     fn stop(&mut self, trial: u32) {
@@ -89,7 +125,8 @@ fn metrics(values: &[(&str, f64)]) -> Metrics {
 fn a_program_gets_its_parameters_and_prints_metrics() {
     in_real_time(async {
         let script = r#"echo starting; echo "{\"epoch\": 2, \"loss\": {x}}"; echo "{\"accuracy\": 0.5, \"gpu\": $CUDA_VISIBLE_DEVICES}""#;
-        let mut scene = Scene::new(script, 2);
+        let mut scene =
+            Scene::with(&ProgramSpec { gpus: 2, ..spec(script) }, &study("trial: {command: [sh]}"));
         scene.launch(0, 0.25);
         assert_eq!(scene.event().await, (0, GroupEvent::Formed));
         let report = |number, epochs, metrics| Report { number, epochs, metrics, ..Report::default() };
@@ -109,7 +146,7 @@ fn how_a_program_ends_tells_whose_fault_it_is() {
             ("echo no data >&2; exit 3", FailureCause::Trial, "exit code 3"),
             ("kill -9 $$", FailureCause::Infrastructure, "it was killed"),
         ] {
-            let mut scene = Scene::new(script, 0);
+            let mut scene = Scene::new(script);
             scene.launch(0, 0.0);
             assert_eq!(scene.event().await, (0, GroupEvent::Formed));
             let (0, GroupEvent::Failed { reason, cause: found }) = scene.event().await else {
@@ -134,7 +171,7 @@ fn a_slot_has_one_program_at_a_time() {
             mark.display(),
             fifo(&folder.0).display()
         );
-        let mut scene = Scene::new(&script, 0);
+        let mut scene = Scene::new(&script);
         scene.launch(0, 0.0);
         scene.launch(1, 0.0);
         assert_eq!(scene.event().await, (0, GroupEvent::Formed));
@@ -154,8 +191,154 @@ fn fifo(folder: &Path) -> PathBuf {
 
 #[test]
 fn a_program_that_is_not_there_is_noticed_at_once() {
-    let folder = TempFolder::new();
-    let missing = Commands::new(&["no-such-program".to_owned()], &folder.0, 0);
-    assert!(matches!(missing, Err(Error::NoSuchProgram(name)) if name == "no-such-program"));
-    assert!(matches!(Commands::new(&[], &folder.0, 0), Err(Error::NoProgram)));
+    let (folder, trial) = (TempFolder::new(), study("trial: {command: [sh]}").trial);
+    let new = |words: &[&str]| {
+        let words = words.iter().map(|word| (*word).to_owned()).collect();
+        Commands::new(&ProgramSpec { words, ..spec("") }, &trial, &folder.0)
+    };
+    assert!(
+        matches!(new(&["no-such-program"]), Err(Error::NoSuchProgram(name)) if name == "no-such-program")
+    );
+    assert!(matches!(new(&[]), Err(Error::NoProgram)));
+}
+
+/// Whether a process runs; one that has ended and waits for its parent does not.
+fn is_alive(pid: &str) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit(')').next().is_some_and(|rest| !rest.is_empty() && !rest.starts_with(" Z"))
+}
+
+/// The output of the program is held open by what it leaves behind. It counted as running until that had ended.
+#[test]
+fn children_neither_hold_up_the_end_of_a_program_nor_outlive_it() {
+    in_real_time(async {
+        let mut scene = Scene::new(
+            "cd $POLLUX_TUNE_FOLDER/..; sleep 10000 & echo $! > group; setsid sleep 10000 & echo $! > session; echo '{\"loss\": 1}'",
+        );
+        scene.launch(0, 0.0);
+        assert_eq!(scene.event().await, (0, GroupEvent::Formed));
+        assert!(matches!(scene.event().await, (0, GroupEvent::Reported(_))));
+        assert_eq!(scene.event().await, (0, GroupEvent::Finished(metrics(&[("loss", 1.0)]))));
+        scene.end().await;
+        for child in ["group", "session"] {
+            assert!(!is_alive(&scene.process(child)), "{child}");
+        }
+    });
+}
+
+/// The shell ends at once; what it has started needs its time.
+#[test]
+fn all_of_a_program_has_time_to_end() {
+    in_real_time(async {
+        let child = r#"trap "read go < release; touch saved; exit" TERM; echo "{\"loss\": 1}"; while :; do read line < never; done"#;
+        let mut scene =
+            Scene::new(&format!("cd $POLLUX_TUNE_FOLDER/..; mkfifo never release; sh -c '{child}'; true"));
+        scene.launch(0, 0.0);
+        assert_eq!(scene.event().await, (0, GroupEvent::Formed));
+        assert!(matches!(scene.event().await, (0, GroupEvent::Reported(_))));
+        scene.stop(0);
+        let release = scene.file("release");
+        let released = tokio::task::spawn_blocking(move || fs::write(release, "go\n"));
+        released.await.expect("no panic").expect("it reads");
+        scene.end().await;
+        assert!(scene.file("saved").exists(), "it had no time to end");
+    });
+}
+
+#[test]
+fn who_does_not_end_in_time_is_killed() {
+    in_real_time(async {
+        let grace = Duration::from_millis(50);
+        let script = "cd $POLLUX_TUNE_FOLDER/..; trap '' TERM; mkfifo never; echo $$ > program; echo '{\"loss\": 1}'; while :; do read line < never; done";
+        let mut scene = Scene::with(&ProgramSpec { grace, ..spec(script) }, &study("trial: {command: [sh]}"));
+        scene.launch(0, 0.0);
+        assert_eq!(scene.event().await, (0, GroupEvent::Formed));
+        assert!(matches!(scene.event().await, (0, GroupEvent::Reported(_))));
+        scene.stop(0);
+        scene.end().await;
+        assert!(!is_alive(&scene.process("program")));
+        assert!(!scene.file("trial-0/process").exists(), "nothing is left to look for");
+    });
+}
+
+/// What the last attempt has left behind does not want to end, and the next one waits for it, though it has another slot.
+#[test]
+fn a_trial_has_one_attempt_at_a_time() {
+    in_real_time(async {
+        let script = "cd $POLLUX_TUNE_FOLDER/..; if [ -e child ]; then readlink /proc/$(cat child)/exe && exit 1; exit 0; fi; \
+                      mkfifo never ready; (trap '' TERM; echo > ready; exec sleep 10000) & echo $! > child; read line < ready; kill -9 $$";
+        let grace = Duration::from_millis(50);
+        let mut scene = Scene::with(&ProgramSpec { grace, ..spec(script) }, &study("trial: {command: [sh]}"));
+        scene.launch(0, 0.0);
+        assert_eq!(scene.event().await, (0, GroupEvent::Formed));
+        assert!(matches!(
+            scene.event().await,
+            (0, GroupEvent::Failed { cause: FailureCause::Infrastructure, .. })
+        ));
+        scene.launch_on(0, 2, 0, 0.0);
+        assert_eq!(scene.event().await, (0, GroupEvent::Formed));
+        assert_eq!(scene.event().await, (0, GroupEvent::Finished(Metrics::new())), "both ran at once");
+    });
+}
+
+#[test]
+fn a_silent_program_is_ended_and_the_reason_told() {
+    in_real_time(async {
+        // One waits for what never comes, the other one stands still.
+        for script in ["cd $POLLUX_TUNE_FOLDER; mkfifo never; read line < never", "kill -STOP $$"] {
+            let mut scene = Scene::with(&spec(script), &study("trial: {command: [sh], silence: 100ms}"));
+            scene.launch(0, 0.0);
+            assert_eq!(scene.event().await, (0, GroupEvent::Formed));
+            let (0, GroupEvent::Failed { reason, cause }) = scene.event().await else { panic!("{script}") };
+            assert_eq!(cause, FailureCause::Infrastructure);
+            assert!(reason.contains("printed nothing for 100ms (`trial.silence`)"), "{reason}");
+        }
+    });
+}
+
+/// There were as many facts as lines.
+#[test]
+fn many_lines_are_few_reports_and_all_are_logged() {
+    in_real_time(async {
+        let mut scene = Scene::new("seq 300000 | sed 's/.*/{\"loss\": &}/'");
+        scene.launch(0, 0.0);
+        assert_eq!(scene.event().await, (0, GroupEvent::Formed));
+        let mut reports = 0;
+        let last = loop {
+            match scene.event().await.1 {
+                GroupEvent::Reported(_) => reports += 1,
+                GroupEvent::Finished(last) => break last,
+                other => panic!("{other:?}"),
+            }
+        };
+        assert_eq!(last, metrics(&[("loss", 300_000.0)]));
+        assert!((11..10_000).contains(&reports), "{reports}");
+        let log = fs::read_to_string(scene.folder.0.join("logs/trial-0.log")).expect("a log");
+        assert_eq!(log.lines().count(), 300_001, "and the command");
+    });
+}
+
+#[test]
+fn a_line_without_an_end_is_cut() {
+    in_real_time(async {
+        let mut scene = Scene::new("head -c 5000000 /dev/zero | tr '\\0' x; echo; echo '{\"loss\": 1}'");
+        scene.launch(0, 0.0);
+        assert_eq!(scene.event().await, (0, GroupEvent::Formed));
+        assert!(matches!(scene.event().await, (0, GroupEvent::Reported(_))));
+        assert_eq!(scene.event().await, (0, GroupEvent::Finished(metrics(&[("loss", 1.0)]))));
+        let log = fs::read_to_string(scene.folder.0.join("logs/trial-0.log")).expect("a log");
+        let cut = format!("x [{} bytes more, cut off]\n{{\"loss\": 1}}\n", 5_000_000 - (1 << 20));
+        assert!(log.ends_with(&cut), "{}", &log[log.len() - 100..]);
+    });
+}
+
+#[test]
+fn a_folder_that_is_gone_is_not_the_fault_of_a_trial() {
+    in_real_time(async {
+        let mut scene = Scene::new("true");
+        fs::remove_dir_all(scene.folder.0.join("logs")).expect("it is there");
+        scene.launch(0, 0.0);
+        let (0, GroupEvent::Failed { cause, .. }) = scene.event().await else { panic!("it has a log") };
+        assert_eq!(cause, FailureCause::Environment);
+    });
 }

@@ -16,7 +16,7 @@ use crate::{
         message::{EngineInput, ForGroup, FromWorker, ToWorker},
         supervisor::TrialRunners,
     },
-    ids::{Generation, NodeId, Round, SlotId, TrialId},
+    ids::{Generation, NodeId, Round, SlotId, StudyId, TrialId},
     space::Params,
     trials::{
         engine::{GroupCommand, GroupEvent, Input, Launch},
@@ -150,11 +150,12 @@ fn groups_are_made_of_the_settings_of_the_study() {
             "trial: {trainable: net, epochs: 8, initial_batch: 64, max_batch: 512, checkpoint_interval: 9s}
 search: {seed: 100}";
         let (study, trainable, folder) = (study(yaml), "net".to_owned(), "study".into());
-        let tasks = StudyTasks { study, trainable, folder, report_every_s: 2.0 };
+        let tasks = StudyTasks { study, study_id: StudyId(7), trainable, folder, report_every_s: 2.0 };
         let mut elastic = elastic(&scene, Tasks::OfStudy(Box::new(tasks)));
         elastic.command(TRIAL, GroupCommand::Launch(launch(1, &[slot(0, 0)])), &supervisor);
         let WorkerCommand::Prepare(task) = scene.sent().await.command else { panic!("it prepares") };
-        assert_eq!((task.trial, task.trainable.as_str(), task.seed), (TRIAL, "net", 104));
+        assert_eq!((task.study, task.trial, task.trainable.as_str()), (StudyId(7), TRIAL, "net"));
+        assert_eq!(task.seed, 104);
         assert_eq!((task.epochs, task.initial_batch, task.lr_rule.as_str()), (8.0, 64, "adascale"));
         assert_eq!((task.checkpoint_every_s, task.report_every_s), (9.0, 2.0));
         assert_eq!(task.params["x"], 0.5);

@@ -35,9 +35,9 @@ fn formed(trial: u32, round: u64, steps: u64) -> WorkerEvent {
 /// A training on the slots 1 and 0, by rank, that has told of its first group.
 fn training() -> Tracker {
     let mut tracker = Tracker::default();
-    for node in [0, 1] {
-        assert_eq!(tracker.take(Seen::Command(node, form(FIRST, &[1, 0]))), None);
-    }
+    let forming = Some(TrainingEvent::Forming { group: 1, slots: vec![1, 0] });
+    assert_eq!(tracker.take(Seen::Command(0, form(FIRST, &[1, 0]))), forming);
+    assert_eq!(tracker.take(Seen::Command(1, form(FIRST, &[1, 0]))), None, "all are told the same");
     assert_eq!(tracker.take(Seen::Event(1, formed(0, FIRST, 7))), None);
     assert!(!tracker.is_formed());
     let event = tracker.take(Seen::Event(0, formed(0, FIRST, 7)));
@@ -52,7 +52,8 @@ fn a_group_is_formed_once_all_its_members_are() {
     let mut tracker = training();
     assert_eq!(tracker.take(Seen::Event(0, formed(0, FIRST, 7))), None, "it is told once");
     assert_eq!(tracker.members(), [1, 0]);
-    assert_eq!(tracker.take(Seen::Command(0, form(FIRST + 4, &[0]))), None);
+    let forming = Some(TrainingEvent::Forming { group: 2, slots: vec![0] });
+    assert_eq!(tracker.take(Seen::Command(0, form(FIRST + 4, &[0]))), forming);
     assert!(!tracker.is_formed());
     assert_eq!(tracker.take(Seen::Event(0, formed(0, FIRST, 7))), None, "it is of the group before");
     let event = tracker.take(Seen::Event(0, formed(0, FIRST + 4, 9)));

@@ -15,7 +15,8 @@ Examples:
   The same on two emulated machines, a hundred times as fast:
     pollux-tune run search-spaces/cifar10.yaml --emulate 2x8xa100 --time-scale 0.01 --folder /tmp/emulated
 While it runs, and after: pollux-tune status, trials, show, best, timeline and stop, each with the folder.
-Ctrl-C lets trials write their state and ends; the same command resumes. Ctrl-C twice ends at once.";
+Ctrl-C lets trials write their state (programs have ten seconds) and ends; the same command resumes. Ctrl-C twice kills
+them at once.";
 
 /// Run a study, or resume it
 #[derive(Debug, Args)]

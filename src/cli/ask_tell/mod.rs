@@ -62,18 +62,17 @@ pub(crate) fn run(
         session.open(&folder, settings, &study, stderr)?;
     }
     session.warm_start(&earlier, stderr)?;
-    for (number, line) in (1..).zip(input.split(b'\n')) {
-        let line = line.map_err(cli::Error::Stdin)?;
-        if line.trim_ascii().is_empty() {
-            continue;
-        }
-        for reply in session.answer(&line, number)? {
-            serde_json::to_writer(&mut *out, &reply).map_err(|error| cli::Error::Stdout(error.into()))?;
-            out.write_all(b"\n").map_err(cli::Error::Stdout)?;
-        }
-        out.flush().map_err(cli::Error::Stdout)?;
-    }
-    Ok(())
+    session.converse(input, out)
+}
+
+/// Answers requests about a study that is kept nowhere, until the input ends.
+pub fn answer_requests(
+    study: &Study,
+    input: &mut impl BufRead,
+    out: &mut impl Write,
+) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+    let search = Search::new(study)?;
+    Ok(Session { search, record: None, is_exhausted: false }.converse(input, out)?)
 }
 
 /// Where the study is kept: a journal of an earlier version has its folder next to it.
@@ -170,6 +169,22 @@ impl Session {
             let _ = writeln!(stderr, "{}: learned from {learned} of {of}{others}", path.display());
         }
         self.keep()
+    }
+
+    /// Answers each line of the input, until it ends.
+    fn converse(&mut self, input: &mut impl BufRead, out: &mut impl Write) -> Result<(), cli::Error> {
+        for (number, line) in (1..).zip(input.split(b'\n')) {
+            let line = line.map_err(cli::Error::Stdin)?;
+            if line.trim_ascii().is_empty() {
+                continue;
+            }
+            for reply in self.answer(&line, number)? {
+                serde_json::to_writer(&mut *out, &reply).map_err(|error| cli::Error::Stdout(error.into()))?;
+                out.write_all(b"\n").map_err(cli::Error::Stdout)?;
+            }
+            out.flush().map_err(cli::Error::Stdout)?;
+        }
+        Ok(())
     }
 
     /// Journals what became true, before it is answered.

@@ -110,7 +110,9 @@ pub(super) fn run(
     log_to(folder)?;
     let display = Display::start(settings.quiet, emulated.is_some());
     display.print(&format!("the study is in {}; {}", folder.display(), backend.describe()));
-    let runner = Runner::new(study).folder(folder).watch(display.watch());
+    let notices = display.handle();
+    let notify = move |notice: &str| notices.print(notice);
+    let runner = Runner::new(study).folder(folder).watch(display.watch()).notify(notify).sole();
     let signals = Signals::listen(runner.stop_handle(), folder, display.handle())?;
     let finished = backend.start(runner);
     drop(signals);

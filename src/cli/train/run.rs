@@ -209,6 +209,8 @@ impl Printer {
 
     fn show(&mut self, event: &TrainingEvent, out: &mut impl Write) -> Result<(), cli::Error> {
         let (text, object) = match event {
+            // It is over in a moment, and then told with its pause.
+            TrainingEvent::Forming { .. } => return Ok(()),
             TrainingEvent::Formed { group: generation, slots, steps, pause } => {
                 let ms = |seconds: f64| format!("{:.0} ms", seconds * 1000.0);
                 let still = match generation {

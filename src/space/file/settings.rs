@@ -136,6 +136,8 @@ pub struct TrialSettings {
     pub max_gpus: Option<u32>,
     /// The longest a trial may take.
     pub timeout: Option<Duration>,
+    /// The longest that a program may print nothing.
+    pub silence: Option<Duration>,
 }
 
 /// How parameters are chosen and trials stopped early.

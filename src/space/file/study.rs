@@ -238,6 +238,17 @@ impl Reader<'_> {
             (None, Some(words)) => Some(Program::Command(words.to_vec())),
             (None, None) => None,
         };
+        let silence = values.duration("silence");
+        if silence.is_some_and(|silence| silence.is_zero()) {
+            let found = "no program prints all the time".to_owned();
+            let mistake = DiagnosticKind::Conflict { found, allowed: "a silence above 0s" };
+            self.wrong(values.place("silence"), "trial.silence", mistake);
+        }
+        if silence.is_some() && !matches!(program, Some(Program::Command(_))) {
+            let found = "there is no program that could be silent".to_owned();
+            let mistake = DiagnosticKind::Conflict { found, allowed: "silence beside a command" };
+            self.wrong(values.place("silence"), "trial.silence", mistake);
+        }
         Some(TrialSettings {
             program,
             epochs: values.number("epochs")?,
@@ -250,6 +261,7 @@ impl Reader<'_> {
             min_gpus,
             max_gpus,
             timeout: values.duration("timeout"),
+            silence,
         })
     }
 

@@ -111,6 +111,12 @@ pub(super) const TRIAL: &[Field] = &[
     field("min_gpus", COUNT, Some("1"), "The smallest number of GPUs of a running trial"),
     field("max_gpus", COUNT, None, "The largest number of GPUs of a trial; no limit by default"),
     field("timeout", Kind::Duration, None, "The longest a trial may take; no limit by default"),
+    field(
+        "silence",
+        Kind::Duration,
+        None,
+        "The longest that a program may print nothing before it is ended and started again; no limit by default",
+    ),
 ];
 
 pub(super) const SEARCH: &[Field] = &[

@@ -61,7 +61,7 @@ fn number(number: f64) -> String {
     format!("{number:?}")
 }
 
-fn trial(trial: &TrialSettings) -> Entries<12> {
+fn trial(trial: &TrialSettings) -> Entries<13> {
     let (trainable, command) = match &trial.program {
         Some(Program::Trainable(name)) => (Some(text_to_yaml(name)), None),
         Some(Program::Command(words)) => {
@@ -83,6 +83,7 @@ fn trial(trial: &TrialSettings) -> Entries<12> {
         ("min_gpus", Some(trial.min_gpus.to_string())),
         ("max_gpus", trial.max_gpus.map(|gpus| gpus.to_string())),
         ("timeout", trial.timeout.map(duration)),
+        ("silence", trial.silence.map(duration)),
     ]
 }
 

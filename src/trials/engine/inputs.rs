@@ -127,6 +127,14 @@ impl Engine {
         self.state.active.get(&trial).filter(alive)
     }
 
+    /// Whether an active trial has had workers in this generation, and has them no more.
+    fn is_past(&self, trial: TrialId, generation: Generation) -> bool {
+        let had = |active: &ActiveTrial| generation != Generation::NONE && generation <= active.generation;
+        self.kind == TrialKind::Elastic
+            && self.current(trial, generation).is_none()
+            && self.state.active.get(&trial).is_some_and(had)
+    }
+
     fn on_group_event(
         &mut self,
         step: &mut StepBuilder,
@@ -137,6 +145,10 @@ impl Engine {
         match event {
             // It may still be under way when its generation has ended.
             GroupEvent::Reported(report) => self.reported(step, trial, generation, report),
+            // Its own failure is final, in whatever generation: that its worker ended with it may have been heard first.
+            GroupEvent::Failed { reason, cause: FailureCause::Trial } if self.is_past(trial, generation) => {
+                self.stop_and_end(step, Fact::TrialFailed { trial, reason }, trial);
+            }
             _ if self.current(trial, generation).is_none() => {}
             GroupEvent::Formed => self.formed(step, trial, generation),
             GroupEvent::Checkpointed(checkpoint) => {

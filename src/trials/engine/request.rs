@@ -4,7 +4,7 @@ use super::{
     ActiveTrial, AllocatorRequest, Command, Engine, Fact, Outcome, Phase, SearchEnd, Severity, StepBuilder,
     SuggestRequest, TrialKind,
 };
-use crate::ids::TrialId;
+use crate::{ids::TrialId, space::Program};
 
 impl Engine {
     /// Ends what has taken too long, and marks what is due.
@@ -40,12 +40,18 @@ impl Engine {
             .map(|timeout| self.state.started_s + timeout.as_secs_f64() - self.state.up_s)
     }
 
-    /// When trials that have slots have to end.
+    /// When trials that have slots have to end. Programs tell when they begin, and what they wait for before that does not count.
     fn trial_ends(&self) -> impl Iterator<Item = (TrialId, f64)> {
         let timeout = self.study.trial.timeout;
-        let running = self.state.active.iter().filter(|(_, active)| !active.slots().is_empty());
+        let is_program = matches!(self.study.trial.program, Some(Program::Command(_)));
+        let running = self
+            .state
+            .active
+            .iter()
+            .filter(move |(_, active)| !active.slots().is_empty() && !(is_program && active.waits()));
         running.filter_map(move |(&trial, active)| {
-            Some((trial, active.usage.until_s + timeout?.as_secs_f64() - active.usage.ran_s))
+            let waited_s = if is_program { active.usage.waited_s } else { 0.0 };
+            Some((trial, active.usage.until_s + timeout?.as_secs_f64() - (active.usage.ran_s - waited_s)))
         })
     }
 

@@ -246,22 +246,25 @@ pub struct Usage {
     pub slot_s: f64,
     /// Seconds it has had slots.
     pub ran_s: f64,
+    /// Those of them in which nothing had begun to run yet.
+    pub waited_s: f64,
 }
 
 impl Usage {
     /// Counts the time up to now, with this many slots.
-    pub(super) fn count(&mut self, at_s: f64, slots: usize) {
+    pub(super) fn count(&mut self, at_s: f64, slots: usize, waits: bool) {
         let passed_s = (at_s - self.until_s).max(0.0);
         self.until_s = at_s;
         if slots > 0 {
             self.ran_s += passed_s;
+            self.waited_s += if waits { passed_s } else { 0.0 };
             self.slot_s += passed_s * slots as f64;
         }
     }
 
     /// What it will be at a later time, with this many slots.
     pub(super) fn at(mut self, at_s: f64, slots: usize) -> Self {
-        self.count(at_s, slots);
+        self.count(at_s, slots, false);
         self
     }
 }
@@ -303,7 +306,7 @@ impl ActiveTrial {
             fit: None,
             failures: Failures::default(),
             reallocations: 0,
-            usage: Usage { until_s: at_s, slot_s: 0.0, ran_s: 0.0 },
+            usage: Usage { until_s: at_s, slot_s: 0.0, ran_s: 0.0, waited_s: 0.0 },
         }
     }
 
@@ -321,8 +324,13 @@ impl ActiveTrial {
 
     /// Counts the time up to now.
     pub(super) fn count(&mut self, at_s: f64) {
-        let slots = self.slots().len();
-        self.usage.count(at_s, slots);
+        let (slots, waits) = (self.slots().len(), self.waits());
+        self.usage.count(at_s, slots, waits);
+    }
+
+    /// Whether it has slots, but nothing runs in them yet.
+    pub(super) fn waits(&self) -> bool {
+        matches!(&self.phase, Phase::Forming { holders, .. } if holders.is_empty())
     }
 
     /// Workers are gone; whether that matters to this trial.

@@ -57,6 +57,25 @@ fn what_an_older_generation_says_does_not_count() {
     assert_eq!(scene.input(done), (vec![], vec![]), "once");
 }
 
+/// A worker that panics says why and is gone: the node tells of its loss at once, the reason comes through the trial's group.
+#[test]
+fn a_trials_own_failure_counts_even_if_the_loss_of_its_worker_was_heard_first() {
+    for lost in [&[0][..], &[0, 1]] {
+        let mut scene = Scene::two_running(2);
+        lost.iter().for_each(|index| drop(scene.lose(0, *index)));
+        let (trial, reason) = (TrialId(0), "out of bounds".to_owned());
+        let failed = GroupEvent::Failed { reason: reason.clone(), cause: FailureCause::Trial };
+        let (facts, commands) = scene.input(Input::group(trial, Generation(1), failed.clone()));
+        assert_eq!(facts, [Fact::TrialFailed { trial, reason }], "{lost:?}");
+        let stops = |command: &Command| {
+            matches!(command, Command::Group { command: GroupCommand::Stop(FinalState::Discarded), .. })
+        };
+        // What goes on in the next generation, if there is one, is of no use.
+        assert_eq!(commands.iter().any(stops), lost.len() == 1, "{commands:?}");
+        assert_eq!(scene.input(Input::group(trial, Generation(1), failed)), (vec![], vec![]), "once");
+    }
+}
+
 #[test]
 fn reports_that_come_again_are_old() {
     let mut scene = Scene::two_running(2);

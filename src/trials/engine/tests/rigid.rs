@@ -37,7 +37,11 @@ fn a_study_begins_with_a_question_for_each_slot() {
             checkpoint: None,
         }),
     };
-    assert_eq!(commands, [launch, Command::WakeAt { at_s: 100.0 }], "no second trial: the slot is taken");
+    assert_eq!(commands, [launch], "no second trial: the slot is taken");
+    scene.now_s = 30.0;
+    let (facts, commands) = scene.ready(0, 1);
+    assert_eq!(kinds(&facts), ["group_formed"]);
+    assert_eq!(commands, [Command::WakeAt { at_s: 130.0 }], "its time begins with its program");
     let (facts, commands) = scene.input(finished(0, 1, 0.5));
     assert_eq!(facts, [Fact::TrialDone { trial: TrialId(0), values: vec![0.5] }]);
     let ask = Command::Suggest(SuggestRequest { revision: 7, trial: TrialId(1) });
@@ -142,6 +146,7 @@ fn what_was_reported_last_is_the_result() {
 fn trials_and_studies_that_take_too_long_are_ended() {
     let mut scene = Scene::with_nodes(RIGID, &[2]);
     scene.suggest();
+    scene.ready(0, 1);
     scene.now_s = 99.9;
     assert_eq!(scene.input(Input::Tick).0, []);
     scene.now_s = 100.0;
@@ -159,6 +164,24 @@ fn trials_and_studies_that_take_too_long_are_ended() {
     assert_eq!(kinds(&facts), ["suggestions_ended", "trial_cancelled", "study_done"]);
     let stop = Command::Group { trial: TrialId(1), command: GroupCommand::Stop(FinalState::Discarded) };
     assert_eq!(commands, [stop, Command::Finished(Outcome::Done)]);
+}
+
+#[test]
+fn the_time_of_a_trial_is_that_of_its_programs() {
+    let mut scene = Scene::with_nodes(RIGID, &[2]);
+    scene.suggest();
+    scene.now_s = 150.0;
+    assert_eq!(scene.input(Input::Tick).0, [], "the program before it takes long to end");
+    scene.ready(0, 1);
+    scene.now_s = 190.0;
+    let (reason, cause) = ("killed".to_owned(), FailureCause::Infrastructure);
+    scene.input(Input::group(TrialId(0), Generation(1), GroupEvent::Failed { reason, cause }));
+    scene.now_s = 300.0;
+    scene.ready(0, 2);
+    scene.now_s = 359.9;
+    assert_eq!(scene.input(Input::Tick).0, [], "40 s of the first attempt, 59.9 s of the second");
+    scene.now_s = 360.0;
+    assert_eq!(kinds(&scene.input(Input::Tick).0), ["trial_failed"]);
 }
 
 #[test]

@@ -1,0 +1,338 @@
+//! One start of a program, from its launch to the end of the last process that it has started.
+
+use std::{
+    fs::{self, File, OpenOptions},
+    io::{self, Read, Seek, SeekFrom, Write},
+    path::Path,
+    process::{ExitStatus, Stdio},
+    sync::Arc,
+    time::Duration,
+};
+
+use actix::Recipient;
+use tokio::{
+    io::AsyncReadExt,
+    process::ChildStdout,
+    sync::oneshot,
+    time::{self, Instant},
+};
+
+use super::{
+    FOLDER, PARAMS, PARAMS_FILE, Place, TRIAL,
+    launch::Launch,
+    lines::{Line, Lines},
+    report::Reports,
+};
+use crate::{
+    actors::message::EngineInput,
+    ids::TrialId,
+    trials::engine::{self, FailureCause, GroupEvent, Input, Report},
+};
+
+/// How much is read at a time.
+const CHUNK: usize = 1 << 16;
+/// How long to read on after the end of a program, if something that it has started holds its output open.
+const AFTERMATH: Duration = Duration::from_secs(1);
+const QUIET: Duration = Duration::from_millis(100);
+/// How often to look whether a program is silent, in the time that it may be.
+const LOOKS: u32 = 8;
+/// How much of the output of a failed program is reported.
+const TAIL: u64 = 600;
+
+/// One start of a program.
+pub(super) struct Attempt {
+    place: Arc<Place>,
+    trial: TrialId,
+    launch: engine::Launch,
+    supervisor: Recipient<EngineInput>,
+    reports: Reports,
+}
+
+/// Why an attempt is over.
+enum Over {
+    /// It was asked to end.
+    Asked,
+    /// The program has ended.
+    Exited(io::Result<ExitStatus>),
+    /// Nothing has come from it for too long.
+    Silent(Duration),
+}
+
+/// What a program prints.
+struct Output {
+    pipe: Option<ChildStdout>,
+    chunk: Vec<u8>,
+    lines: Lines,
+    log: File,
+    /// When something was last read, and how long the log was: errors go there without us.
+    heard: Instant,
+    logged: u64,
+}
+
+impl Attempt {
+    pub(super) fn new(
+        place: Arc<Place>,
+        trial: TrialId,
+        launch: engine::Launch,
+        supervisor: Recipient<EngineInput>,
+    ) -> Self {
+        let reports = Reports::new(place.epochs);
+        Self { place, trial, launch, supervisor, reports }
+    }
+
+    /// Runs the program to its end, or until it is to stop. When this returns, nothing of it is left.
+    pub(super) async fn run(mut self, stop: &mut oneshot::Receiver<()>) {
+        let (mut launch, mut output) = match self.start() {
+            Ok(started) => started,
+            // The folder of the study or the system are not as they should be.
+            Err(error) => {
+                self.fail(format!("it cannot be started: {error}"), FailureCause::Environment);
+                return;
+            }
+        };
+        let over = tokio::select! {
+            biased;
+            _ = &mut *stop => Ok(Over::Asked),
+            begun = launch.begin() => match begun {
+                Ok(()) => {
+                    self.send(GroupEvent::Formed);
+                    Ok(self.watch(&mut launch, &mut output, stop).await)
+                }
+                Err(refusal) => Err(refusal),
+            },
+        };
+        match over {
+            Ok(Over::Exited(status)) => {
+                launch.custody.forget();
+                self.read_rest(&mut output).await;
+                self.ended(status);
+            }
+            Ok(Over::Asked) => self.end(&mut launch, &mut output).await,
+            Ok(Over::Silent(limit)) => {
+                self.end(&mut launch, &mut output).await;
+                let reason = format!("it printed nothing for {limit:?} (`trial.silence`), and was ended");
+                self.fail(reason, FailureCause::Infrastructure);
+            }
+            Err((reason, cause)) => {
+                self.end(&mut launch, &mut output).await;
+                self.fail(reason, cause);
+            }
+        }
+        // What it has started may have outlived it.
+        launch.custody.end().await;
+    }
+
+    fn start(&self) -> io::Result<(Launch, Output)> {
+        let Place { words, folder, gpus, .. } = &*self.place;
+        let home = folder.checkpoint(self.trial);
+        fs::create_dir_all(&home)?;
+        let json = serde_json::to_string(&self.launch.params)?;
+        let file = home.join("params.json");
+        fs::write(&file, &json)?;
+        let mut log = OpenOptions::new().create(true).append(true).open(folder.log(self.trial))?;
+        let words: Vec<String> = words.iter().map(|word| self.fill_in(word)).collect();
+        writeln!(log, "# {}", words.join(" "))?;
+        let errors = log.try_clone()?;
+        let mut launch = Launch::start(&self.place, words, &home, |command| {
+            command.stdout(Stdio::piped()).stderr(errors);
+            command.env(PARAMS, &json).env(PARAMS_FILE, &file);
+            command.env(TRIAL, self.trial.to_string()).env(FOLDER, &home);
+            // Its metrics are wanted as soon as they are printed.
+            command.env("PYTHONUNBUFFERED", "1");
+            if let Some(slot) = self.launch.slots.first().filter(|slot| slot.index < *gpus) {
+                command.env("CUDA_VISIBLE_DEVICES", slot.index.to_string());
+            }
+        })?;
+        let pipe = launch.child.stdout.take();
+        let logged = log.metadata().map_or(0, |log| log.len());
+        let (chunk, lines, heard) = (Vec::with_capacity(CHUNK), Lines::default(), Instant::now());
+        Ok((launch, Output { pipe, chunk, lines, log, heard, logged }))
+    }
+
+    /// `{lr}` is the value of that parameter.
+    fn fill_in(&self, word: &str) -> String {
+        let mut word = word.replace("{trial}", &self.trial.to_string());
+        for (name, value) in self.launch.params.iter() {
+            word = word.replace(&format!("{{{name}}}"), &value.to_string());
+        }
+        word
+    }
+
+    /// Follows the program while it runs.
+    async fn watch(
+        &mut self,
+        launch: &mut Launch,
+        output: &mut Output,
+        stop: &mut oneshot::Receiver<()>,
+    ) -> Over {
+        let silence = self.place.silence;
+        output.heard = Instant::now();
+        let mut look = time::interval(silence.map_or(Duration::MAX, |limit| limit / LOOKS).max(SHORTEST));
+        look.set_missed_tick_behavior(time::MissedTickBehavior::Delay);
+        loop {
+            let due = self.reports.due_at();
+            tokio::select! {
+                biased;
+                _ = &mut *stop => return Over::Asked,
+                // Before its output: somebody else may go on printing.
+                status = launch.child.wait() => return Over::Exited(status),
+                () = time::sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => self.report().await,
+                () = output.read(), if output.pipe.is_some() => self.take(output).await,
+                _ = look.tick(), if silence.is_some() => {
+                    if let Some(limit) = silence.filter(|limit| output.is_silent(*limit)) {
+                        return Over::Silent(limit);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Reads what the program had printed when it ended. If others hold its output open, that is not waited for.
+    async fn read_rest(&mut self, output: &mut Output) {
+        let over = Instant::now() + AFTERMATH;
+        while output.pipe.is_some() && Instant::now() < over {
+            if time::timeout(QUIET, output.read()).await.is_err() {
+                break;
+            }
+            self.take(output).await;
+        }
+        output.pipe = None;
+        self.take(output).await;
+    }
+
+    /// Ends the program with all that it has started. What it prints meanwhile goes to the log.
+    async fn end(&mut self, launch: &mut Launch, output: &mut Output) {
+        let Launch { custody, child, .. } = launch;
+        let mut ended = std::pin::pin!(async { tokio::join!(custody.end(), child.wait()).1 });
+        loop {
+            tokio::select! {
+                biased;
+                _ = &mut ended => break,
+                () = output.read(), if output.pipe.is_some() => output.log_lines(|_| {}),
+            }
+        }
+        custody.forget();
+        output.pipe = None;
+        output.log_lines(|_| {});
+    }
+
+    /// Logs what was read, and reports what it has measured. The program waits meanwhile, once its pipe is full.
+    async fn take(&mut self, output: &mut Output) {
+        let (mut complete, now) = (Vec::new(), Instant::now());
+        output.log_lines(|line| {
+            complete.extend(self.reports.take(line));
+            complete.extend(self.reports.due(now));
+        });
+        for report in complete {
+            self.send_and_wait(report).await;
+        }
+    }
+
+    /// Sends the report that is due.
+    async fn report(&mut self) {
+        if let Some(report) = self.reports.due(Instant::now()) {
+            self.send_and_wait(report).await;
+        }
+    }
+
+    /// Waits until the engine has dealt with a report, so that no more than one is on its way.
+    async fn send_and_wait(&self, report: Report) {
+        let (ack, done) = oneshot::channel();
+        let input = Input::group(self.trial, self.launch.generation, GroupEvent::Reported(report));
+        self.supervisor.do_send(EngineInput { input, ack: Some(ack) });
+        // Without a supervisor there is nothing to wait for.
+        let _ = done.await;
+    }
+
+    fn send(&self, event: GroupEvent) {
+        self.supervisor.do_send(Input::group(self.trial, self.launch.generation, event).into());
+    }
+
+    fn ended(&mut self, status: io::Result<ExitStatus>) {
+        let (rest, last) = self.reports.finish();
+        if let Some(report) = rest {
+            self.send(GroupEvent::Reported(report));
+        }
+        let status = match status {
+            Ok(status) if status.success() => return self.send(GroupEvent::Finished(last)),
+            Ok(status) => status,
+            Err(error) => {
+                return self.fail(format!("its end was missed: {error}"), FailureCause::Infrastructure);
+            }
+        };
+        let log = self.place.folder.log(self.trial);
+        let output = tail(&log).unwrap_or_default();
+        let output = if output.is_empty() { output } else { format!("\n{output}") };
+        match status.code() {
+            Some(code) => self.fail(
+                format!("it ended with exit code {code}, see {}{output}", log.display()),
+                FailureCause::Trial,
+            ),
+            // Whoever killed it had reasons that need not be the trial's fault.
+            None => self.fail(
+                format!("it was killed ({status}), see {}{output}", log.display()),
+                FailureCause::Infrastructure,
+            ),
+        }
+    }
+
+    fn fail(&self, reason: String, cause: FailureCause) {
+        self.send(GroupEvent::Failed { reason, cause });
+    }
+}
+
+/// Timers need some time.
+const SHORTEST: Duration = Duration::from_millis(1);
+
+impl Output {
+    /// Waits for more. At the end of the output, or what is as good as that, there is no more pipe.
+    async fn read(&mut self) {
+        let Some(pipe) = &mut self.pipe else { return };
+        if !matches!(pipe.read_buf(&mut self.chunk).await, Ok(bytes) if bytes > 0) {
+            self.pipe = None;
+        }
+        self.heard = Instant::now();
+    }
+
+    /// Writes the lines that were read to the log, and shows them.
+    fn log_lines(&mut self, mut show: impl FnMut(&str)) {
+        let mut text = Vec::with_capacity(self.chunk.len());
+        let mut each = |Line { text: line, lost }: Line<'_>| {
+            text.extend_from_slice(line);
+            if lost > 0 {
+                text.extend_from_slice(format!(" [{lost} bytes more, cut off]").as_bytes());
+            } else {
+                show(&String::from_utf8_lossy(line));
+            }
+            text.push(b'\n');
+        };
+        self.lines.take(&self.chunk, &mut each);
+        if self.pipe.is_none() {
+            self.lines.finish(&mut each);
+        }
+        self.chunk.clear();
+        // A full disk is reported by those who must write.
+        let _ = self.log.write_all(&text);
+    }
+
+    /// Whether nothing has come for so long, neither here nor in the log.
+    fn is_silent(&mut self, limit: Duration) -> bool {
+        let logged = self.log.metadata().map_or(0, |log| log.len());
+        if logged != self.logged {
+            (self.logged, self.heard) = (logged, Instant::now());
+        }
+        self.heard.elapsed() >= limit
+    }
+}
+
+/// The last lines of a file.
+pub(in crate::actors) fn tail(path: &Path) -> io::Result<String> {
+    let mut file = File::open(path)?;
+    let length = file.metadata()?.len();
+    file.seek(SeekFrom::Start(length.saturating_sub(TAIL)))?;
+    let mut bytes = Vec::new();
+    file.read_to_end(&mut bytes)?;
+    let text = String::from_utf8_lossy(&bytes);
+    let whole = if length > TAIL { text.split_once('\n').map_or("", |(_, rest)| rest) } else { &text };
+    Ok(whole.trim_end().to_owned())
+}

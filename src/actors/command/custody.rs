@@ -1,0 +1,291 @@
+//! A program and all that it has started, to the last process.
+
+use std::{
+    collections::BTreeSet,
+    io,
+    path::{Path, PathBuf},
+    process,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use rustix::process::{Pid, Signal, WaitOptions, getpid, set_child_subreaper, waitpid};
+use tokio::{
+    process::{Child, Command},
+    time,
+};
+
+use super::{
+    cgroup::Cgroup,
+    processes::{self, Identity, Process},
+    record::{self, Record, Recorded},
+};
+use crate::{actors::error::Error, ids::TrialId, store::Folder};
+
+/// How long to wait for what was killed. Only the system can hold it up, and it does nothing more in that case.
+const KILLED: Duration = Duration::from_secs(10);
+/// How often to look what is left; the first looks come sooner.
+const LOOK: Duration = Duration::from_millis(100);
+const FIRST_LOOK: Duration = Duration::from_millis(5);
+
+/// In the environment of all that a program starts: the folder of its trial. It is not for users, who may set variables of this study in
+/// a shell of theirs.
+pub(super) const MARK: &str = "POLLUX_TUNE_PROGRAM";
+
+/// Whether all children of this process are programs, or have lost one.
+static ADOPTS: AtomicBool = AtomicBool::new(false);
+
+/// The children of this process.
+#[derive(Debug, Default)]
+pub(super) struct Children {
+    /// The programs that have not been waited for, if all children of this process are programs or left behind by them. A program is
+    /// itself the parent of what its own processes leave behind, so whatever else becomes a child of this process has lost its program.
+    programs: Option<Mutex<BTreeSet<i32>>>,
+}
+
+impl Children {
+    /// If this process has no other children, it takes in the ones that programs leave behind.
+    pub(super) fn new(is_sole: bool) -> Self {
+        let adopts = is_sole && set_child_subreaper(Some(getpid())).is_ok();
+        ADOPTS.fetch_or(adopts, Ordering::AcqRel);
+        Self { programs: adopts.then(Mutex::default) }
+    }
+
+    /// Starts a process. Nobody takes it for one that was left behind.
+    fn spawn(&self, command: &mut Command) -> io::Result<Child> {
+        let programs =
+            self.programs.as_ref().map(|known| known.lock().unwrap_or_else(PoisonError::into_inner));
+        let child = command.spawn()?;
+        if let (Some(mut known), Some(pid)) = (programs, child.id()) {
+            known.insert(pid.cast_signed());
+        }
+        Ok(child)
+    }
+
+    fn forget(&self, pid: i32) {
+        if let Some(known) = &self.programs {
+            known.lock().unwrap_or_else(PoisonError::into_inner).remove(&pid);
+        }
+    }
+
+    /// Those that have lost their program. The ones that have ended are waited for.
+    fn left_behind(&self) -> Vec<i32> {
+        let Some(known) = &self.programs else { return Vec::new() };
+        let known = known.lock().unwrap_or_else(PoisonError::into_inner);
+        let (this, table) = (process::id().cast_signed(), processes::table());
+        let strays =
+            table.iter().filter(|child| child.parent == this && !known.contains(&child.identity.pid));
+        let (over, alive): (Vec<&Process>, Vec<&Process>) = strays.partition(|child| child.is_over);
+        for child in over {
+            if let Some(pid) = Pid::from_raw(child.identity.pid) {
+                // It is ours, and has ended.
+                let _ = waitpid(Some(pid), WaitOptions::NOHANG);
+            }
+        }
+        alive.into_iter().map(|child| child.identity.pid).collect()
+    }
+}
+
+/// A program and all that it has started.
+#[derive(Debug)]
+pub(super) struct Custody {
+    children: Arc<Children>,
+    identity: Identity,
+    /// The folder of its trial.
+    home: PathBuf,
+    cgroup: Option<Cgroup>,
+    grace: Duration,
+}
+
+impl Custody {
+    /// Starts what is to become the program of the trial with this folder. When it is asked to end, it may take so long.
+    pub(super) fn spawn(
+        children: &Arc<Children>,
+        command: &mut Command,
+        home: &Path,
+        grace: Duration,
+    ) -> io::Result<(Self, Child)> {
+        let child = children.spawn(command.env(MARK, home))?;
+        let pid = child.id().unwrap_or_default();
+        let identity = Identity::of(pid).unwrap_or(Identity { pid: pid.cast_signed(), start: 0 });
+        let cgroup = Cgroup::create().filter(|cgroup| {
+            let is_in = cgroup.add(pid).is_ok();
+            if !is_in {
+                cgroup.remove();
+            }
+            is_in
+        });
+        Ok((Self { children: children.clone(), identity, home: home.to_owned(), cgroup, grace }, child))
+    }
+
+    /// What a later head has to know to end it.
+    pub(super) fn record(&self) -> io::Result<Record> {
+        Record::new(self.identity, self.cgroup.as_ref().map(|cgroup| cgroup.path().to_owned()))
+    }
+
+    /// Its end has been noticed: its number may be given to others.
+    pub(super) fn forget(&self) {
+        self.children.forget(self.identity.pid);
+    }
+
+    /// Asks all of it to end, and makes it after a while. The program itself has to be waited for at the same time.
+    pub(super) async fn end(&self) {
+        let (asked, mut requested, mut pause) = (time::Instant::now(), BTreeSet::new(), FIRST_LOOK);
+        loop {
+            let alive = self.alive();
+            let is_late = asked.elapsed() >= self.grace;
+            if alive.is_empty() {
+                break;
+            }
+            if asked.elapsed() >= self.grace + KILLED {
+                tracing::error!(?alive, home = %self.home.display(), "processes of a program do not end though they were killed");
+                break;
+            }
+            if let Some(cgroup) = self.cgroup.as_ref().filter(|_| is_late) {
+                cgroup.kill();
+            }
+            for process in alive {
+                if is_late {
+                    process.signal(Signal::KILL);
+                } else if requested.insert(process) {
+                    process.signal(Signal::TERM);
+                    // Whoever stands still would not notice.
+                    process.signal(Signal::CONT);
+                }
+            }
+            time::sleep(pause).await;
+            pause = (2 * pause).min(LOOK);
+        }
+        if let Some(cgroup) = &self.cgroup {
+            cgroup.remove();
+        }
+        record::remove(&self.home);
+    }
+
+    /// What is left of it.
+    fn alive(&self) -> Vec<Identity> {
+        let table = processes::table();
+        let mark = self.home.as_os_str().as_encoded_bytes();
+        let mut members = of_program(self.identity, &table);
+        let later = table.iter().filter(|process| process.identity.start >= self.identity.start);
+        let marked = later.filter(|process| process.has_variable(MARK, |value| value == mark));
+        members.extend(marked.map(|process| process.identity.pid));
+        members.extend(self.cgroup.iter().flat_map(Cgroup::members));
+        members.extend(self.children.left_behind());
+        processes::add_descendants(&mut members, &table);
+        alive(&members, &table)
+    }
+}
+
+/// Those of a table that have not ended, but for this process.
+fn alive(members: &BTreeSet<i32>, table: &[Process]) -> Vec<Identity> {
+    let this = process::id().cast_signed();
+    let alive = table.iter().filter(|process| !process.is_over && members.contains(&process.identity.pid));
+    alive.map(|process| process.identity).filter(|identity| identity.pid != this).collect()
+}
+
+/// A program, its session and its process group.
+fn of_program(program: Identity, table: &[Process]) -> BTreeSet<i32> {
+    // Numbers of sessions and groups are not given away while anybody is in them, but may be after that.
+    let has_changed = |process: &Process| process.identity.pid == program.pid && process.identity != program;
+    if table.iter().any(has_changed) {
+        return BTreeSet::new();
+    }
+    let is_member = |process: &&Process| {
+        [process.identity.pid, process.group, process.session].contains(&program.pid)
+            && process.identity.start >= program.start
+    };
+    table.iter().filter(is_member).map(|process| process.identity.pid).collect()
+}
+
+/// Kills the programs of a study, and all that they have started, at once. Processes of other studies stay.
+pub(crate) fn end_programs(folder: &Folder) {
+    for (_, process) in left_behind(folder) {
+        process.signal(Signal::KILL);
+    }
+}
+
+/// Ends what the programs of a head that was killed have left behind, and waits for that: nothing may run twice.
+pub(super) fn end_left_behind(folder: &Folder) -> Result<(), Error> {
+    let began = Instant::now();
+    loop {
+        let left = left_behind(folder);
+        let Some((trial, process)) = left.first() else { break };
+        if began.elapsed() >= KILLED {
+            let (trial, process) = (*trial, process.pid);
+            return Err(Error::LeftBehind { trial, process });
+        }
+        for (trial, process) in &left {
+            tracing::warn!(pid = process.pid, ?trial, "kill a process that a program has left behind");
+            process.signal(Signal::KILL);
+        }
+        thread::sleep(FIRST_LOOK);
+    }
+    for (_, home) in homes(folder) {
+        if let Some(Recorded::Process(Record { cgroup: Some(cgroup), .. })) = record::read(&home) {
+            Cgroup::at(cgroup).remove();
+        }
+        record::remove(&home);
+    }
+    Ok(())
+}
+
+/// The folders of trials.
+fn homes(folder: &Folder) -> Vec<(Option<TrialId>, PathBuf)> {
+    let Ok(entries) = std::fs::read_dir(folder.checkpoints()) else { return Vec::new() };
+    let homes = entries.flatten().filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+    homes.map(|entry| (trial(&entry.path()), entry.path())).collect()
+}
+
+fn trial(home: &Path) -> Option<TrialId> {
+    home.file_name()?.to_str()?.strip_prefix("trial-")?.parse().ok().map(TrialId)
+}
+
+/// All that is left of the programs of a study, by the trial if that can be told.
+fn left_behind(folder: &Folder) -> Vec<(Option<TrialId>, Identity)> {
+    let (table, boot) = (processes::table(), processes::boot().unwrap_or_default());
+    let root = folder.checkpoints();
+    let mut found = Vec::new();
+    let mut add = |trial: Option<TrialId>, mut members: BTreeSet<i32>| {
+        processes::add_descendants(&mut members, &table);
+        found.extend(alive(&members, &table).into_iter().map(|process| (trial, process)));
+    };
+    for (trial, home) in homes(folder) {
+        match record::read(&home) {
+            Some(Recorded::Process(record)) if record.boot == boot => {
+                let has_begun = table.iter().any(|process| process.identity == record.identity);
+                let mut members =
+                    if has_begun { of_program(record.identity, &table) } else { BTreeSet::new() };
+                members.extend(record.cgroup.into_iter().flat_map(|path| Cgroup::at(path).members()));
+                add(trial, members);
+            }
+            // Its number may be that of somebody else by now.
+            Some(Recorded::Number(pid)) => {
+                let is_ours = |process: &&Process| {
+                    process.identity.pid == pid
+                        && process
+                            .has_variable(super::FOLDER, |value| value == home.as_os_str().as_encoded_bytes())
+                };
+                let members = table.iter().find(is_ours);
+                add(trial, members.map(|of| of_program(of.identity, &table)).unwrap_or_default());
+            }
+            _ => {}
+        }
+    }
+    let is_marked =
+        |value: &[u8]| std::str::from_utf8(value).is_ok_and(|value| Path::new(value).parent() == Some(&root));
+    let marked = table.iter().filter(|process| process.has_variable(MARK, is_marked));
+    add(None, marked.map(|process| process.identity.pid).collect());
+    if ADOPTS.load(Ordering::Acquire) {
+        let this = process::id().cast_signed();
+        add(
+            None,
+            table.iter().filter(|child| child.parent == this).map(|child| child.identity.pid).collect(),
+        );
+    }
+    found
+}
