@@ -103,7 +103,7 @@ impl Drop for Session {
         let mut site = self.site.borrow_mut();
         // A writer is joined. That of a dead process is gone already.
         if let Some(writer) = self.writer.take()
-            && self.mutant != Some(Mutant::WriterIsDropped)
+            && !self.mutant.is_some_and(Mutant::drops_writers)
         {
             site.disk.finish(writer, true);
         }
@@ -358,7 +358,7 @@ impl Backend for ModelledBackend {
         let Some(writer) = session.writer else { return Ok(None) };
         // The defect of old: who leaves forgets the writer instead of waiting for it, and begins another one.
         let is_new = std::mem::take(&mut session.is_new);
-        let is_forgotten = self.mutant == Some(Mutant::WriterIsDropped) && wait && !is_new;
+        let is_forgotten = self.mutant.is_some_and(Mutant::drops_writers) && wait && !is_new;
         match site.disk.finish(writer, wait && !is_forgotten) {
             Written::Writing if is_forgotten => {
                 session.writer = None;

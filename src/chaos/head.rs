@@ -132,11 +132,10 @@ impl World {
     }
 
     /// The head is gone without a word, and with it everything in its mailboxes.
-    pub(super) fn kill_head(&mut self, when: &str) -> Result<(), String> {
+    pub(super) fn kill_head(&mut self, when: &str) {
         self.note(format_args!("the head is killed, {when}"));
         self.site.borrow_mut().count(Fault::HeadKilled);
         self.end_head(0.1);
-        Ok(())
     }
 
     /// The head ends; its worker processes notice that and end, too.
@@ -198,7 +197,8 @@ impl World {
         let Some(head) = &mut self.head else { return Ok(()) };
         let Step { facts, commands } = head.engine.handle(input, clock_s);
         if crash == Some(CrashPoint::BeforeJournal) {
-            return self.kill_head("before the journal has it");
+            self.kill_head("before the journal has it");
+            return Ok(());
         }
         if self.journal.append(&facts).is_err() {
             self.note(format_args!("the head ends: no space for the journal"));
@@ -207,12 +207,14 @@ impl World {
         }
         self.rules.appended(&facts, &head.engine)?;
         if crash == Some(CrashPoint::AfterJournal) {
-            return self.kill_head("after the journal has it");
+            self.kill_head("after the journal has it");
+            return Ok(());
         }
         self.tell_of(facts);
         for (at, command) in commands.into_iter().enumerate() {
             if crash == Some(CrashPoint::AfterCommands(at)) {
-                return self.kill_head("between two commands");
+                self.kill_head("between two commands");
+                return Ok(());
             }
             self.carry_out(command)?;
         }
@@ -371,7 +373,7 @@ impl World {
             Some(event) => actor.driver.on_worker(slot, event),
             None => actor.driver.on_lost(slot),
         };
-        if has_failed && self.mutant == Some(Mutant::DeadGroupPrepares) {
+        if has_failed && self.mutant.is_some_and(Mutant::prepares_the_dead) {
             let command = WorkerCommand::Prepare(Box::new(actor.task.clone()));
             outputs.push(Output::Send { slot, command });
         }

@@ -41,13 +41,35 @@ const INJECTED: &str = "a fault of the simulation";
 
 /// A defect that was in the program once. Tests put it back, to see that it is found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Mutant {
+enum Mutant {
     /// A group prepares a worker again that has failed and left, after its end: the slot is never free again.
-    #[cfg_attr(not(test), expect(dead_code, reason = "only tests put defects back"))]
+    #[cfg(test)]
     DeadGroupPrepares,
     /// A worker forgets a checkpoint that is being written instead of waiting for it, and begins another one of the same name.
-    #[cfg_attr(not(test), expect(dead_code, reason = "only tests put defects back"))]
+    #[cfg(test)]
     WriterIsDropped,
+}
+
+impl Mutant {
+    /// Whether groups prepare the dead.
+    const fn prepares_the_dead(self) -> bool {
+        match self {
+            #[cfg(test)]
+            Self::DeadGroupPrepares => true,
+            #[cfg(test)]
+            Self::WriterIsDropped => false,
+        }
+    }
+
+    /// Whether workers forget their writers.
+    const fn drops_writers(self) -> bool {
+        match self {
+            #[cfg(test)]
+            Self::DeadGroupPrepares => false,
+            #[cfg(test)]
+            Self::WriterIsDropped => true,
+        }
+    }
 }
 
 /// What happened in a run without a broken rule.

@@ -91,7 +91,8 @@ impl Fault {
 
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
+        // So that widths count.
+        f.pad(match self {
             Self::WorkerKilled => "worker killed",
             Self::WorkerExits => "worker exits",
             Self::ConnectionLost => "connection lost",

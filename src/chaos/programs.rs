@@ -60,10 +60,10 @@ impl World {
     }
 
     /// A program reports, and ends some time.
-    pub(super) fn run_program(&mut self, trial: TrialId, run: u64) -> Result<(), String> {
+    pub(super) fn run_program(&mut self, trial: TrialId, run: u64) {
         let all = self.scenario.study.trial.epochs;
         let Some(program) = self.programs.running.get_mut(&trial).filter(|program| program.run == run) else {
-            return Ok(());
+            return;
         };
         let generation = program.generation;
         let causes = [
@@ -76,9 +76,17 @@ impl World {
                 self.programs.running.remove(&trial);
                 let reason = INJECTED.to_owned();
                 self.report(trial, generation, GroupEvent::Failed { reason, cause });
-                return Ok(());
+                return;
             }
         }
+        if program.epochs == 0 {
+            // A program tells when it has begun.
+            self.send(
+                Address::Supervisor,
+                Message::Input(Input::group(trial, generation, GroupEvent::Formed)),
+            );
+        }
+        let Some(program) = self.programs.running.get_mut(&trial) else { return };
         program.epochs += 1;
         let (number, epochs) = (program.epochs, f64::from(program.epochs));
         let metrics = Metrics::from([("loss".to_owned(), loss(program.x, epochs).into())]);
@@ -94,7 +102,6 @@ impl World {
             let after_s = self.seconds(0.5, 8.0);
             self.after(after_s, Event::Program { trial, run });
         }
-        Ok(())
     }
 
     fn report(&mut self, trial: TrialId, generation: Generation, event: GroupEvent) {

@@ -306,7 +306,7 @@ impl World {
             Event::Calm => self.calm(),
             Event::SpaceAgain => self.set_full(false),
             Event::Fast => self.is_slow = false,
-            Event::Program { trial, run } => self.run_program(trial, run)?,
+            Event::Program { trial, run } => self.run_program(trial, run),
         }
         Ok(())
     }
@@ -367,7 +367,7 @@ impl World {
                         self.crash = Some(*point);
                         return Ok(());
                     }
-                    None => self.kill_head("at any moment")?,
+                    None => self.kill_head("at any moment"),
                 }
             }
             Fault::PowerLost => return self.lose_power(),
