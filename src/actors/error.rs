@@ -5,6 +5,7 @@ use thiserror::Error;
 use crate::{
     emulate,
     ids::{EmptyGpuType, TrialId},
+    space::Difference,
     store,
     trials::engine,
     wire,
@@ -31,11 +32,12 @@ pub enum Error {
     GpuType(#[from] EmptyGpuType),
     /// The folder holds another study.
     #[error(
-        "the study in the folder has another `{part}`: give another folder, or the study file it began with"
+        "the study in the folder is another one: {}; give another folder, or the study file it began with",
+        list(differences)
     )]
     Differs {
         /// What is different.
-        part: &'static str,
+        differences: Vec<Difference>,
     },
     /// A trial would need more than there is.
     #[error("`trial.min_gpus` is {wanted}, but there are only {slots} slots")]
@@ -123,4 +125,8 @@ impl Error {
         let doing = doing.into();
         move |source| Self::Io { doing, source }
     }
+}
+
+fn list(differences: &[Difference]) -> String {
+    differences.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
 }

@@ -1,15 +1,6 @@
 //! What trials run on, for one life of the actors.
 
-use std::{
-    collections::BTreeMap,
-    env, fs,
-    path::{Path, PathBuf},
-    process,
-    sync::{
-        Arc,
-        atomic::{AtomicU32, Ordering},
-    },
-};
+use std::{collections::BTreeMap, path::Path, sync::Arc};
 
 use actix::{Actor, Addr, Recipient, System};
 use tokio::sync::mpsc::Receiver;
@@ -30,7 +21,7 @@ use crate::{
     space::Study,
     store::Folder,
     trials::engine::Input,
-    wire::{Address, Gateway, GatewayEvent, Secret, WorkerId},
+    wire::{Gateway, GatewayEvent, Secret, SocketFolder, WorkerId},
 };
 
 /// Seconds from report to report.
@@ -46,7 +37,7 @@ pub(super) enum Runtime {
     Programs(Input, Programs),
     /// On worker processes, which last as long as this.
     #[expect(dead_code, reason = "they are dropped with it, and that is all")]
-    Workers { gateway: Gateway, nodes: Vec<Addr<Node>>, rendezvous: Rendezvous },
+    Workers { gateway: Gateway, nodes: Vec<Addr<Node>>, socket: SocketFolder },
 }
 
 impl Runtime {
@@ -106,9 +97,10 @@ impl Runtime {
             }
             WorkerTasks::Given { tasks, .. } => (Tasks::Given(tasks.clone()), None),
         };
-        let rendezvous = Rendezvous::new()?;
+        // Paths of sockets must be short, and those of studies may be long.
+        let socket = SocketFolder::new()?;
         let secret = Secret::random()?;
-        let (gateway, events) = Gateway::open(&rendezvous.address(), &secret)?;
+        let (gateway, events) = Gateway::open(&socket.address(), &secret)?;
         let around = NodeContext {
             address: gateway.address().clone(),
             secret,
@@ -128,7 +120,7 @@ impl Runtime {
         let elastic = Elastic { tasks, cluster, arbiter, groups: BTreeMap::new() };
         let addresses = nodes.values().cloned().collect();
         actix::spawn(route(events, nodes));
-        Ok((elastic, Self::Workers { gateway, nodes: addresses, rendezvous }))
+        Ok((elastic, Self::Workers { gateway, nodes: addresses, socket }))
     }
 }
 
@@ -157,29 +149,5 @@ async fn route(mut events: Receiver<GatewayEvent>, nodes: BTreeMap<NodeId, Addr<
         if let Some(node) = node.and_then(|node| nodes.get(&node)) {
             node.do_send(FromGateway(event));
         }
-    }
-}
-
-/// A folder for the socket of the head: paths of sockets must be short, and those of studies may be long.
-pub(super) struct Rendezvous(PathBuf);
-
-impl Rendezvous {
-    fn new() -> Result<Self, Error> {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let path = env::temp_dir().join(format!("pollux-tune-{}-{number}", process::id()));
-        fs::create_dir_all(&path).map_err(Error::io(format!("making the folder {}", path.display())))?;
-        Ok(Self(path))
-    }
-
-    fn address(&self) -> Address {
-        Address::Unix(self.0.join("head.socket"))
-    }
-}
-
-impl Drop for Rendezvous {
-    fn drop(&mut self) {
-        // It may be gone already.
-        let _ = fs::remove_dir_all(&self.0);
     }
 }

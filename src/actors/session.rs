@@ -140,7 +140,7 @@ impl Head {
     async fn session(&mut self) -> Result<(SessionExit, Option<Search>), Error> {
         let (journal, entries, study_id) = self.journal()?;
         if let (Some(folder), false) = (&self.folder, entries.is_empty()) {
-            same_study(&self.study, &Reader::open(folder)?.study()?)?;
+            self.study = continued(&self.study, &Reader::open(folder)?.study()?)?;
         }
         let (engine, Services { suggest, allocate }) = replay(&self.study, self.work.kind(), &entries)?;
         if let Some(folder) = &self.folder {
@@ -262,21 +262,15 @@ impl Head {
 /// Whether a study can go on in a folder, as far as can be seen without changing anything. An empty or missing folder will do.
 pub fn check(study: &Study, folder: &Path) -> Result<(), Error> {
     match Reader::open(folder) {
-        Ok(reader) => same_study(study, &reader.study()?),
+        Ok(reader) => continued(study, &reader.study()?).map(drop),
         Err(store::Error::NoStudy(_)) => Ok(()),
         Err(error) => Err(error.into()),
     }
 }
 
-/// Trials of one study make no sense in another one.
-fn same_study(study: &Study, before: &Study) -> Result<(), Error> {
-    if study.space != before.space {
-        return Err(Error::Differs { part: "space" });
-    }
-    if study.objectives != before.objectives {
-        return Err(Error::Differs { part: "objective" });
-    }
-    Ok(())
+/// The study as it goes on in its folder: trials of one study make no sense in another one.
+fn continued(study: &Study, before: &Study) -> Result<Study, Error> {
+    study.continuing(before).map_err(|differences| Error::Differs { differences })
 }
 
 /// What follows from the facts so far.

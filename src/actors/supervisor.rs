@@ -1,6 +1,7 @@
-use std::sync::Arc;
+use std::{mem, sync::Arc, time::Duration};
 
-use actix::{Actor, AsyncContext, Context, Handler, Recipient, SpawnHandle};
+use actix::{Actor, ActorFutureExt, AsyncContext, Context, Handler, Recipient, SpawnHandle, fut};
+use tokio::{sync::oneshot, time::Instant};
 
 use super::{
     clock::Clock,
@@ -9,12 +10,15 @@ use super::{
 };
 use crate::{
     ids::TrialId,
-    store::Journal,
+    store::{self, Journal},
     trials::{
-        engine::{Command, Engine, Fact, GroupCommand, Input, JournalEntry, Step},
+        engine::{Command, Engine, Fact, GroupCommand, Input, JournalEntry, Outcome, Step},
         group::FinalState,
     },
 };
+
+/// So long a wait for the disk is put off for a suggestion that is on its way: about as long as the wait itself.
+const SHARED_WAIT: Duration = Duration::from_millis(5);
 
 /// Those who run trials.
 pub(super) trait TrialRunners: Send {
@@ -32,6 +36,15 @@ pub(super) struct ServiceAddresses {
     pub(super) facts: Vec<Recipient<FactsAppended>>,
 }
 
+/// What can be noticed outside of the head.
+enum Effect {
+    /// These are shown, and trials that have ended are dropped.
+    Facts(Arc<[JournalEntry]>),
+    Group(TrialId, GroupCommand),
+    Finish(Outcome),
+    Acknowledge(oneshot::Sender<()>),
+}
+
 /// Owns the engine and the journal. Everything that happens comes here, and everything that is to be done comes from here.
 pub(super) struct Supervisor {
     /// The first to go: the others end when nobody knows them any more, and would be taken for the ones that died.
@@ -44,6 +57,13 @@ pub(super) struct Supervisor {
     /// Who carries out what; they know the supervisor, so they come after it.
     staff: Option<(ServiceAddresses, Box<dyn TrialRunners>)>,
     alarm: Option<SpawnHandle>,
+    /// The suggester has yet to answer.
+    is_asked: bool,
+    /// What is to be done about facts, in their order.
+    held: Vec<Effect>,
+    /// Since when a fact that has to survive a loss of power may not be on disk.
+    since: Option<Instant>,
+    settling: Option<SpawnHandle>,
     /// The journal could not be written: whatever happens from now on has not happened.
     is_deaf: bool,
 }
@@ -57,33 +77,63 @@ impl Supervisor {
         exit: &ExitSender,
     ) -> Self {
         let guard = exit.guard("supervisor");
-        let (exit, staff, alarm) = (exit.clone(), None, None);
-        Self { _guard: guard, engine, journal, clock, watch, exit, staff, alarm, is_deaf: false }
+        Self {
+            _guard: guard,
+            engine,
+            journal,
+            clock,
+            watch,
+            exit: exit.clone(),
+            staff: None,
+            alarm: None,
+            is_asked: false,
+            held: Vec::new(),
+            since: None,
+            settling: None,
+            is_deaf: false,
+        }
     }
 
-    fn take(&mut self, input: Input, context: &mut Context<Self>) {
+    fn take(&mut self, input: Input, ack: Option<oneshot::Sender<()>>, context: &mut Context<Self>) {
         if self.is_deaf {
             return;
         }
         tracing::trace!(?input, "input");
+        self.is_asked &= !matches!(input, Input::Suggested { .. });
         let Step { facts, commands } = self.engine.handle(input, self.clock.now_s());
         if let Err(error) = self.journal.append(&facts) {
-            self.is_deaf = true;
-            self.exit.send(SessionExit::Failed(error.into()));
+            self.fail(error);
             return;
         }
-        if let Some(watch) = &mut self.watch {
-            watch(&self.engine, &facts);
+        let is_milestone = |entry: &JournalEntry| entry.fact.is_milestone();
+        let is_end = |command: &Command| matches!(command, Command::Finished(_));
+        if facts.iter().any(is_milestone) || commands.iter().any(is_end) {
+            self.since.get_or_insert_with(Instant::now);
         }
-        self.tell_of(facts, context);
+        self.tell_of(facts);
         for command in commands {
-            self.carry_out(command, context);
+            self.ask_or_hold(command, context);
+        }
+        self.held.extend(ack.map(Effect::Acknowledge));
+        if self.since.is_some() {
+            self.settle_later(Duration::ZERO, context);
+        } else {
+            self.release(context);
         }
     }
 
-    /// Tells those who are concerned what became true.
-    fn tell_of(&mut self, facts: Vec<JournalEntry>, context: &Context<Self>) {
-        let Some((services, groups)) = self.staff.as_mut().filter(|_| !facts.is_empty()) else { return };
+    /// Whatever happens from now on has not happened.
+    fn fail(&mut self, error: store::Error) {
+        self.is_deaf = true;
+        self.held.clear();
+        self.exit.send(SessionExit::Failed(error.into()));
+    }
+
+    /// Tells the services what became true. They only think, so they need not wait for the disk.
+    fn tell_of(&mut self, facts: Vec<JournalEntry>) {
+        if facts.is_empty() {
+            return;
+        }
         for JournalEntry { at_s, fact } in &facts {
             match fact {
                 Fact::Measured { .. } | Fact::Refitted { .. } | Fact::PlanAdopted { .. } => {
@@ -91,29 +141,90 @@ impl Supervisor {
                 }
                 fact => tracing::info!(at_s, ?fact),
             }
-            if let Some(trial) = fact.ends_group_of() {
-                groups.command(
-                    trial,
-                    GroupCommand::Stop(FinalState::Discarded),
-                    &context.address().recipient(),
-                );
-            }
         }
         let facts: Arc<[JournalEntry]> = facts.into();
-        for adviser in &services.facts {
-            adviser.do_send(FactsAppended(facts.clone()));
+        if let Some((services, _)) = &self.staff {
+            for adviser in &services.facts {
+                adviser.do_send(FactsAppended(facts.clone()));
+            }
+        }
+        self.held.push(Effect::Facts(facts));
+    }
+
+    /// Asks a question at once; whatever can be noticed outside of the head waits for the disk.
+    fn ask_or_hold(&mut self, command: Command, context: &mut Context<Self>) {
+        match (command, &self.staff) {
+            (Command::Suggest(request), Some((services, _))) => {
+                self.is_asked = true;
+                services.suggester.do_send(ForSuggester(request));
+            }
+            (Command::Allocate(request), Some((services, _))) => {
+                services.allocator.do_send(ForAllocator(request));
+            }
+            (Command::WakeAt { at_s }, _) => self.wake_at(at_s, context),
+            (Command::Group { trial, command }, _) => self.held.push(Effect::Group(trial, command)),
+            (Command::Finished(outcome), _) => self.held.push(Effect::Finish(outcome)),
+            (Command::Suggest(_) | Command::Allocate(_), None) => {}
         }
     }
 
-    fn carry_out(&mut self, command: Command, context: &mut Context<Self>) {
+    /// Settles when all inputs that wait are taken: one wait for the disk is enough for all of them.
+    fn settle_later(&mut self, after: Duration, context: &mut Context<Self>) {
+        if let Some(settling) = self.settling.take() {
+            context.cancel_future(settling);
+        }
+        let settle = |(), actor: &mut Self, context: &mut Context<Self>| actor.settle(context);
+        self.settling = Some(if after.is_zero() {
+            context.spawn(fut::ready(()).map(settle))
+        } else {
+            context.run_later(after, move |actor, context| settle((), actor, context))
+        });
+    }
+
+    /// Waits for the disk, and does what was held back until then.
+    fn settle(&mut self, context: &mut Context<Self>) {
+        self.settling = None;
+        let Some(since) = self.since.filter(|_| !self.is_deaf) else { return };
+        // The next trial is about to be created, and can share the wait.
+        let patience = SHARED_WAIT.saturating_sub(since.elapsed());
+        if self.is_asked && !patience.is_zero() {
+            self.settle_later(patience, context);
+            return;
+        }
+        match self.journal.sync() {
+            Ok(()) => {
+                self.since = None;
+                self.release(context);
+            }
+            Err(error) => self.fail(error),
+        }
+    }
+
+    fn release(&mut self, context: &Context<Self>) {
         let supervisor = context.address().recipient();
-        let Some((services, groups)) = &mut self.staff else { return };
-        match command {
-            Command::Suggest(request) => services.suggester.do_send(ForSuggester(request)),
-            Command::Allocate(request) => services.allocator.do_send(ForAllocator(request)),
-            Command::Group { trial, command } => groups.command(trial, command, &supervisor),
-            Command::WakeAt { at_s } => self.wake_at(at_s, context),
-            Command::Finished(outcome) => self.exit.send(SessionExit::Finished(outcome)),
+        for effect in mem::take(&mut self.held) {
+            match effect {
+                Effect::Facts(facts) => self.show(&facts, &supervisor),
+                Effect::Group(trial, command) => {
+                    if let Some((_, groups)) = &mut self.staff {
+                        groups.command(trial, command, &supervisor);
+                    }
+                }
+                Effect::Finish(outcome) => self.exit.send(SessionExit::Finished(outcome)),
+                // Perhaps it has stopped waiting.
+                Effect::Acknowledge(ack) => _ = ack.send(()),
+            }
+        }
+    }
+
+    /// Tells those who are concerned what became true.
+    fn show(&mut self, facts: &[JournalEntry], supervisor: &Recipient<EngineInput>) {
+        if let Some(watch) = &mut self.watch {
+            watch(&self.engine, facts);
+        }
+        let Some((_, groups)) = &mut self.staff else { return };
+        for trial in facts.iter().filter_map(|entry| entry.fact.ends_group_of()) {
+            groups.command(trial, GroupCommand::Stop(FinalState::Discarded), supervisor);
         }
     }
 
@@ -126,7 +237,7 @@ impl Supervisor {
             if actor.clock.now_s() < at_s {
                 actor.wake_at(at_s, context);
             } else {
-                actor.take(Input::Tick, context);
+                actor.take(Input::Tick, None, context);
             }
         };
         self.alarm = Some(context.run_later(self.clock.until(at_s), ring));
@@ -155,7 +266,7 @@ impl Handler<Begin> for Supervisor {
 
     fn handle(&mut self, Begin { services, groups }: Begin, context: &mut Context<Self>) {
         self.staff = Some((services, groups));
-        self.take(Input::Started, context);
+        self.take(Input::Started, None, context);
     }
 }
 
@@ -163,7 +274,10 @@ impl Handler<ForTrial> for Supervisor {
     type Result = ();
 
     fn handle(&mut self, ForTrial { trial, command }: ForTrial, context: &mut Context<Self>) {
-        self.carry_out(Command::Group { trial, command }, context);
+        self.held.push(Effect::Group(trial, command));
+        if self.since.is_none() {
+            self.release(context);
+        }
     }
 }
 
@@ -171,10 +285,6 @@ impl Handler<EngineInput> for Supervisor {
     type Result = ();
 
     fn handle(&mut self, EngineInput { input, ack }: EngineInput, context: &mut Context<Self>) {
-        self.take(input, context);
-        if let Some(ack) = ack {
-            // Perhaps it has stopped waiting.
-            let _ = ack.send(());
-        }
+        self.take(input, ack, context);
     }
 }

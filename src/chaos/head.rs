@@ -56,6 +56,17 @@ pub(super) struct Head {
     next_group: u64,
     /// The time of day at its start, and the time of the world.
     began: (f64, f64),
+    /// What is to be done about facts, in their order.
+    held: Vec<Effect>,
+    /// A fact that has to survive a loss of power may not be on disk.
+    is_waiting: bool,
+}
+
+/// What others than the head can notice.
+enum Effect {
+    Facts(Rc<[JournalEntry]>),
+    Group(TrialId, GroupCommand),
+    Finish(Outcome),
 }
 
 struct GroupActor {
@@ -109,7 +120,9 @@ impl World {
         let today_s = (self.now_s + self.clock_s).max(engine.state().at_s);
         let (nodes, began) = (Vec::new(), (today_s, self.now_s));
         let (groups, drivers) = (BTreeMap::new(), BTreeMap::new());
-        self.head = Some(Head { engine, services, groups, drivers, nodes, next_group: 0, began });
+        let (held, is_waiting, next_group) = (Vec::new(), false, 0);
+        self.head =
+            Some(Head { engine, services, groups, drivers, nodes, next_group, began, held, is_waiting });
         self.note(format_args!("head {} starts with {} facts", self.heads, entries.len()));
         self.take(Input::Started)?;
         if self.scenario.kind == TrialKind::Rigid {
@@ -206,59 +219,118 @@ impl World {
             return Ok(());
         }
         self.rules.appended(&facts, &head.engine)?;
+        let is_end = |command: &Command| matches!(command, Command::Finished(_));
+        head.is_waiting |= facts.iter().any(|entry| entry.fact.is_milestone()) || commands.iter().any(is_end);
         if crash == Some(CrashPoint::AfterJournal) {
             self.kill_head("after the journal has it");
             return Ok(());
         }
         self.tell_of(facts);
-        for (at, command) in commands.into_iter().enumerate() {
-            if crash == Some(CrashPoint::AfterCommands(at)) {
-                self.kill_head("between two commands");
-                return Ok(());
-            }
-            self.carry_out(command)?;
+        for command in commands {
+            self.ask_or_hold(command);
         }
-        Ok(())
+        if let Some(CrashPoint::AfterEffects(_)) = crash {
+            self.crash = crash;
+        }
+        if self.head.as_ref().is_some_and(|head| head.is_waiting) {
+            let after_s = self.seconds(0.0, 0.06);
+            self.after(after_s, Event::Settle { head: self.heads });
+            return Ok(());
+        }
+        self.release()
     }
 
+    /// The services only think, so they need not wait for the disk.
     fn tell_of(&mut self, facts: Vec<JournalEntry>) {
         if facts.is_empty() {
             return;
         }
         for entry in &facts {
-            self.site.borrow_mut().trace.note(self.now_s, format_args!("fact: {}", shown_fact(entry)));
-            if let Some(trial) = entry.fact.ends_group_of() {
-                self.command_group(trial, GroupCommand::Stop(FinalState::Discarded));
-            }
+            self.note(format_args!("fact: {}", shown_fact(entry)));
         }
         let facts: Rc<[JournalEntry]> = facts.into();
         for to in [Address::Suggester, Address::Allocator] {
             self.send(to, Message::Facts(facts.clone()));
         }
+        self.hold(Effect::Facts(facts));
     }
 
-    fn carry_out(&mut self, command: Command) -> Result<(), String> {
+    fn hold(&mut self, effect: Effect) {
+        if let Some(head) = &mut self.head {
+            head.held.push(effect);
+        }
+    }
+
+    /// Questions are asked at once; what can be noticed outside of the head waits for the disk.
+    fn ask_or_hold(&mut self, command: Command) {
         match command {
             Command::Suggest(request) => self.send(Address::Suggester, Message::Suggest(request)),
             Command::Allocate(request) => self.send(Address::Allocator, Message::Allocate(request)),
-            Command::Group { trial, command } if self.scenario.kind == TrialKind::Rigid => {
-                self.command_program(trial, command)?;
-            }
-            Command::Group { trial, command } => self.command_group(trial, command),
             Command::WakeAt { at_s } => {
                 self.alarm += 1;
-                let Some(head) = &self.head else { return Ok(()) };
+                let Some(head) = &self.head else { return };
                 let now_s = head.began.0 + self.now_s - head.began.1;
                 self.after(at_s - now_s + 1e-6, Event::Alarm(self.alarm));
             }
-            Command::Finished(Outcome::Done) => self.is_done = true,
-            Command::Finished(Outcome::Stopped) => {
+            Command::Group { trial, command } => self.hold(Effect::Group(trial, command)),
+            Command::Finished(outcome) => self.hold(Effect::Finish(outcome)),
+        }
+    }
+
+    /// Waits for the disk, and does what was held back until then.
+    pub(super) fn settle_facts(&mut self, of: u32) -> Result<(), String> {
+        let Some(head) = self.head.as_mut().filter(|head| head.is_waiting && of == self.heads) else {
+            return Ok(());
+        };
+        head.is_waiting = false;
+        if self.journal.sync().is_err() {
+            self.note(format_args!("the head ends: no space for the journal"));
+            self.end_head(0.1);
+            return Ok(());
+        }
+        self.release()
+    }
+
+    fn release(&mut self) -> Result<(), String> {
+        let crash = self.crash.take();
+        let held = self.head.as_mut().map(|head| std::mem::take(&mut head.held)).unwrap_or_default();
+        for (at, effect) in held.into_iter().enumerate() {
+            if crash == Some(CrashPoint::AfterEffects(at)) {
+                self.kill_head("between two commands");
+                return Ok(());
+            }
+            match effect {
+                Effect::Facts(facts) => {
+                    self.rules.promised(&facts, self.now_s)?;
+                    for trial in facts.iter().filter_map(|entry| entry.fact.ends_group_of()) {
+                        self.command_trial(trial, GroupCommand::Stop(FinalState::Discarded))?;
+                    }
+                }
+                Effect::Group(trial, command) => self.command_trial(trial, command)?,
+                Effect::Finish(outcome) => return self.finish(outcome),
+            }
+        }
+        Ok(())
+    }
+
+    fn command_trial(&mut self, trial: TrialId, command: GroupCommand) -> Result<(), String> {
+        match self.scenario.kind {
+            TrialKind::Rigid => self.command_program(trial, command),
+            TrialKind::Elastic => {
+                self.command_group(trial, command);
+                Ok(())
+            }
+        }
+    }
+
+    fn finish(&mut self, outcome: Outcome) -> Result<(), String> {
+        match outcome {
+            Outcome::Done => self.is_done = true,
+            Outcome::Stopped => {
                 self.note(format_args!("the study is stopped"));
                 self.end_head(0.1);
             }
-            Command::Finished(Outcome::Failed(reason)) => {
-                return Err(format!("the study has failed: {reason}"));
-            }
+            Outcome::Failed(reason) => return Err(format!("the study has failed: {reason}")),
         }
         Ok(())
     }

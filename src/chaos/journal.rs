@@ -2,7 +2,7 @@
 
 use crate::{
     store::{Error, Journal},
-    trials::engine::{Fact, JournalEntry},
+    trials::engine::JournalEntry,
 };
 
 #[derive(Debug, Default)]
@@ -13,20 +13,6 @@ pub(super) struct FaultyJournal {
     /// Where appends have ended: each is there as a whole, or not at all.
     ends: Vec<usize>,
     pub(super) is_full: bool,
-}
-
-/// Whether a fact is on disk before anything is done about it: those that create or end a trial or the study.
-const fn is_durable(fact: &Fact) -> bool {
-    matches!(
-        fact,
-        Fact::StudyCreated { .. }
-            | Fact::TrialCreated { .. }
-            | Fact::TrialDone { .. }
-            | Fact::TrialStopped { .. }
-            | Fact::TrialFailed { .. }
-            | Fact::TrialCancelled { .. }
-            | Fact::StudyDone {}
-    )
 }
 
 impl FaultyJournal {
@@ -48,20 +34,29 @@ impl FaultyJournal {
     }
 }
 
+fn full() -> Error {
+    let source = std::io::Error::from(std::io::ErrorKind::StorageFull).into();
+    Error::Full { path: "journal.sqlite".into(), source }
+}
+
 impl Journal for FaultyJournal {
     fn append(&mut self, entries: &[JournalEntry]) -> Result<(), Error> {
         if entries.is_empty() {
             return Ok(());
         }
         if self.is_full {
-            let source = std::io::Error::from(std::io::ErrorKind::StorageFull).into();
-            return Err(Error::Full { path: "journal.sqlite".into(), source });
+            return Err(full());
         }
         self.entries.extend_from_slice(entries);
         self.ends.push(self.entries.len());
-        if entries.iter().any(|entry| is_durable(&entry.fact)) {
-            self.durable = self.entries.len();
+        Ok(())
+    }
+
+    fn sync(&mut self) -> Result<(), Error> {
+        if self.is_full {
+            return Err(full());
         }
+        self.durable = self.entries.len();
         Ok(())
     }
 

@@ -14,22 +14,30 @@ use crate::{
 pub(super) struct Rules {
     /// Is shown what is in the journal, and nothing else.
     twin: Engine,
-    /// Trials that were created and ended, as the journal has acknowledged: for ever.
+    /// Trials that were created and ended, as others than the head may know: for ever.
     created: BTreeSet<TrialId>,
     ended: BTreeMap<TrialId, End>,
+    /// When others could know of it.
+    ended_s: BTreeMap<TrialId, f64>,
 }
 
 impl Rules {
     pub(super) fn new(scenario: &Scenario) -> Result<Self, String> {
-        Ok(Self { twin: engine(scenario)?, created: BTreeSet::new(), ended: BTreeMap::new() })
+        Ok(Self {
+            twin: engine(scenario)?,
+            created: BTreeSet::new(),
+            ended: BTreeMap::new(),
+            ended_s: BTreeMap::new(),
+        })
     }
 
     pub(super) fn ended(&self) -> usize {
         self.ended.len()
     }
 
-    pub(super) fn has_ended(&self, trial: TrialId) -> bool {
-        self.ended.contains_key(&trial)
+    /// When a trial has ended.
+    pub(super) fn ended_s(&self, trial: TrialId) -> Option<f64> {
+        self.ended_s.get(&trial).copied()
     }
 
     /// Facts are in the journal, and the engine has decided on them.
@@ -37,11 +45,6 @@ impl Rules {
         engine.check()?;
         for entry in facts {
             self.twin.apply(entry).map_err(|error| format!("a fact does not follow: {error}"))?;
-            if let Fact::TrialCreated { trial, .. } = &entry.fact
-                && !self.created.insert(*trial)
-            {
-                return Err(format!("trial {trial} was created twice"));
-            }
             if let Fact::TrialFailed { trial, reason } = &entry.fact
                 && !is_explained(reason)
             {
@@ -49,11 +52,6 @@ impl Rules {
             }
         }
         let state = self.twin.state();
-        for (trial, end) in &state.ended {
-            if !self.ended.contains_key(trial) {
-                self.ended.insert(*trial, end.end.clone());
-            }
-        }
         self.keeps_results(state)?;
         if engine.state() != state {
             return Err("the engine differs from what follows of the journal".to_owned());
@@ -62,6 +60,37 @@ impl Rules {
             return Err(format!("{} trials were created", state.created()));
         }
         Ok(())
+    }
+
+    /// Facts are acted on: from now on they are promised.
+    pub(super) fn promised(&mut self, facts: &[JournalEntry], now_s: f64) -> Result<(), String> {
+        for entry in facts {
+            if let Fact::TrialCreated { trial, .. } = &entry.fact
+                && !self.created.insert(*trial)
+            {
+                return Err(format!("trial {trial} was created twice"));
+            }
+            let Some((trial, end)) = self.end(entry) else { continue };
+            self.ended_s.insert(trial, now_s);
+            if self.ended.insert(trial, end).is_some() {
+                return Err(format!("trial {trial} was told twice"));
+            }
+        }
+        Ok(())
+    }
+
+    /// The end of a trial.
+    fn end(&self, entry: &JournalEntry) -> Option<(TrialId, End)> {
+        let trial = entry.fact.trial()?;
+        let is_end = matches!(
+            entry.fact,
+            Fact::TrialDone { .. }
+                | Fact::TrialStopped { .. }
+                | Fact::TrialFailed { .. }
+                | Fact::TrialCancelled { .. }
+        );
+        let ended = self.twin.state().ended.get(&trial).filter(|_| is_end)?;
+        Some((trial, ended.end.clone()))
     }
 
     /// A head has replayed the journal.

@@ -24,22 +24,24 @@ fn the_same_seed_gives_the_same_events() {
     }
 }
 
-/// The rules that are broken by a defect, among some seeds.
-fn found(mutant: Mutant) -> Vec<String> {
-    (0..60).filter_map(|seed| run_with(seed, Some(mutant)).err()).map(|violation| violation.rule).collect()
+/// The first rule among all seeds that is broken by a defect.
+fn found(mutant: Mutant) -> String {
+    let broken = (0..SEEDS).find_map(|seed| run_with(seed, Some(mutant)).err());
+    let violation = broken.unwrap_or_else(|| panic!("{mutant:?} was not found"));
+    assert!(violation.to_string().ends_with(&format!("pollux-tune chaos --seed {}", violation.seed)));
+    violation.rule
 }
 
 #[test]
 fn a_dead_group_that_prepares_again_is_found() {
-    let rules = found(Mutant::DeadGroupPrepares);
-    assert!(rules.iter().any(|rule| rule.contains("the study does not end")), "{rules:?}");
+    let rule = found(Mutant::DeadGroupPrepares);
+    let known = ["the study does not end", "nothing will ever happen again", "which has ended"];
+    assert!(known.iter().any(|text| rule.contains(text)), "{rule}");
 }
 
 #[test]
 fn a_second_writer_of_a_checkpoint_is_found() {
-    let rules = found(Mutant::WriterIsDropped);
-    assert!(
-        rules.iter().any(|rule| rule.contains("is torn") || rule.contains("was replaced by")),
-        "{rules:?}"
-    );
+    let rule = found(Mutant::WriterIsDropped);
+    let known = ["is torn", "was replaced by", "could not be renamed", "was reported"];
+    assert!(known.iter().any(|text| rule.contains(text)), "{rule}");
 }

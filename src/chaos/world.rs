@@ -25,6 +25,8 @@ use crate::{
 
 /// Seconds without faults after which a study must have ended.
 const CALM_S: f64 = 4.0 * 3600.0;
+/// Seconds after the end of a trial in which its workers must be free: longer than it takes to notice one that stands still.
+const HELD_S: f64 = 180.0;
 /// Events after which it runs in circles.
 const EVENTS_MAX: u64 = 2_000_000;
 
@@ -66,6 +68,10 @@ pub(super) enum Event {
     /// The alarm of the engine, if it is still the last one that was set.
     Alarm(u64),
     StartHead,
+    /// The head waits for the disk.
+    Settle {
+        head: u32,
+    },
     Start {
         head: u32,
         node: usize,
@@ -97,7 +103,8 @@ pub(super) enum Event {
 pub(super) enum CrashPoint {
     BeforeJournal,
     AfterJournal,
-    AfterCommands(usize),
+    /// After some of what follows from it was done.
+    AfterEffects(usize),
 }
 
 pub(super) struct World {
@@ -236,11 +243,16 @@ impl World {
             return Err(rule);
         }
         let now_s = self.now_s;
+        for (slot, (life, trial)) in &site.hosts {
+            if self.rules.ended_s(*trial).is_some_and(|ended_s| now_s > ended_s + HELD_S) {
+                return Err(format!("slot {slot} (worker {life}) still has trial {trial}, which has ended"));
+            }
+        }
         let longest = &mut self.recovery_s;
         self.recoveries.retain_mut(|(since_s, trials)| {
             trials.retain(|trial| {
                 let trains = site.stepped.get(trial).is_some_and(|at_s| at_s > since_s);
-                !trains && !self.rules.has_ended(*trial)
+                !trains && self.rules.ended_s(*trial).is_none()
             });
             if trials.is_empty() {
                 *longest = longest.max(now_s - *since_s);
@@ -297,6 +309,7 @@ impl World {
             Event::Poll(life) => self.poll(life),
             Event::Alarm(number) => return self.ring(number),
             Event::StartHead => return self.start_head(),
+            Event::Settle { head } => return self.settle_facts(head),
             Event::Start { head, node, process } => self.start_process(head, node, process),
             Event::Connect(process) => self.connect(process),
             Event::Kill { process, how, is_killed } => self.kill_process(process, how, is_killed),
@@ -355,12 +368,9 @@ impl World {
                 if self.head.is_none() {
                     return Ok(());
                 }
-                let commands = self.rng.random_range(0..3);
-                let points = [
-                    CrashPoint::BeforeJournal,
-                    CrashPoint::AfterJournal,
-                    CrashPoint::AfterCommands(commands),
-                ];
+                let effects = self.rng.random_range(0..4);
+                let points =
+                    [CrashPoint::BeforeJournal, CrashPoint::AfterJournal, CrashPoint::AfterEffects(effects)];
                 match points.get(self.rng.random_range(0..4)) {
                     // With the next input.
                     Some(point) => {

@@ -10,6 +10,7 @@ mod chaos;
 mod error;
 mod figure;
 mod fit;
+mod fsck;
 mod inspect;
 mod output;
 mod paper;
@@ -38,8 +39,8 @@ use clap::Parser;
 pub use self::ask_tell::answer_requests;
 use self::{
     args::{
-        BestArgs, CheckArgs, Cli, Command, FolderArgs, ImportanceArgs, ShowArgs, SimulateCommand, StopArgs,
-        TimelineArgs, format,
+        BestArgs, CheckArgs, Cli, Command, FolderArgs, FsckArgs, ImportanceArgs, ShowArgs, SimulateCommand,
+        StopArgs, TimelineArgs, format,
     },
     error::{Error, ExitStatus},
 };
@@ -115,6 +116,7 @@ fn run(
         Command::Show(ShowArgs { folder, trial, json }) => inspect::show(&folder, trial, format(json), out),
         Command::Timeline(TimelineArgs { folder, svg }) => timeline::run(&folder, svg, out),
         Command::Stop(StopArgs { folder, no_wait }) => stop::run(&folder, no_wait, out, stderr),
+        Command::Fsck(FsckArgs { folder, repair }) => return fsck::run(&folder, repair, out),
         Command::Best(BestArgs { journal, count, json }) => results::best(&journal, count, format(json), out),
         Command::Importance(ImportanceArgs { journal, objective, json }) => {
             results::importance(&journal, objective.as_deref(), format(json), out)

@@ -145,7 +145,7 @@ async fn serve(launch: NodeLaunch) -> Result<(), Error> {
     let NodeLaunch { address, secret, node, slots, gpu_type, time_scale, .. } = launch;
     let rendezvous = Arc::new(Rendezvous::new(time_scale));
     let (listener, rendezvous_addr) = listen().await?;
-    tokio::spawn(serve_remote(listener, rendezvous.clone(), secret.clone()));
+    tokio::spawn(serve_remote(listener, rendezvous_addr.clone(), rendezvous.clone(), secret.clone()));
     let mut workers = JoinSet::new();
     for index in slots {
         let slot = SlotId { node: NodeId(node), index };

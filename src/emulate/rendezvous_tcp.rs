@@ -1,9 +1,8 @@
-//! How workers join a rendezvous on another node: lines of JSON over a loopback connection that stays open for as long as they are
-//! members.
+//! How workers join a rendezvous on another node: after both sides have proved that they know the secret, lines of JSON over a loopback
+//! connection that stays open for as long as they are members.
 
 use std::{sync::Arc, time::Duration};
 
-use serde::{Deserialize, Serialize};
 use tokio::{
     io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader, Lines},
     net::{
@@ -21,7 +20,10 @@ use super::{
     error::Error,
     rendezvous::{JoinRequest, Membership, Notice, Rendezvous},
 };
-use crate::wire::Secret;
+use crate::{
+    ids::{Round, TrialId},
+    wire::{Secret, Strangers, handshake},
+};
 
 /// How long to wait for a node of the same machine that was alive a moment ago.
 const CONNECT: Duration = Duration::from_secs(15);
@@ -29,13 +31,6 @@ const CONNECT: Duration = Duration::from_secs(15);
 const BYTES_MAX: u64 = 1 << 22;
 /// The line of a worker that goes without being lost.
 const LEAVE: &str = "leave";
-
-/// The first line of a connection.
-#[derive(Debug, Serialize, Deserialize)]
-struct AuthorizedRequest {
-    secret: String,
-    request: JoinRequest,
-}
 
 /// Listens on a free port of this machine. Gives the address.
 pub(super) async fn listen() -> Result<(TcpListener, String), Error> {
@@ -45,12 +40,29 @@ pub(super) async fn listen() -> Result<(TcpListener, String), Error> {
     Ok((listener, address))
 }
 
-/// Lets workers of other nodes join, for ever.
-pub(super) async fn serve_remote(listener: TcpListener, rendezvous: Arc<Rendezvous>, secret: Secret) {
+/// Lets workers of other nodes join, for ever, at the address that they know.
+pub(super) async fn serve_remote(
+    listener: TcpListener,
+    address: String,
+    rendezvous: Arc<Rendezvous>,
+    secret: Secret,
+) {
+    let strangers = Strangers::default();
     loop {
         match listener.accept().await {
-            Ok((stream, _)) => {
-                tokio::spawn(serve_one(stream, rendezvous.clone(), secret.clone()));
+            Ok((mut stream, _)) => {
+                let mut stranger = strangers.enter();
+                let (address, rendezvous, secret) = (address.clone(), rendezvous.clone(), secret.clone());
+                tokio::spawn(async move {
+                    let room = tokio::select! {
+                        room = handshake::answer(&mut stream, &secret, &address) => room,
+                        () = &mut stranger => return,
+                    };
+                    if let Ok(room) = room {
+                        stranger.visit().admit();
+                        serve_one(stream, room, rendezvous).await;
+                    }
+                });
             }
             // Out of files, most likely: those who wait may leave some in the meantime.
             Err(_) => tokio::time::sleep(Duration::from_millis(10)).await,
@@ -70,11 +82,11 @@ async fn write(to: &mut OwnedWriteHalf, line: &str) -> std::io::Result<()> {
 }
 
 /// Stands in for a worker of another node, for as long as it is there.
-async fn serve_one(stream: TcpStream, rendezvous: Arc<Rendezvous>, secret: Secret) {
+async fn serve_one(stream: TcpStream, room: (TrialId, Round), rendezvous: Arc<Rendezvous>) {
     let (mut lines, mut to) = lines(stream);
     let Ok(Ok(Some(line))) = timeout(CONNECT, lines.next_line()).await else { return };
-    let Ok(AuthorizedRequest { secret: theirs, request }) = serde_json::from_str(&line) else { return };
-    if theirs.parse::<Secret>().ok() != Some(secret) {
+    let Ok(request) = serde_json::from_str::<JoinRequest>(&line) else { return };
+    if (request.trial, request.round) != room {
         return;
     }
     let mut membership = rendezvous.join(request);
@@ -105,9 +117,9 @@ async fn serve_one(stream: TcpStream, rendezvous: Arc<Rendezvous>, secret: Secre
 pub(super) fn join_remote(address: String, secret: &Secret, request: JoinRequest) -> Membership {
     let (send, notices) = mpsc::unbounded_channel();
     let (leave, leaving) = oneshot::channel();
-    let request = AuthorizedRequest { secret: secret.reveal().to_owned(), request };
+    let secret = secret.clone();
     tokio::spawn(async move {
-        if let Err(reason) = stay(&address, &request, &send, leaving).await {
+        if let Err(reason) = stay(&address, &secret, &request, &send, leaving).await {
             let reason = format!("the node at {address}, where the group meets, {reason}");
             // The other side may be gone.
             let _ = send.send(Notice::Lost(reason));
@@ -119,13 +131,19 @@ pub(super) fn join_remote(address: String, secret: &Secret, request: JoinRequest
 /// Keeps the connection of a member.
 async fn stay(
     address: &str,
-    request: &AuthorizedRequest,
+    secret: &Secret,
+    request: &JoinRequest,
     notices: &UnboundedSender<Notice>,
     mut leaving: oneshot::Receiver<()>,
 ) -> Result<(), String> {
+    let room = (request.trial, request.round);
     let request = serde_json::to_string(request).map_err(|error| format!("cannot be written to: {error}"))?;
-    let connected = timeout(CONNECT, TcpStream::connect(address)).await;
-    let stream = connected.map_err(|_| "does not answer".to_owned())?;
+    let connect = async {
+        let mut stream = TcpStream::connect(address).await?;
+        handshake::call(&mut stream, secret, address, room).await?;
+        Ok::<_, std::io::Error>(stream)
+    };
+    let stream = timeout(CONNECT, connect).await.map_err(|_| "does not answer".to_owned())?;
     let stream = stream.map_err(|error| format!("cannot be reached: {error}"))?;
     let (mut lines, mut to) = lines(stream);
     write(&mut to, &request).await.map_err(|error| format!("is gone: {error}"))?;

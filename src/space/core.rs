@@ -292,15 +292,7 @@ impl Space {
     pub fn to_yaml(&self) -> String {
         let mut yaml = String::from(if self.parameters.is_empty() { "space: {}\n" } else { "space:\n" });
         for parameter in &self.parameters {
-            let mut domain = parameter.domain.to_string();
-            if let Some(Condition { parent, cells, .. }) = &parameter.condition {
-                let parent = &self.parameters[*parent];
-                let values = cells.iter().filter_map(|cell| parent.domain.decode(*cell as f64));
-                let values: Vec<_> = values.map(|value| value.to_yaml()).collect();
-                domain.truncate(domain.len() - 1);
-                let parent = text_to_yaml(&parent.name);
-                let _ = write!(domain, ", when: {{{parent}: [{}]}}}}", values.join(", "));
-            }
+            let domain = self.parameter_to_yaml(parameter);
             let _ = writeln!(yaml, "  {}: {domain}", text_to_yaml(&parameter.name));
         }
         for (place, constraint) in self.constraints.iter().enumerate() {
@@ -308,6 +300,20 @@ impl Space {
             let _ = writeln!(yaml, "{heading}  - {}", text_to_yaml(constraint.text()));
         }
         yaml
+    }
+
+    /// The domain and the condition of one of its parameters.
+    pub(super) fn parameter_to_yaml(&self, parameter: &Parameter) -> String {
+        let mut domain = parameter.domain.to_string();
+        if let Some(Condition { parent, cells, .. }) = &parameter.condition {
+            let parent = &self.parameters[*parent];
+            let values = cells.iter().filter_map(|cell| parent.domain.decode(*cell as f64));
+            let values: Vec<_> = values.map(|value| value.to_yaml()).collect();
+            domain.truncate(domain.len() - 1);
+            let parent = text_to_yaml(&parent.name);
+            let _ = write!(domain, ", when: {{{parent}: [{}]}}}}", values.join(", "));
+        }
+        domain
     }
 
     pub(super) fn condition(&self, parent: &str, values: &[Value]) -> Result<Condition, Error> {

@@ -12,6 +12,7 @@
 mod builder;
 mod constraint;
 mod core;
+mod difference;
 mod dims;
 mod domain;
 mod error;
@@ -26,6 +27,7 @@ pub use self::{
     builder::SpaceBuilder,
     constraint::Constraint,
     core::{Parameter, Space},
+    difference::Difference,
     dims::{BadDims, Dims, Parent},
     domain::Domain,
     error::Error,

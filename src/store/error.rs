@@ -15,6 +15,36 @@ pub enum Error {
     /// There is nothing to read.
     #[error("{} holds no study", .0.display())]
     NoStudy(PathBuf),
+    /// The journal is gone, but what a study leaves is there.
+    #[error(
+        "{} has no journal, but {} is there: restore journal.sqlite from a copy, or remove the folder to begin anew",
+        .root.display(), .trace.display()
+    )]
+    NoJournal {
+        /// The folder.
+        root: PathBuf,
+        /// What is there.
+        trace: PathBuf,
+    },
+    /// The journal does not hold what it must.
+    #[error(
+        "{} is damaged: {problem}; `pollux-tune fsck FOLDER` tells what is whole, and can keep that",
+        .path.display()
+    )]
+    NotWhole {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        problem: String,
+    },
+    /// Somebody took the journal away from the process that writes it.
+    #[error("{} was removed or replaced while the study ran: {}", .path.display(), rescue(.rescued.as_deref()))]
+    Removed {
+        /// The file.
+        path: PathBuf,
+        /// Where all facts were saved.
+        rescued: Option<PathBuf>,
+    },
     /// A file with the right name holds something else.
     #[error("{} is not the journal of a study: give another folder", .0.display())]
     NotAJournal(PathBuf),
@@ -75,6 +105,14 @@ pub enum Error {
     },
 }
 
+/// What became of a journal that was removed.
+fn rescue(rescued: Option<&Path>) -> String {
+    rescued.map_or_else(
+        || "its facts could not be saved elsewhere".to_owned(),
+        |path| format!("the study is saved in {}, and can be resumed there", path.display()),
+    )
+}
+
 /// The system's error.
 #[derive(Debug, Error)]
 pub enum Cause {
@@ -87,6 +125,10 @@ pub enum Cause {
 }
 
 impl Error {
+    pub(super) fn not_whole(path: &Path, problem: String) -> Self {
+        Self::NotWhole { path: path.to_owned(), problem }
+    }
+
     pub(super) fn io(doing: &'static str, path: &Path, source: io::Error) -> Self {
         let path = path.to_owned();
         match source.kind() {
@@ -109,7 +151,7 @@ impl Error {
                 Self::NotWritable { path, source: source.into() }
             }
             Some(ErrorCode::NotADatabase) => Self::NotAJournal(path),
-            Some(ErrorCode::DatabaseCorrupt) => Self::Damaged { path, problem: source.to_string() },
+            Some(ErrorCode::DatabaseCorrupt) => Self::NotWhole { path, problem: source.to_string() },
             _ => Self::Failed { doing, path, source: source.into() },
         }
     }
@@ -117,7 +159,7 @@ impl Error {
     /// Whether the user can correct it: with another folder, by ending another process, or with room on the disk.
     #[must_use]
     pub const fn is_of_input(&self) -> bool {
-        !matches!(self, Self::Failed { .. })
+        !matches!(self, Self::Failed { .. } | Self::Removed { .. })
     }
 }
 

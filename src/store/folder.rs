@@ -74,6 +74,29 @@ impl Folder {
         self.root.join("journal.sqlite")
     }
 
+    /// What the journal must hold.
+    #[must_use]
+    pub fn seal(&self) -> PathBuf {
+        self.root.join("journal.seal")
+    }
+
+    /// The newest facts of the journal, until they are moved into it.
+    pub(super) fn wal(&self) -> PathBuf {
+        self.root.join("journal.sqlite-wal")
+    }
+
+    /// Fails if there was a study here. To be asked where there is no journal.
+    pub(super) fn check_nothing_is_lost(&self) -> Result<(), Error> {
+        let has_entries = |path: &Path| fs::read_dir(path).is_ok_and(|mut entries| entries.next().is_some());
+        let has_bytes = |path: &Path| fs::metadata(path).is_ok_and(|file| file.len() > 0);
+        let wal = self.wal();
+        let traces = [self.seal(), self.checkpoints(), self.logs(), wal.clone()];
+        let trace = traces.into_iter().find(|path| {
+            if path.is_dir() { has_entries(path) } else { path.exists() && (*path != wal || has_bytes(path)) }
+        });
+        trace.map_or(Ok(()), |trace| Err(Error::NoJournal { root: self.root.clone(), trace }))
+    }
+
     /// The states of trials.
     #[must_use]
     pub fn checkpoints(&self) -> PathBuf {
@@ -171,6 +194,11 @@ impl Folder {
         let text = fs::read_to_string(&path).map_err(|source| Error::io("read", &path, source))?;
         let problem = || "it does not name the process that runs the study".to_owned();
         Runner::parse(&text).map(Some).ok_or_else(|| Error::Damaged { path, problem: problem() })
+    }
+
+    /// Who ran the study last, as far as that is known.
+    pub(super) fn last_runner(&self) -> Option<Runner> {
+        Runner::parse(&fs::read_to_string(self.lock_path()).ok()?)
     }
 
     /// Waits until nobody runs the study.

@@ -5,11 +5,16 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use rusqlite::{Connection, Params, params};
+use rusqlite::{Connection, OptionalExtension, Params, params, params_from_iter, types::Value};
 
-use super::{Error, TrialState};
+use super::{
+    Error, TrialState,
+    digest::{Chain, sum_of},
+    seal::Claim,
+    tables::{SLOTS, SPANS, STUDY, SUMMARY, Summary, TRIALS, Table},
+};
 use crate::{
-    ids::{Generation, NodeId, SlotId, TrialId},
+    ids::{Generation, NodeId, SlotId, StudyId, TrialId},
     trials::{
         End,
         engine::{self, ActiveTrial, EndedTrial, Fact, JournalEntry, Metrics, NodeState, Phase, State},
@@ -22,6 +27,8 @@ pub(super) enum Problem {
     Fact(engine::Error),
     Sqlite(rusqlite::Error),
     Json(serde_json::Error),
+    /// A row that must be there.
+    NoRow(&'static str),
 }
 
 impl Problem {
@@ -29,7 +36,8 @@ impl Problem {
         match self {
             Self::Fact(source) => Error::OutOfPlace { path: path.to_owned(), source },
             Self::Sqlite(source) => Error::sqlite("write", path, source),
-            Self::Json(error) => Error::Damaged { path: path.to_owned(), problem: error.to_string() },
+            Self::Json(error) => Error::not_whole(path, error.to_string()),
+            Self::NoRow(table) => Error::not_whole(path, format!("a row of `{table}` is missing")),
         }
     }
 }
@@ -47,25 +55,46 @@ impl From<serde_json::Error> for Problem {
 }
 
 /// The state of a study, and what its tables hold of it.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Projection {
     pub(super) state: State,
     nodes: BTreeMap<NodeId, NodeState>,
     /// Spans that last: the generation and the slots of a trial.
     spans: BTreeMap<TrialId, (Generation, Vec<SlotId>)>,
+    summary: Summary,
 }
 
 impl Projection {
-    /// What tables hold that are up to date with these facts.
-    pub(super) fn replay(entries: &[JournalEntry]) -> Result<Self, engine::Error> {
-        let mut state = State::default();
-        entries.iter().try_for_each(|entry| state.apply(entry))?;
-        let spans = state.active.iter().filter_map(|(&trial, active)| Some((trial, span(active)?))).collect();
-        Ok(Self { nodes: state.nodes.clone(), spans, state })
+    /// Of a study in which nothing has happened.
+    pub(super) fn begin(study: StudyId) -> Self {
+        let summary = Summary::begin(Chain::begin(study));
+        Self { state: State::default(), nodes: BTreeMap::new(), spans: BTreeMap::new(), summary }
     }
 
-    /// Applies facts, and brings the tables up to date with the state after them.
-    pub(super) fn apply(&mut self, to: &Connection, entries: &[JournalEntry]) -> Result<(), Problem> {
+    /// What tables hold that are up to date with this state, and have this summary.
+    pub(super) fn of(state: State, summary: Summary) -> Self {
+        let spans = state.active.iter().filter_map(|(&trial, active)| Some((trial, span(active)?))).collect();
+        Self { nodes: state.nodes.clone(), spans, state, summary }
+    }
+
+    /// How many facts there are, and their chain.
+    pub(super) const fn claim(&self) -> Claim {
+        Claim { facts: self.summary.facts, chain: self.summary.chain }
+    }
+
+    /// Writes what there is of a study in which nothing has happened.
+    pub(super) fn write_all(&mut self, to: &Connection) -> Result<(), Problem> {
+        self.write_study(to)?;
+        self.write_summary(to)
+    }
+
+    /// Applies facts, the last of which has this chain, and brings the tables up to date with the state after them.
+    pub(super) fn apply(
+        &mut self,
+        to: &Connection,
+        entries: &[JournalEntry],
+        chain: Chain,
+    ) -> Result<(), Problem> {
         let (mut changed, mut study) = (BTreeSet::new(), false);
         for entry in entries {
             let before_s = self.state.at_s;
@@ -89,7 +118,14 @@ impl Projection {
             self.write_nodes(to)?;
             self.write_study(to)?;
         }
-        Ok(())
+        if let (0, Some(first)) = (self.summary.facts, entries.first()) {
+            self.summary.created_s = first.at_s;
+        }
+        self.summary.facts += entries.len() as u64;
+        self.summary.chain = chain;
+        self.summary.at_s = self.state.at_s;
+        self.summary.slots = self.state.slot_count() as u32;
+        self.write_summary(to)
     }
 
     /// Ends the spans that are over, and begins new ones.
@@ -108,17 +144,16 @@ impl Projection {
         let lasts = |spans: Option<&(Generation, Vec<SlotId>)>, generation: Generation, slot: &SlotId| {
             spans.is_some_and(|(other, slots)| *other == generation && slots.contains(slot))
         };
+        let sums = &mut self.summary.sums.spans;
         if let Some((generation, slots)) = before {
             for slot in slots.iter().filter(|slot| !lasts(now.as_ref(), *generation, slot)) {
-                let end =
-                    "UPDATE spans SET to_s = ? WHERE to_s IS NULL AND trial = ? AND node = ? AND slot = ?";
-                run(to, end, params![until_s, trial.0, slot.node.0, slot.index])?;
+                end_span(to, sums, (trial, *slot), until_s)?;
             }
         }
         if let Some((generation, slots)) = &now {
             for slot in slots.iter().filter(|slot| !lasts(before, *generation, slot)) {
-                let add = "INSERT INTO spans (node, slot, trial, generation, from_s) VALUES (?, ?, ?, ?, ?)";
-                run(to, add, params![slot.node.0, slot.index, trial.0, generation.0, at_s])?;
+                let row = span_row(*slot, trial, *generation, at_s, None);
+                *sums = sums.wrapping_add(insert(to, &SPANS, row)?);
             }
         }
         match now {
@@ -128,39 +163,61 @@ impl Projection {
         Ok(())
     }
 
-    fn write_trial(&self, to: &Connection, trial: TrialId) -> Result<(), Problem> {
-        if let Some(active) = self.state.active.get(&trial) {
-            write_active(to, trial, active)
+    fn write_trial(&mut self, to: &Connection, trial: TrialId) -> Result<(), Problem> {
+        let (state, slots, row) = if let Some(active) = self.state.active.get(&trial) {
+            (state_of(active), active.slots().len() as u32, active_row(trial, active)?)
         } else if let Some(ended) = self.state.ended.get(&trial) {
-            write_ended(to, trial, ended)
+            let (state, row) = ended_row(trial, ended)?;
+            (state, 0, row)
         } else {
-            Ok(())
+            return Ok(());
+        };
+        let before = "SELECT state, slots, sum FROM trials WHERE trial = ?";
+        let read = |row: &rusqlite::Row<'_>| Ok((row.get(0)?, row.get(1)?, row.get(2)?));
+        let before: Option<(String, u32, i64)> =
+            to.prepare_cached(before)?.query_row([trial.0], read).optional()?;
+        let summary = &mut self.summary;
+        if let Some((state, slots, sum)) = before {
+            let state = TrialState::from_name(&state).ok_or(Problem::NoRow(TRIALS.name))?;
+            summary.leave(state, slots);
+            summary.sums.trials = summary.sums.trials.wrapping_sub(sum);
         }
+        summary.enter(state, slots);
+        summary.sums.trials = summary.sums.trials.wrapping_add(insert(to, &TRIALS, row)?);
+        Ok(())
     }
 
     fn write_nodes(&mut self, to: &Connection) -> Result<(), Problem> {
-        let State { nodes, .. } = &self.state;
+        let (State { nodes, .. }, sums) = (&self.state, &mut self.summary.sums.slots);
         if *nodes == self.nodes {
             return Ok(());
         }
-        for (id, _) in self.nodes.iter().filter(|(id, node)| nodes.get(id) != Some(node)) {
+        for (id, node) in self.nodes.iter().filter(|(id, node)| nodes.get(id) != Some(node)) {
             run(to, "DELETE FROM slots WHERE node = ?", [id.0])?;
+            for row in slot_rows(*id, node) {
+                *sums = sums.wrapping_sub(sum_of(SLOTS.name, &row));
+            }
         }
         for (id, node) in nodes.iter().filter(|(id, node)| self.nodes.get(id) != Some(node)) {
-            for slot in 0..node.slots {
-                let add = "INSERT INTO slots (node, slot, gpu_type, up) VALUES (?, ?, ?, ?)";
-                run(to, add, params![id.0, slot, node.gpu_type.name(), node.up.contains(&slot)])?;
+            for row in slot_rows(*id, node) {
+                *sums = sums.wrapping_add(insert(to, &SLOTS, row)?);
             }
         }
         self.nodes.clone_from(nodes);
         Ok(())
     }
 
-    fn write_study(&self, to: &Connection) -> Result<(), Problem> {
+    fn write_study(&mut self, to: &Connection) -> Result<(), Problem> {
         let State { yaml, stopping, done, search_ended, .. } = &self.state;
-        let ended = search_ended.as_ref().map(|end| &end.reason);
-        let set = "UPDATE study SET yaml = ?, stopping = ?, done = ?, ended = ?";
-        run(to, set, params![yaml, stopping, done, ended])
+        let ended = search_ended.as_ref().map(|end| end.reason.clone());
+        let row = vec![1.into(), yaml.clone().into(), (*stopping).into(), (*done).into(), ended.into()];
+        self.summary.sums.study = insert(to, &STUDY, row)?;
+        Ok(())
+    }
+
+    fn write_summary(&self, to: &Connection) -> Result<(), Problem> {
+        insert(to, &SUMMARY, self.summary.row()?)?;
+        Ok(())
     }
 }
 
@@ -169,66 +226,104 @@ fn run(to: &Connection, sql: &str, values: impl Params) -> Result<(), Problem> {
     Ok(())
 }
 
+/// Writes a row in place of the one with its key, and returns its checksum.
+fn insert(to: &Connection, table: &Table, mut row: Vec<Value>) -> Result<i64, Problem> {
+    let sum = sum_of(table.name, &row);
+    row.push(sum.into());
+    run(to, table.insert, params_from_iter(row))?;
+    Ok(sum)
+}
+
+fn span_row(slot: SlotId, trial: TrialId, of: Generation, from_s: f64, to_s: Option<f64>) -> Vec<Value> {
+    vec![slot.node.0.into(), slot.index.into(), trial.0.into(), of.0.into(), from_s.into(), to_s.into()]
+}
+
+fn end_span(
+    to: &Connection,
+    sums: &mut i64,
+    (trial, slot): (TrialId, SlotId),
+    until_s: f64,
+) -> Result<(), Problem> {
+    let lasting = "SELECT rowid, generation, from_s, sum FROM spans WHERE to_s IS NULL AND trial = ? AND node = ? AND slot = ?";
+    let read = |row: &rusqlite::Row<'_>| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?));
+    let mut lasting = to.prepare_cached(lasting)?;
+    let lasting = lasting.query_row(params![trial.0, slot.node.0, slot.index], read).optional()?;
+    let (number, generation, from_s, before): (i64, u32, f64, i64) =
+        lasting.ok_or(Problem::NoRow(SPANS.name))?;
+    let sum = sum_of(SPANS.name, &span_row(slot, trial, Generation(generation), from_s, Some(until_s)));
+    run(to, "UPDATE spans SET to_s = ?, sum = ? WHERE rowid = ?", params![until_s, sum, number])?;
+    *sums = sums.wrapping_sub(before).wrapping_add(sum);
+    Ok(())
+}
+
+fn slot_rows(id: NodeId, node: &NodeState) -> impl Iterator<Item = Vec<Value>> {
+    (0..node.slots).map(move |slot| {
+        let (gpu_type, up) = (node.gpu_type.name().to_owned(), node.up.contains(&slot));
+        vec![id.0.into(), slot.into(), gpu_type.into(), up.into()]
+    })
+}
+
 fn span(active: &ActiveTrial) -> Option<(Generation, Vec<SlotId>)> {
     (!active.slots().is_empty()).then(|| (active.generation, active.slots().to_vec()))
 }
 
-fn write_active(to: &Connection, trial: TrialId, active: &ActiveTrial) -> Result<(), Problem> {
-    let state = match active.phase {
+const fn state_of(active: &ActiveTrial) -> TrialState {
+    match active.phase {
         Phase::Waiting => TrialState::Waiting,
         Phase::Forming { .. } | Phase::Broken { .. } => TrialState::Forming,
         Phase::Running(_) => TrialState::Running,
         Phase::Pausing(_) => TrialState::Pausing,
-    };
+    }
+}
+
+fn active_row(trial: TrialId, active: &ActiveTrial) -> Result<Vec<Value>, Problem> {
     let slots = active.slots().len() as u32;
     let batch = active.phase.group().and_then(|group| group.batch);
     let batch = batch.map(|batch| batch.total(slots).cast_signed());
-    let set = "INSERT INTO trials (trial, state, params, created_s, epochs, metrics, generation, slots, batch, slot_s, counted_s) \
-               VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (trial) DO UPDATE SET state = excluded.state, \
-               epochs = excluded.epochs, metrics = excluded.metrics, generation = excluded.generation, \
-               slots = excluded.slots, batch = excluded.batch, slot_s = excluded.slot_s, counted_s = excluded.counted_s";
-    let values = params![
-        trial.0,
-        state.name(),
-        serde_json::to_string(&active.params)?,
-        active.created_s,
-        active.epochs,
-        finite(&active.metrics)?,
-        active.generation.0,
-        slots,
-        batch,
-        active.usage.slot_s,
-        active.usage.until_s,
-    ];
-    run(to, set, values)
+    Ok(vec![
+        trial.0.into(),
+        state_of(active).name().to_owned().into(),
+        serde_json::to_string(&active.params)?.into(),
+        active.created_s.into(),
+        Value::Null,
+        active.epochs.into(),
+        finite(&active.metrics)?.into(),
+        Value::Null,
+        Value::Null,
+        Value::Null,
+        active.generation.0.into(),
+        slots.into(),
+        batch.into(),
+        active.usage.slot_s.into(),
+        active.usage.until_s.into(),
+    ])
 }
 
-fn write_ended(to: &Connection, trial: TrialId, ended: &EndedTrial) -> Result<(), Problem> {
+fn ended_row(trial: TrialId, ended: &EndedTrial) -> Result<(TrialState, Vec<Value>), Problem> {
     let (state, values, reason) = match &ended.end {
         End::Done(values) => (TrialState::Done, Some(values), None),
         End::Stopped(reason) => (TrialState::Stopped, None, Some(reason.to_string())),
         End::Failed(reason) => (TrialState::Failed, None, Some(reason.clone())),
         End::Cancelled(reason) => (TrialState::Cancelled, None, Some(reason.clone())),
     };
-    let set = "INSERT OR REPLACE INTO trials \
-               (trial, state, params, created_s, ended_s, epochs, metrics, result, value, reason, generation, slot_s, counted_s) \
-               VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)";
-    let values = params![
-        trial.0,
-        state.name(),
-        serde_json::to_string(&ended.params)?,
-        ended.created_s,
-        ended.ended_s,
-        ended.epochs,
-        finite(&ended.metrics)?,
-        values.map(serde_json::to_string).transpose()?,
-        values.and_then(|values| values.first()),
-        reason,
-        ended.generation.0,
-        ended.slot_s,
-        ended.ended_s,
+    let row = vec![
+        trial.0.into(),
+        state.name().to_owned().into(),
+        serde_json::to_string(&ended.params)?.into(),
+        ended.created_s.into(),
+        ended.ended_s.into(),
+        ended.epochs.into(),
+        finite(&ended.metrics)?.into(),
+        values.map(serde_json::to_string).transpose()?.into(),
+        values.and_then(|values| values.first().copied()).into(),
+        reason.into(),
+        ended.generation.0.into(),
+        0.into(),
+        Value::Null,
+        ended.slot_s.into(),
+        ended.ended_s.into(),
     ];
-    run(to, set, values)
+    Ok((state, row))
 }
 
 /// Metrics as JSON, without those that are no numbers.

@@ -7,9 +7,17 @@ use std::{
 use rusqlite::{Connection, Row, types::Type};
 use serde::de::DeserializeOwned;
 
-use super::{Error, Folder, Runner, sqlite};
+use super::{
+    Error, Folder, Runner,
+    digest::Chain,
+    facts::{self, Facts},
+    project::{Problem, Projection},
+    seal::{Claim, Seal},
+    sqlite,
+    tables::{Flaw, SPANS, STUDY, Summary, TRIALS},
+};
 use crate::{
-    ids::{NodeId, SlotId, TrialId},
+    ids::{NodeId, SlotId, StudyId, TrialId},
     space::{Params, Study},
     trials::{
         best,
@@ -63,6 +71,10 @@ impl TrialState {
     #[must_use]
     pub fn name(self) -> &'static str {
         Self::ALL[self as usize].1
+    }
+
+    pub(super) fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|(_, known)| *known == name).map(|(state, _)| state)
     }
 
     /// Whether the trial is over.
@@ -153,14 +165,19 @@ pub struct Span {
     pub to_s: Option<f64>,
 }
 
-const COLUMNS: &str = "trial, state, params, created_s, ended_s, epochs, metrics, result, reason, generation, slots, \
-                       batch, slot_s + slots * max(0, (SELECT at_s FROM facts ORDER BY seq DESC LIMIT 1) - counted_s)";
-
 impl Reader {
     /// Opens the study in a folder.
     pub fn open(root: &Path) -> Result<Self, Error> {
         let folder = Folder::new(root);
-        let (path, connection) = (folder.journal(), sqlite::open_reader(&folder)?);
+        let path = folder.journal();
+        // Read before the journal: that only grows meanwhile.
+        let seal = Seal::read(&folder)?;
+        let (connection, form) = sqlite::open_reader(&folder)?;
+        if form == sqlite::VERSION {
+            facts::check_seal(&connection, &path, seal.as_ref())?;
+            return Ok(Self { folder, path, connection });
+        }
+        let connection = present_form(&connection, &path)?;
         Ok(Self { folder, path, connection })
     }
 
@@ -170,108 +187,107 @@ impl Reader {
         &self.folder
     }
 
-    fn failed(&self, source: rusqlite::Error) -> Error {
-        match source {
-            rusqlite::Error::FromSqlConversionFailure(_, _, problem) => {
-                Error::Damaged { path: self.path.clone(), problem: problem.to_string() }
+    fn flawed(&self, flaw: Flaw) -> Error {
+        match flaw {
+            Flaw::Sqlite(source @ rusqlite::Error::SqliteFailure(..)) => {
+                Error::sqlite("read", &self.path, source)
             }
-            source => Error::sqlite("read", &self.path, source),
+            flaw => Error::not_whole(&self.path, flaw.describe()),
         }
     }
 
-    fn rows<T>(
-        &self,
-        sql: &str,
-        values: impl rusqlite::Params,
-        read: fn(&Row<'_>) -> rusqlite::Result<T>,
-    ) -> Result<Vec<T>, Error> {
-        let all = || self.connection.prepare(sql)?.query_map(values, read)?.collect::<rusqlite::Result<_>>();
-        all().map_err(|source| self.failed(source))
+    /// Reads at one moment.
+    fn at_once<T>(&self, read: impl FnOnce(&Connection) -> Result<T, Flaw>) -> Result<T, Error> {
+        let look = || {
+            let transaction = self.connection.unchecked_transaction()?;
+            read(&transaction)
+        };
+        look().map_err(|flaw| self.flawed(flaw))
     }
 
     /// The study as it was last started.
     pub fn study(&self) -> Result<Study, Error> {
-        let yaml: Vec<String> = self.rows("SELECT yaml FROM study", [], |row| row.get(0))?;
-        let yaml = yaml.first().map_or("", String::as_str);
-        let damaged = |problem: String| Error::Damaged { path: self.path.clone(), problem };
-        Study::from_yaml("the study in the journal", yaml).map_err(|problems| damaged(problems.to_string()))
+        self.parse(&self.at_once(study_row)?.yaml)
+    }
+
+    fn parse(&self, yaml: &str) -> Result<Study, Error> {
+        Study::from_yaml("the study in the journal", yaml)
+            .map_err(|problems| Error::not_whole(&self.path, problems.to_string()))
     }
 
     /// Whether nothing happened yet.
     pub fn is_empty(&self) -> Result<bool, Error> {
-        Ok(self.rows("SELECT seq FROM facts LIMIT 1", [], |_| Ok(()))?.is_empty())
+        Ok(self.at_once(Summary::read)?.facts == 0)
     }
 
     /// All facts from a place on; 0 is the first one.
     pub fn entries(&self, from: u64) -> Result<Vec<JournalEntry>, Error> {
-        entries(&self.connection, &self.path, from)
+        let failed = |source| Error::sqlite("read", &self.path, source);
+        let transaction = self.connection.unchecked_transaction().map_err(failed)?;
+        let summary = Summary::read(&transaction).map_err(|flaw| self.flawed(flaw))?;
+        let wanted = Claim { facts: summary.facts, chain: summary.chain };
+        Facts::after(&self.path, from, &transaction)?.collect(&transaction, Some(wanted))
     }
 
     /// All trials, in the order they were created.
     pub fn trials(&self) -> Result<Vec<TrialRow>, Error> {
-        self.rows(&format!("SELECT {COLUMNS} FROM trials ORDER BY trial"), [], trial_row)
+        self.at_once(|at| {
+            let Summary { at_s, sums, .. } = Summary::read(at)?;
+            TRIALS.all(at, "ORDER BY trial", sums.trials, |row| trial_row(row, at_s))
+        })
     }
 
     /// One trial.
     pub fn trial(&self, trial: TrialId) -> Result<Option<TrialRow>, Error> {
-        let one = format!("SELECT {COLUMNS} FROM trials WHERE trial = ?");
-        Ok(self.rows(&one, [trial.0], trial_row)?.pop())
+        self.at_once(|at| {
+            let summary = Summary::read(at)?;
+            let read = |row: &Row<'_>| trial_row(row, summary.at_s);
+            let (mut rows, _) = TRIALS.rows(at, "WHERE trial = ?", [trial.0], read)?;
+            match rows.pop() {
+                None if trial.0 < summary.trials() => Err(Flaw::Rows(TRIALS.name)),
+                row => Ok(row),
+            }
+        })
     }
 
     /// The best `count` trials that ran to their end, the best first; with several objectives by the number of
     /// fronts before them.
     pub fn best(&self, count: usize) -> Result<Vec<TrialRow>, Error> {
-        let done = "SELECT trial, result FROM trials WHERE result IS NOT NULL ORDER BY trial";
-        let done: Vec<(u32, Vec<f64>)> =
-            self.rows(done, [], |row| Ok((row.get(0)?, json(row, 1)?.unwrap_or_default())))?;
-        let done = done.iter().map(|(trial, values)| (TrialId(*trial), &values[..]));
-        let best = best(&self.study()?.objectives, done, count);
+        let (yaml, values) = self.at_once(|at| {
+            let read = |row: &Row<'_>| Ok((TrialId(row.get(0)?), json::<Vec<f64>>(row, 7)?));
+            let values = TRIALS.all(at, "ORDER BY trial", Summary::read(at)?.sums.trials, read)?;
+            Ok((study_row(at)?.yaml, values))
+        })?;
+        let done = values.iter().filter_map(|(trial, values)| Some((*trial, &values.as_ref()?[..])));
+        let best = best(&self.parse(&yaml)?.objectives, done, count);
         let rows = best.into_iter().map(|trial| self.trial(trial));
         rows.filter_map(Result::transpose).collect()
     }
 
     /// Who had which slot when, in the order of their beginnings.
     pub fn timeline(&self) -> Result<Vec<Span>, Error> {
-        let all = "SELECT node, slot, trial, generation, from_s, to_s FROM spans ORDER BY from_s, node, slot";
-        self.rows(all, [], |row| {
-            Ok(Span {
-                slot: SlotId { node: NodeId(row.get(0)?), index: row.get(1)? },
-                trial: TrialId(row.get(2)?),
-                generation: row.get(3)?,
-                from_s: row.get(4)?,
-                to_s: row.get(5)?,
+        self.at_once(|at| {
+            let wanted = Summary::read(at)?.sums.spans;
+            SPANS.all(at, "ORDER BY from_s, node, slot", wanted, |row| {
+                Ok(Span {
+                    slot: SlotId { node: NodeId(row.get(0)?), index: row.get(1)? },
+                    trial: TrialId(row.get(2)?),
+                    generation: row.get(3)?,
+                    from_s: row.get(4)?,
+                    to_s: row.get(5)?,
+                })
             })
         })
     }
 
     /// How the study stands.
     pub fn status(&self) -> Result<Status, Error> {
-        let wanted = self.study()?.search.trials;
-        let states: Vec<(TrialState, u32)> =
-            self.rows("SELECT state, count(*) FROM trials GROUP BY state", [], |row| {
-                Ok((state(row, 0)?, row.get(1)?))
-            })?;
-        let one = "SELECT coalesce(first.at_s, 0), coalesce(last.at_s, 0), stopping, done, ended, coalesce(last.seq, 0), \
-                   (SELECT count(*) FROM slots WHERE up), (SELECT coalesce(sum(slots), 0) FROM trials) \
-                   FROM study LEFT JOIN facts AS first ON first.seq = 1 \
-                   LEFT JOIN facts AS last ON last.seq = (SELECT max(seq) FROM facts)";
-        let mut status = self.rows(one, [], |row| {
-            Ok(Status {
-                created_s: row.get(0)?,
-                at_s: row.get(1)?,
-                stopping: row.get(2)?,
-                done: row.get(3)?,
-                ended: row.get(4)?,
-                facts: row.get::<_, i64>(5)?.cast_unsigned(),
-                slots: row.get(6)?,
-                busy: row.get(7)?,
-                wanted: 0,
-                trials: BTreeMap::new(),
-                is_run: false,
-            })
-        })?;
-        let status = status.pop().ok_or_else(|| Error::NoStudy(self.folder.root().to_owned()))?;
-        Ok(Status { wanted, trials: states.into_iter().collect(), is_run: self.is_run(), ..status })
+        let (summary, row) = self.at_once(|at| Ok((Summary::read(at)?, study_row(at)?)))?;
+        let wanted = self.parse(&row.yaml)?.search.trials;
+        let Summary { facts, created_s, at_s, states: trials, slots, busy, .. } = summary;
+        let StudyRow { stopping, done, ended, .. } = row;
+        let is_run = self.is_run();
+        Ok(Status { created_s, at_s, facts, wanted, trials, slots, busy, stopping, done, ended, is_run })
     }
 
     /// Whether a process runs the study now.
@@ -291,33 +307,41 @@ impl Reader {
     }
 }
 
-/// All facts of a journal from a place on.
-pub(super) fn entries(connection: &Connection, path: &Path, from: u64) -> Result<Vec<JournalEntry>, Error> {
-    let failed = |source| Error::sqlite("read", path, source);
-    let all = "SELECT seq, v, at_s, fact FROM facts WHERE seq > ? ORDER BY seq";
-    let mut statement = connection.prepare_cached(all).map_err(failed)?;
-    let mut rows = statement.query([from.cast_signed()]).map_err(failed)?;
-    let mut entries = Vec::new();
-    while let Some(row) = rows.next().map_err(failed)? {
-        let read = || Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?));
-        let (seq, v, at_s, fact): (i64, u32, f64, String) = read().map_err(failed)?;
-        if v > JournalEntry::VERSION {
-            return Err(sqlite::newer(path, v));
-        }
-        let damaged = |problem: String| Error::Damaged {
-            path: path.to_owned(),
-            problem: format!("fact {seq} cannot be read: {problem}"),
-        };
-        if seq.cast_unsigned() != from + entries.len() as u64 + 1 {
-            return Err(damaged("facts before it are missing".to_owned()));
-        }
-        let fact = serde_json::from_str(&fact).map_err(|error| damaged(error.to_string()))?;
-        entries.push(JournalEntry { at_s, fact });
-    }
-    Ok(entries)
+/// A journal of an earlier form as one of the present form, in memory: looking at a study does not change it.
+fn present_form(earlier: &Connection, path: &Path) -> Result<Connection, Error> {
+    let entries = Facts::unchecked(path, 0).collect(earlier, None)?;
+    let make = || -> Result<Connection, Problem> {
+        let mut connection = Connection::open_in_memory()?;
+        let study = StudyId::default();
+        sqlite::begin(&mut connection, study)?;
+        let transaction = connection.transaction()?;
+        let chain = facts::insert(&transaction, 1, Chain::begin(study), &entries)?;
+        Projection::begin(study).apply(&transaction, &entries, chain)?;
+        transaction.commit()?;
+        Ok(connection)
+    };
+    make().map_err(|problem| problem.of(path))
 }
 
-fn trial_row(row: &Row<'_>) -> rusqlite::Result<TrialRow> {
+/// The one row of the table `study`.
+struct StudyRow {
+    yaml: String,
+    stopping: bool,
+    done: bool,
+    ended: Option<String>,
+}
+
+fn study_row(at: &Connection) -> Result<StudyRow, Flaw> {
+    let wanted = Summary::read(at)?.sums.study;
+    let mut rows = STUDY.all(at, "", wanted, |row| {
+        Ok(StudyRow { yaml: row.get(1)?, stopping: row.get(2)?, done: row.get(3)?, ended: row.get(4)? })
+    })?;
+    rows.pop().ok_or(Flaw::Rows(STUDY.name))
+}
+
+/// A trial as it is at a time.
+fn trial_row(row: &Row<'_>, at_s: f64) -> rusqlite::Result<TrialRow> {
+    let (slots, slot_s, counted_s): (u32, f64, f64) = (row.get(11)?, row.get(13)?, row.get(14)?);
     Ok(TrialRow {
         trial: TrialId(row.get(0)?),
         state: state(row, 1)?,
@@ -327,27 +351,26 @@ fn trial_row(row: &Row<'_>) -> rusqlite::Result<TrialRow> {
         epochs: row.get(5)?,
         metrics: json(row, 6)?.unwrap_or_default(),
         values: json(row, 7)?,
-        reason: row.get(8)?,
-        generation: row.get(9)?,
-        slots: row.get(10)?,
-        batch: row.get::<_, Option<i64>>(11)?.map(|batch| batch as u64),
-        slot_s: row.get(12)?,
+        reason: row.get(9)?,
+        generation: row.get(10)?,
+        slots,
+        batch: row.get::<_, Option<i64>>(12)?.map(i64::cast_unsigned),
+        slot_s: slot_s + f64::from(slots) * (at_s - counted_s).max(0.0),
     })
 }
 
 fn state(row: &Row<'_>, column: usize) -> rusqlite::Result<TrialState> {
-    let name: String = row.get(column)?;
-    let known = TrialState::ALL.into_iter().find(|(_, known)| *known == name);
-    known.map(|(state, _)| state).ok_or_else(|| {
+    let name = row.get_ref(column)?.as_str()?;
+    TrialState::from_name(name).ok_or_else(|| {
         let problem = format!("there is no state `{name}`");
         rusqlite::Error::FromSqlConversionFailure(column, Type::Text, problem.into())
     })
 }
 
 fn json<T: DeserializeOwned>(row: &Row<'_>, column: usize) -> rusqlite::Result<Option<T>> {
-    let text: Option<String> = row.get(column)?;
-    let read = |text: String| {
-        serde_json::from_str(&text)
+    let text = row.get_ref(column)?.as_str_or_null()?;
+    let read = |text: &str| {
+        serde_json::from_str(text)
             .map_err(|error| rusqlite::Error::FromSqlConversionFailure(column, Type::Text, error.into()))
     };
     text.map(read).transpose()

@@ -1,10 +1,14 @@
 //! The file of a journal: its form and how it is opened.
 
-use std::{path::Path, time::Duration};
+use std::{fs, path::Path, time::Duration};
 
-use rusqlite::{Connection, OpenFlags};
+use rusqlite::{Connection, OpenFlags, params};
 
-use super::{Error, Folder};
+use super::{
+    Error, Folder,
+    digest::{Chain, RawFact},
+    project::{Problem, Projection},
+};
 use crate::ids::{InvalidStudyId, StudyId};
 
 /// The form of the file; readers of an older form refuse it.
@@ -24,7 +28,8 @@ CREATE TABLE facts (
     at_s REAL NOT NULL,
     kind TEXT NOT NULL,
     trial INTEGER,
-    fact TEXT NOT NULL         -- JSON
+    fact TEXT NOT NULL,        -- JSON
+    chain BLOB NOT NULL        -- the checksum of all up to this one
 ) STRICT;
 ";
 
@@ -36,25 +41,27 @@ CREATE TABLE identity (
 ) STRICT;
 ";
 
-/// What follows from the facts. Form 1 had the same tables; its `study` had two columns more.
+/// What follows from the facts. Each row has its own checksum, and `summary` the sums of these, so that no row can be changed or left out.
 const TABLES: &str = "
 DROP TABLE IF EXISTS study;
 DROP TABLE IF EXISTS slots;
 DROP TABLE IF EXISTS trials;
 DROP TABLE IF EXISTS spans;
+DROP TABLE IF EXISTS summary;
 CREATE TABLE study (
     id INTEGER PRIMARY KEY CHECK (id = 1),
-    yaml TEXT NOT NULL DEFAULT '',
-    stopping INTEGER NOT NULL DEFAULT 0,
-    done INTEGER NOT NULL DEFAULT 0,
-    ended TEXT                 -- why there are no more trials
+    yaml TEXT NOT NULL,
+    stopping INTEGER NOT NULL,
+    done INTEGER NOT NULL,
+    ended TEXT,                -- why there are no more trials
+    sum INTEGER NOT NULL
 ) STRICT;
-INSERT INTO study (id) VALUES (1);
 CREATE TABLE slots (
     node INTEGER NOT NULL,
     slot INTEGER NOT NULL,
     gpu_type TEXT NOT NULL,
     up INTEGER NOT NULL,
+    sum INTEGER NOT NULL,
     PRIMARY KEY (node, slot)
 ) STRICT, WITHOUT ROWID;
 CREATE TABLE trials (
@@ -63,16 +70,17 @@ CREATE TABLE trials (
     params TEXT NOT NULL,      -- JSON
     created_s REAL NOT NULL,
     ended_s REAL,
-    epochs REAL NOT NULL DEFAULT 0,
-    metrics TEXT NOT NULL DEFAULT '{}',  -- JSON
+    epochs REAL NOT NULL,
+    metrics TEXT NOT NULL,     -- JSON
     result TEXT,               -- JSON, a value for each objective
     value REAL,                -- that of the first
     reason TEXT,
-    generation INTEGER NOT NULL DEFAULT 0,
-    slots INTEGER NOT NULL DEFAULT 0,
+    generation INTEGER NOT NULL,
+    slots INTEGER NOT NULL,
     batch INTEGER,
-    slot_s REAL NOT NULL DEFAULT 0,
-    counted_s REAL NOT NULL DEFAULT 0
+    slot_s REAL NOT NULL,
+    counted_s REAL NOT NULL,
+    sum INTEGER NOT NULL
 ) STRICT;
 CREATE TABLE spans (
     node INTEGER NOT NULL,
@@ -80,39 +88,61 @@ CREATE TABLE spans (
     trial INTEGER NOT NULL,
     generation INTEGER NOT NULL,
     from_s REAL NOT NULL,
-    to_s REAL                  -- none while it lasts
+    to_s REAL,                 -- none while it lasts
+    sum INTEGER NOT NULL
 ) STRICT;
 CREATE INDEX spans_that_last ON spans (trial) WHERE to_s IS NULL;
+CREATE TABLE summary (
+    id INTEGER PRIMARY KEY CHECK (id = 1),
+    facts INTEGER NOT NULL,    -- how many the tables follow from
+    chain BLOB NOT NULL,       -- that of the last one
+    created_s REAL NOT NULL,
+    at_s REAL NOT NULL,
+    states TEXT NOT NULL,      -- JSON, how many trials are in which state
+    slots INTEGER NOT NULL,    -- with a worker
+    busy INTEGER NOT NULL,
+    sums TEXT NOT NULL,        -- JSON, of the rows of each table
+    sum INTEGER NOT NULL
+) STRICT;
 ";
 
 /// Opens the journal for the one who writes, and makes it if there is none. The form that it has is the second.
 pub(super) fn open_writer(folder: &Folder) -> Result<(Connection, u32), Error> {
     let path = folder.journal();
     let failed = |source| Error::sqlite("open", &path, source);
+    if is_empty(&path) {
+        folder.check_nothing_is_lost()?;
+    }
     let mut connection = Connection::open(&path).map_err(failed)?;
     let version = check(&connection, &path)?;
-    let new_id = random_id(&path)?;
-    // With WAL and `NORMAL` nothing is lost when the process is killed. When the machine loses power, the last facts may be
-    // missing, but never one before another that is there; the study then resumes from a little earlier, and since all
-    // workers have joined again, nothing contradicts it. `FULL` would cost a wait for the disk with every fact.
-    let mut prepare = || -> rusqlite::Result<()> {
+    if version == 0 {
+        folder.check_nothing_is_lost()?;
+    }
+    // With WAL and `NORMAL` nothing is lost when the process is killed, and no fact before another that is there when the
+    // machine loses power. `Store::sync` waits for the disk where that is not enough.
+    let prepare = || -> rusqlite::Result<()> {
         connection.busy_timeout(PATIENCE)?;
         connection.pragma_update(None, "journal_mode", "wal")?;
         connection.pragma_update(None, "synchronous", "normal")?;
         connection.pragma_update(None, "wal_autocheckpoint", WAL_PAGES)?;
         connection.set_prepared_statement_cache_capacity(64);
-        if version == 0 {
-            let transaction = connection.transaction()?;
-            transaction.execute_batch(FACTS)?;
-            begin_identity(&transaction, new_id)?;
-            transaction.pragma_update(None, "application_id", APPLICATION)?;
-            begin_tables(&transaction)?;
-            transaction.commit()?;
-        }
         Ok(())
     };
     prepare().map_err(failed)?;
+    if version == 0 {
+        begin(&mut connection, random_id(&path)?).map_err(|problem| problem.of(&path))?;
+    }
     Ok((connection, if version == 0 { VERSION } else { version }))
+}
+
+/// Makes the journal of a new study.
+pub(super) fn begin(connection: &mut Connection, study: StudyId) -> Result<(), Problem> {
+    let transaction = connection.transaction()?;
+    transaction.execute_batch(FACTS)?;
+    transaction.pragma_update(None, "application_id", APPLICATION)?;
+    begin_identity(&transaction, study)?;
+    begin_tables(&transaction, study)?;
+    Ok(transaction.commit()?)
 }
 
 /// 128 random bits: no two studies have the same.
@@ -131,23 +161,46 @@ pub(super) fn begin_identity(connection: &Connection, study: StudyId) -> rusqlit
 
 /// The id of the study in a journal of the present form.
 pub(super) fn study_id(connection: &Connection, path: &Path) -> Result<StudyId, Error> {
-    let text: String = connection
-        .query_row("SELECT study FROM identity", [], |row| row.get(0))
-        .map_err(|source| Error::sqlite("read", path, source))?;
-    text.parse()
-        .map_err(|error: InvalidStudyId| Error::Damaged { path: path.to_owned(), problem: error.to_string() })
+    let text = connection.query_row("SELECT study FROM identity", [], |row| row.get::<_, String>(0));
+    let text = text.map_err(|source| Error::sqlite("read", path, source))?;
+    text.parse().map_err(|error: InvalidStudyId| Error::not_whole(path, error.to_string()))
 }
 
-/// Makes empty tables in place of those that are there.
-pub(super) fn begin_tables(connection: &Connection) -> rusqlite::Result<()> {
+/// Makes tables in which nothing has happened, in place of those that are there.
+pub(super) fn begin_tables(connection: &Connection, study: StudyId) -> Result<(), Problem> {
     connection.execute_batch(TABLES)?;
-    connection.pragma_update(None, "user_version", VERSION)
+    Projection::begin(study).write_all(connection)?;
+    connection.pragma_update(None, "user_version", VERSION)?;
+    Ok(())
 }
 
-/// Opens the journal for one who only looks.
-pub(super) fn open_reader(folder: &Folder) -> Result<Connection, Error> {
+/// Gives facts of an earlier form their chain.
+pub(super) fn begin_chain(connection: &Connection, study: StudyId) -> Result<Chain, Problem> {
+    connection.execute_batch("ALTER TABLE facts ADD COLUMN chain BLOB NOT NULL DEFAULT x''")?;
+    let mut read = connection.prepare("SELECT seq, v, at_s, kind, trial, fact FROM facts ORDER BY seq")?;
+    let mut write = connection.prepare("UPDATE facts SET chain = ? WHERE seq = ?")?;
+    let (mut rows, mut chain) = (read.query([])?, Chain::begin(study));
+    while let Some(row) = rows.next()? {
+        let seq: i64 = row.get(0)?;
+        chain = chain.next(&RawFact {
+            seq: seq.cast_unsigned(),
+            v: row.get(1)?,
+            at_s: row.get(2)?,
+            kind: row.get_ref(3)?.as_str().map_err(rusqlite::Error::from)?,
+            trial: row.get(4)?,
+            fact: row.get_ref(5)?.as_str().map_err(rusqlite::Error::from)?,
+        });
+        write.execute(params![chain.bytes(), seq])?;
+    }
+    Ok(chain)
+}
+
+/// Opens the journal for one who only looks. The form that it has is the second.
+pub(super) fn open_reader(folder: &Folder) -> Result<(Connection, u32), Error> {
     let path = folder.journal();
-    if !path.exists() {
+    // `SQLite` removes what it takes for the remains of another journal beside an empty one.
+    if is_empty(&path) {
+        folder.check_nothing_is_lost()?;
         return Err(Error::NoStudy(folder.root().to_owned()));
     }
     let connection = match open_shared(&path) {
@@ -156,9 +209,17 @@ pub(super) fn open_reader(folder: &Folder) -> Result<Connection, Error> {
         opened => opened?,
     };
     match check(&connection, &path)? {
-        0 => Err(Error::NoStudy(folder.root().to_owned())),
-        _ => Ok(connection),
+        0 => {
+            folder.check_nothing_is_lost()?;
+            Err(Error::NoStudy(folder.root().to_owned()))
+        }
+        version => Ok((connection, version)),
     }
+}
+
+/// Whether there is nothing to read, not even a header.
+fn is_empty(path: &Path) -> bool {
+    fs::metadata(path).map_or(true, |file| file.len() == 0)
 }
 
 fn has_wal(path: &Path) -> bool {
@@ -223,7 +284,7 @@ pub(super) fn newer(path: &Path, found: u32) -> Error {
 
 #[cfg(test)]
 mod tests {
-    use std::{env, fs, process};
+    use std::{env, process};
 
     use super::*;
 
@@ -237,7 +298,7 @@ mod tests {
         let connection = open_finished(&folder.journal()).unwrap();
         assert_eq!(check(&connection, &folder.journal()).unwrap(), VERSION);
         let (writer, _) = open_writer(&folder).unwrap();
-        writer.execute_batch("UPDATE study SET done = 1").unwrap();
+        writer.execute_batch("UPDATE identity SET id = 1").unwrap();
         assert!(has_wal(&folder.journal()), "as long as somebody writes");
         drop((connection, writer));
         fs::remove_dir_all(&root).unwrap();

@@ -1,11 +1,19 @@
-use std::{fs::File, path::Path};
+use std::{
+    fs::File,
+    path::{Path, PathBuf},
+};
 
-use rusqlite::{Connection, TransactionBehavior, params};
+use rusqlite::{Connection, TransactionBehavior};
 
 use super::{
     Error, Folder, Journal,
+    digest::Chain,
+    facts::{self, Facts},
+    place::{Place, sync_folder},
     project::{Problem, Projection},
-    reader, sqlite,
+    seal::{Claim, Seal, Sealer},
+    sqlite,
+    tables::Summary,
 };
 use crate::{
     ids::StudyId,
@@ -36,6 +44,13 @@ pub struct Store {
     next: u64,
     /// None after a write that failed: it is read again before the next one.
     projection: Option<Projection>,
+    /// Where the newest facts are, to wait until they are on disk.
+    wal: File,
+    /// Facts that are known to be on disk.
+    synced: u64,
+    sealer: Sealer,
+    /// The files that must stay what they are.
+    places: Vec<Place>,
     /// Closed after the connection: fields go in their order.
     _lock: File,
 }
@@ -51,19 +66,27 @@ impl Store {
         let folder = Folder::new(root);
         folder.create()?;
         let (lock, path) = (folder.lock()?, folder.journal());
-        let (mut connection, version) = sqlite::open_writer(&folder)?;
-        let entries = reader::entries(&connection, &path, 0)?;
-        let projection = if version < sqlite::VERSION {
-            let id = sqlite::random_id(&path)?;
-            rebuild(&mut connection, id, &entries)
-        } else {
-            Projection::replay(&entries).map_err(Problem::Fact)
-        };
-        let projection = Some(projection.map_err(|problem| problem.of(&path))?);
+        let seal = Seal::read(&folder)?;
+        let (mut connection, form) = sqlite::open_writer(&folder)?;
+        if form < sqlite::VERSION {
+            upgrade(&mut connection, &folder, seal.as_ref())?;
+        }
+        let seal = Seal::read(&folder)?;
+        facts::check_seal(&connection, &path, seal.as_ref())?;
+        let (entries, projection) = replay(&connection, &path)?;
         let study_id = sqlite::study_id(&connection, &path)?;
         folder.sign(&lock, Some(study_id))?;
-        let next = entries.len() as u64 + 1;
-        Ok((Self { folder, connection, study_id, next, projection, _lock: lock }, entries))
+        let io = |source| Error::io("open", &path, source);
+        let wal = File::open(folder.wal()).map_err(io)?;
+        let places = [path.clone(), folder.wal()].iter().map(|path| Place::of(path)).collect();
+        let places: Vec<Place> = Result::from_iter::<Vec<_>>(places).map_err(io)?;
+        wal.sync_data().and_then(|()| sync_folder(root)).map_err(io)?;
+        let sealer = Sealer::create(&folder, study_id, projection.claim())?;
+        let synced = entries.len() as u64;
+        let (next, projection) = (synced + 1, Some(projection));
+        let store =
+            Self { folder, connection, study_id, next, projection, wal, synced, sealer, places, _lock: lock };
+        Ok((store, entries))
     }
 
     /// Where the study stands; none after a write that failed.
@@ -82,12 +105,6 @@ impl Store {
     #[must_use]
     pub const fn folder(&self) -> &Folder {
         &self.folder
-    }
-
-    /// From now on facts survive a loss of power, too: each write waits for the disk.
-    pub fn sync_always(&self) -> Result<(), Error> {
-        let set = self.connection.pragma_update(None, "synchronous", "full");
-        set.map_err(|source| Error::sqlite("open", &self.folder.journal(), source))
     }
 
     /// How many facts there are.
@@ -111,45 +128,113 @@ impl Store {
         let path = self.folder.journal();
         let mut projection = match self.projection.take() {
             Some(projection) => projection,
-            None => Projection::replay(&self.entries(0)?).map_err(|error| Problem::Fact(error).of(&path))?,
+            None => replay(&self.connection, &path)?.1,
         };
         let mut write = || -> Result<(), Problem> {
             let transaction = self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-            insert(&transaction, self.next, entries)?;
-            projection.apply(&transaction, entries)?;
+            let chain = facts::insert(&transaction, self.next, projection.claim().chain, entries)?;
+            projection.apply(&transaction, entries, chain)?;
             Ok(transaction.commit()?)
         };
         write().map_err(|problem| problem.of(&path))?;
+        // The facts are there, whether or not the seal can be written: it is older then, and `sync` tells.
+        let _ = self.sealer.written(projection.claim());
         self.projection = Some(projection);
         self.next += entries.len() as u64;
         Ok(())
     }
-}
 
-fn insert(to: &Connection, from: u64, entries: &[JournalEntry]) -> Result<(), Problem> {
-    let insert = "INSERT INTO facts (seq, v, at_s, kind, trial, fact) VALUES (?, ?, ?, ?, ?, ?)";
-    let mut insert = to.prepare_cached(insert)?;
-    for (seq, JournalEntry { at_s, fact }) in (from..).zip(entries) {
-        let (kind, trial) = (fact.kind(), fact.trial().map(|trial| trial.0));
-        let fact = serde_json::to_string(fact)?;
-        insert.execute(params![seq.cast_signed(), JournalEntry::VERSION, at_s, kind, trial, fact])?;
+    /// Fails if somebody took the journal away. All facts are saved elsewhere then.
+    fn check_places(&self) -> Result<(), Error> {
+        let Some(gone) = self.places.iter().find(|place| !place.is_same()) else { return Ok(()) };
+        let rescued =
+            self.rescue().inspect_err(|error| tracing::error!(%error, "the study cannot be saved elsewhere"));
+        Err(Error::Removed { path: gone.path().to_owned(), rescued: rescued.ok() })
     }
-    Ok(())
+
+    /// Writes the study into a new folder beside that of the study.
+    fn rescue(&self) -> Result<PathBuf, Error> {
+        let root = std::path::absolute(self.folder.root());
+        let root = root.map_err(|source| Error::io("find", self.folder.root(), source))?;
+        let root = beside(&root, "rescued");
+        let entries = self.entries(0)?;
+        let folder = Folder::new(&root);
+        copy(&folder, self.study_id, &entries)?;
+        if let Some(state) = self.state() {
+            folder.write_study(&state.yaml)?;
+        }
+        Ok(root)
+    }
 }
 
-/// Gives the study an id and makes all tables again, where they have an earlier form.
-fn rebuild(
-    connection: &mut Connection,
-    id: StudyId,
-    entries: &[JournalEntry],
-) -> Result<Projection, Problem> {
-    let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-    sqlite::begin_identity(&transaction, id)?;
-    sqlite::begin_tables(&transaction)?;
-    let mut projection = Projection::default();
-    projection.apply(&transaction, entries)?;
+/// A name beside that of a file or folder which nothing has yet.
+pub(super) fn beside(path: &Path, what: &str) -> PathBuf {
+    let mut number = 1_u32;
+    loop {
+        let mut name = path.as_os_str().to_owned();
+        name.push(format!(".{what}-{number}"));
+        if !Path::new(&name).exists() {
+            return name.into();
+        }
+        number += 1;
+    }
+}
+
+/// What follows from the facts in a journal of the present form.
+fn replay(connection: &Connection, path: &Path) -> Result<(Vec<JournalEntry>, Projection), Error> {
+    let summary = Summary::read(connection).map_err(|flaw| Error::not_whole(path, flaw.describe()))?;
+    let wanted = Claim { facts: summary.facts, chain: summary.chain };
+    let entries = Facts::after(path, 0, connection)?.collect(connection, Some(wanted))?;
+    let mut state = State::default();
+    let applied = entries.iter().try_for_each(|entry| state.apply(entry));
+    applied.map_err(|source| Error::OutOfPlace { path: path.to_owned(), source })?;
+    Ok((entries, Projection::of(state, summary)))
+}
+
+/// Gives a study of an earlier form its id and its chain, and makes its tables again.
+fn upgrade(connection: &mut Connection, folder: &Folder, seal: Option<&Seal>) -> Result<(), Error> {
+    let path = &folder.journal();
+    let entries = Facts::unchecked(path, 0).collect(connection, None)?;
+    // There is a seal if the upgrade was interrupted: it is made first, so that there is no moment without.
+    let study = seal.map_or_else(|| sqlite::random_id(path), |seal| Ok(seal.study))?;
+    let failed = |problem: Problem| problem.of(path);
+    let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate);
+    let transaction = transaction.map_err(|error| failed(error.into()))?;
+    let chain = || -> Result<Chain, Problem> {
+        sqlite::begin_identity(&transaction, study)?;
+        let chain = sqlite::begin_chain(&transaction, study)?;
+        sqlite::begin_tables(&transaction, study)?;
+        Projection::begin(study).apply(&transaction, &entries, chain)?;
+        Ok(chain)
+    };
+    let chain = chain().map_err(failed)?;
+    if seal.is_none() {
+        let synced = File::open(folder.wal()).and_then(|wal| wal.sync_data());
+        synced.map_err(|source| Error::io("write", path, source))?;
+        Sealer::create(folder, study, Claim { facts: entries.len() as u64, chain })?;
+    }
+    transaction.commit().map_err(|error| failed(error.into()))
+}
+
+/// Makes a new folder for a study, with these facts.
+pub(super) fn copy(folder: &Folder, study: StudyId, entries: &[JournalEntry]) -> Result<(), Error> {
+    folder.create()?;
+    let path = folder.journal();
+    let chain = write_new(&path, study, entries).map_err(|problem| problem.of(&path))?;
+    let synced = File::open(&path).and_then(|file| file.sync_all());
+    synced.map_err(|source| Error::io("write", &path, source))?;
+    Sealer::create(folder, study, Claim { facts: entries.len() as u64, chain }).map(drop)
+}
+
+/// Writes a whole journal into a new file.
+pub(super) fn write_new(path: &Path, study: StudyId, entries: &[JournalEntry]) -> Result<Chain, Problem> {
+    let mut connection = Connection::open(path)?;
+    sqlite::begin(&mut connection, study)?;
+    let transaction = connection.transaction()?;
+    let chain = facts::insert(&transaction, 1, Chain::begin(study), entries)?;
+    Projection::begin(study).apply(&transaction, entries, chain)?;
     transaction.commit()?;
-    Ok(projection)
+    Ok(chain)
 }
 
 impl Journal for Store {
@@ -157,8 +242,20 @@ impl Journal for Store {
         if entries.is_empty() { Ok(()) } else { self.write(entries) }
     }
 
+    fn sync(&mut self) -> Result<(), Error> {
+        let io = |source| Error::io("write", &self.folder.journal(), source);
+        if self.synced < self.len() {
+            // What `SQLite` does with `synchronous = FULL`, but for many transactions at once.
+            self.wal.sync_data().map_err(io)?;
+            self.sealer.durable().map_err(io)?;
+            self.synced = self.len();
+        }
+        self.check_places()?;
+        self.sealer.keep()
+    }
+
     fn entries(&self, from: u64) -> Result<Vec<JournalEntry>, Error> {
-        reader::entries(&self.connection, &self.folder.journal(), from)
+        Facts::after(&self.folder.journal(), from, &self.connection)?.collect(&self.connection, None)
     }
 }
 

@@ -1,26 +1,36 @@
 //! The worker's side: how it gets to its head.
 
 use std::{
-    fmt,
+    fmt, io,
+    path::PathBuf,
     sync::{Arc, Condvar, Mutex, PoisonError, mpsc as blocking},
     thread,
     time::Duration,
 };
 
+use hyper_util::rt::TokioIo;
 use tokio::{
+    net::UnixStream,
     runtime::Builder,
     sync::mpsc::{self, UnboundedReceiver, UnboundedSender},
+    time::timeout,
 };
 use tokio_stream::{StreamExt, wrappers::UnboundedReceiverStream};
-use tonic::{Code, Request, Status, Streaming, metadata::MetadataValue, transport::Endpoint};
+use tonic::{
+    Code, Request, Status, Streaming,
+    metadata::MetadataValue,
+    transport::{Endpoint, Uri},
+};
+use tower::service_fn;
 
 use super::{
     Address, Error, Hello, KEEP_ALIVE, LARGEST, PATIENCE, SECRET, Secret,
     proto::{self, head_client::HeadClient},
+    socket,
 };
 use crate::trials::group::{WorkerCommand, WorkerEvent};
 
-/// How long a head may take to accept a connection.
+/// How long a head may take to accept a connection, and then to answer the first message.
 const CONNECTING: Duration = Duration::from_secs(30);
 /// How long the last events may take to be received.
 const CLOSING: Duration = Duration::from_secs(10);
@@ -63,8 +73,9 @@ async fn dial(
     };
     let uri = match address {
         Address::Unix(path) => {
-            let wrong = || Error::Path { path: path.clone(), problem: "is not text" };
-            format!("unix:{}", path.to_str().ok_or_else(wrong)?)
+            // Before anything is said: whoever listens there gets the secret.
+            socket::check_folder(path)?;
+            "http://head".to_owned()
         }
         Address::Tcp(address) => format!("http://{address}"),
     };
@@ -75,7 +86,14 @@ async fn dial(
         .http2_keep_alive_interval(KEEP_ALIVE)
         .keep_alive_timeout(PATIENCE)
         .keep_alive_while_idle(true);
-    let channel = endpoint.connect().await.map_err(unreachable)?;
+    let channel = match address {
+        Address::Unix(path) => {
+            let path = path.clone();
+            endpoint.connect_with_connector(service_fn(move |_: Uri| connect_unix(path.clone()))).await
+        }
+        Address::Tcp(_) => endpoint.connect().await,
+    };
+    let channel = channel.map_err(unreachable)?;
     let (events, sent) = mpsc::unbounded_channel::<WorkerEvent>();
     let upward = tokio_stream::once(proto::Event::from(hello))
         .chain(UnboundedReceiverStream::new(sent).map(proto::Event::from));
@@ -90,7 +108,19 @@ async fn dial(
         }
         _ => Error::Unreachable { address: address.clone(), reason: status.message().to_owned() },
     };
-    Ok((events, client.attach(request).await.map_err(refused)?.into_inner()))
+    let silent = |_| Error::Unreachable {
+        address: address.clone(),
+        reason: format!("it does not answer within {} s", CONNECTING.as_secs()),
+    };
+    let attached = timeout(CONNECTING, client.attach(request)).await.map_err(silent)?;
+    Ok((events, attached.map_err(refused)?.into_inner()))
+}
+
+/// Connects to a socket of this user.
+async fn connect_unix(path: PathBuf) -> io::Result<TokioIo<UnixStream>> {
+    let stream = UnixStream::connect(path).await?;
+    socket::same_user(&stream)?;
+    Ok(TokioIo::new(stream))
 }
 
 /// What is behind a chain of "transport error"s.

@@ -20,6 +20,24 @@ pub enum Error {
         /// What is wrong with it.
         problem: &'static str,
     },
+    /// A folder in which somebody else could replace the socket.
+    #[error("{} is no safe folder for a socket: it {problem}; {remedy}", path.display())]
+    Folder {
+        /// The folder.
+        path: PathBuf,
+        /// What is wrong with it.
+        problem: &'static str,
+        /// What to do.
+        remedy: &'static str,
+    },
+    /// The folder of a socket cannot be made or looked at.
+    #[error("using the folder {} for a socket", path.display())]
+    FolderAccess {
+        /// The folder.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
     /// A text that is no secret. It is not shown.
     #[error("a secret has {allowed} hexadecimal digits; this text of {found} bytes is none")]
     Secret {

@@ -5,6 +5,7 @@ use std::{
     pin::Pin,
     sync::atomic::{AtomicU64, Ordering},
     task::{Context, Poll},
+    time::Duration,
 };
 
 use tokio::{
@@ -14,15 +15,15 @@ use tokio::{
         mpsc::{self, Receiver, Sender, UnboundedReceiver, UnboundedSender},
         oneshot, watch,
     },
+    time::{sleep, timeout},
 };
-use tokio_stream::{Stream, wrappers::UnixListenerStream};
-use tonic::{
-    Request, Response, Status, Streaming,
-    transport::{Server, server::TcpIncoming},
-};
+use tokio_stream::{Stream, wrappers::ReceiverStream};
+use tonic::{Request, Response, Status, Streaming, transport::Server};
 
 use super::{
-    Address, Error, Hello, KEEP_ALIVE, LARGEST, PATIENCE, SECRET, Secret, VERSION, convert,
+    Address, Error, Hello, KEEP_ALIVE, LARGEST, PATIENCE, SECRET, Secret, VERSION,
+    admission::{Connection, Io, PROVE_WITHIN, Strangers, Visit},
+    convert,
     proto::{
         self,
         head_server::{Head, HeadServer},
@@ -36,6 +37,10 @@ use crate::{
 
 /// How many messages may wait to be received. Beyond that, workers wait.
 const WAITING: usize = 1024;
+/// How many calls one connection may have: a worker has one.
+const CALLS: u32 = 4;
+/// When to try again to accept a connection if that fails: for want of file descriptors, most likely.
+const ACCEPT_AGAIN: Duration = Duration::from_millis(50);
 
 /// One connection of a worker. No two of a gateway have the same.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -137,32 +142,33 @@ impl Gateway {
         let runtime = Handle::try_current().map_err(|_| Error::NoRuntime)?;
         let (events, received) = mpsc::channel(WAITING);
         let (open, closed) = watch::channel(());
-        let is_over = until(closed.clone());
-        let service = HeadService { secret: secret.clone(), events, closed, next: AtomicU64::new(0) };
-        let service = HeadServer::new(service).max_decoding_message_size(LARGEST);
-        let server = Server::builder()
-            .http2_keepalive_interval(Some(KEEP_ALIVE))
-            .http2_keepalive_timeout(Some(PATIENCE));
         let listens = |address: &Address| {
             let address = address.clone();
             |source: io::Error| Error::Listen { address, source }
         };
-        let address = match address {
+        let (listener, address) = match address {
             Address::Unix(path) => {
                 let (listener, path) = socket::unix(path)?;
                 let listener = UnixListener::from_std(listener).map_err(listens(address))?;
-                let incoming = UnixListenerStream::new(listener);
-                runtime.spawn(server.serve_with_incoming_shutdown(service, incoming, is_over));
-                Address::Unix(path)
+                (Listener::Unix(listener), Address::Unix(path))
             }
             Address::Tcp(asked) => {
                 let (listener, got) = socket::tcp(*asked)?;
                 let listener = TcpListener::from_std(listener).map_err(listens(address))?;
-                let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
-                runtime.spawn(server.serve_with_incoming_shutdown(service, incoming, is_over));
-                Address::Tcp(got)
+                (Listener::Tcp(listener), Address::Tcp(got))
             }
         };
+        let (accepted, incoming) = mpsc::channel(1);
+        runtime.spawn(accept(listener, accepted, closed.clone()));
+        let is_over = until(closed.clone());
+        let service = HeadService { secret: secret.clone(), events, closed, next: AtomicU64::new(0) };
+        let service = HeadServer::new(service).max_decoding_message_size(LARGEST);
+        let server = Server::builder()
+            .max_concurrent_streams(CALLS)
+            .http2_keepalive_interval(Some(KEEP_ALIVE))
+            .http2_keepalive_timeout(Some(PATIENCE));
+        let incoming = ReceiverStream::new(incoming);
+        runtime.spawn(server.serve_with_incoming_shutdown(service, incoming, is_over));
         Ok((Self { address, _open: open }, received))
     }
 
@@ -188,6 +194,54 @@ async fn until(mut closed: watch::Receiver<()>) {
     while closed.changed().await.is_ok() {}
 }
 
+enum Listener {
+    Unix(UnixListener),
+    Tcp(TcpListener),
+}
+
+impl Listener {
+    /// The next connection; none if it comes from another user.
+    async fn accept(&self) -> io::Result<Option<Box<dyn Io>>> {
+        match self {
+            Self::Unix(listener) => {
+                let (stream, _) = listener.accept().await?;
+                Ok(socket::same_user(&stream).is_ok().then(|| Box::new(stream) as _))
+            }
+            Self::Tcp(listener) => {
+                let (stream, _) = listener.accept().await?;
+                // Only makes it slower, if it fails.
+                let _ = stream.set_nodelay(true);
+                Ok(Some(Box::new(stream)))
+            }
+        }
+    }
+}
+
+/// Accepts connections until the gateway is closed. Whatever goes wrong with one of them, the next one is awaited.
+async fn accept(
+    listener: Listener,
+    accepted: Sender<io::Result<Connection>>,
+    mut closed: watch::Receiver<()>,
+) {
+    let strangers = Strangers::default();
+    loop {
+        let connection = tokio::select! {
+            connection = listener.accept() => connection,
+            // Nothing is ever sent; an error is the end.
+            _ = closed.changed() => return,
+        };
+        match connection {
+            Ok(Some(stream)) => {
+                if accepted.send(Ok(Connection::new(stream, &strangers))).await.is_err() {
+                    return;
+                }
+            }
+            Ok(None) => tracing::warn!("a process of another user tried to attach as a worker"),
+            Err(_) => sleep(ACCEPT_AGAIN).await,
+        }
+    }
+}
+
 /// Admits or refuses workers.
 struct HeadService {
     secret: Secret,
@@ -198,10 +252,10 @@ struct HeadService {
 
 impl HeadService {
     /// Tells both sides.
-    async fn refuse(&self, slot: Option<SlotId>, status: Status) -> Status {
+    fn refuse(&self, slot: Option<SlotId>, status: Status) -> Status {
         let reason = status.message().to_owned();
-        // Without a head nobody is interested.
-        let _ = self.events.send(GatewayEvent::Refused { slot, reason }).await;
+        // Without a head nobody is interested. Nobody waits for that either: strangers must not fill what workers need.
+        let _ = self.events.try_send(GatewayEvent::Refused { slot, reason });
         status
     }
 }
@@ -217,21 +271,27 @@ impl Head for HeadService {
         let knows = request.metadata().get(SECRET).is_some_and(|given| self.secret.is(given.as_bytes()));
         if !knows {
             let reason = "a worker attached with another secret: it belongs to another study, or to an earlier run of it";
-            return Err(self.refuse(None, Status::unauthenticated(reason)).await);
+            return Err(self.refuse(None, Status::unauthenticated(reason)));
         }
+        let visit = request.extensions().get::<Visit>().cloned();
         let mut upward = request.into_inner();
+        let first = timeout(PROVE_WITHIN, upward.message()).await;
+        let first = first.map_err(|_| Status::deadline_exceeded("no hello in time"))??;
         // Who goes without a message needs no answer.
-        let first = upward.message().await?.ok_or_else(|| Status::cancelled("no hello"))?;
+        let first = first.ok_or_else(|| Status::cancelled("no hello"))?;
         let hello = match convert::hello(&first) {
             Ok(hello) => hello,
-            Err(error) => return Err(self.refuse(None, Status::invalid_argument(error.to_string())).await),
+            Err(error) => return Err(self.refuse(None, Status::invalid_argument(error.to_string()))),
         };
         if hello.version != VERSION {
             let reason = format!(
                 "the worker of slot {} uses version {} of the protocol, the head uses {VERSION}: they must be the same program",
                 hello.slot, hello.version
             );
-            return Err(self.refuse(Some(hello.slot), Status::failed_precondition(reason)).await);
+            return Err(self.refuse(Some(hello.slot), Status::failed_precondition(reason)));
+        }
+        if let Some(visit) = visit {
+            visit.admit();
         }
         let (sender, commands) = mpsc::unbounded_channel();
         let (end, ended) = oneshot::channel();

@@ -8,11 +8,14 @@
 //! protobuf needs never leaves this module.
 
 mod address;
+mod admission;
 mod attach;
 mod bytes;
 mod convert;
 mod error;
+mod folder;
 mod gateway;
+pub(crate) mod handshake;
 mod hello;
 #[expect(clippy::pedantic, unreachable_pub, reason = "it is generated")]
 #[rustfmt::skip]
@@ -25,10 +28,12 @@ mod tests;
 use std::time::Duration;
 
 pub use address::Address;
+pub(crate) use admission::Strangers;
 pub use attach::{CommandReceiver, EventSender, attach, attach_blocking};
 pub use bytes::{decode_command, decode_event, decode_hello, encode_command, encode_event};
 pub use error::Error;
 pub(crate) use error::with_causes;
+pub use folder::SocketFolder;
 pub use gateway::{Gateway, GatewayEvent, WorkerHandle, WorkerId};
 pub use hello::{Hello, VERSION};
 pub use secret::Secret;

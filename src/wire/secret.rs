@@ -14,10 +14,7 @@ pub struct Secret(String);
 impl Secret {
     /// A new one, from the system's random numbers.
     pub fn random() -> Result<Self, Error> {
-        let mut bytes = [0_u8; BYTES];
-        getrandom::fill(&mut bytes)?;
-        let digit = |nibble: u8| char::from(if nibble < 10 { b'0' + nibble } else { b'a' + nibble - 10 });
-        Ok(Self(bytes.into_iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]).collect()))
+        Ok(Self(random_digits::<BYTES>()?))
     }
 
     /// The secret as text, for the environment of a worker.
@@ -33,6 +30,14 @@ impl Secret {
             self.0.as_bytes().iter().zip(text).map(different).fold(0, |all, one| hint::black_box(all | one));
         text.len() == DIGITS && all == 0
     }
+}
+
+/// Hexadecimal digits of as many random bytes.
+pub(super) fn random_digits<const BYTES: usize>() -> Result<String, Error> {
+    let mut bytes = [0_u8; BYTES];
+    getrandom::fill(&mut bytes)?;
+    let digit = |nibble: u8| char::from(if nibble < 10 { b'0' + nibble } else { b'a' + nibble - 10 });
+    Ok(bytes.into_iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]).collect())
 }
 
 impl FromStr for Secret {

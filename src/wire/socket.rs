@@ -3,7 +3,7 @@
 use std::{
     fs,
     io::{self, ErrorKind},
-    net::{self, SocketAddr},
+    net::{SocketAddr, TcpListener},
     os::unix::{
         fs::{FileTypeExt, PermissionsExt},
         net::{UnixListener, UnixStream},
@@ -11,7 +11,9 @@ use std::{
     path::{self, Path, PathBuf},
 };
 
-use super::{Address, Error};
+use tokio::net;
+
+use super::{Address, Error, folder};
 
 /// For `map_err`.
 fn failed(address: Address) -> impl FnOnce(io::Error) -> Error {
@@ -22,9 +24,9 @@ fn failed(address: Address) -> impl FnOnce(io::Error) -> Error {
 }
 
 /// Also gives the port, if any was allowed.
-pub(super) fn tcp(address: SocketAddr) -> Result<(net::TcpListener, SocketAddr), Error> {
+pub(super) fn tcp(address: SocketAddr) -> Result<(TcpListener, SocketAddr), Error> {
     let listen = || {
-        let listener = net::TcpListener::bind(address)?;
+        let listener = TcpListener::bind(address)?;
         listener.set_nonblocking(true)?;
         let address = listener.local_addr()?;
         Ok((listener, address))
@@ -40,6 +42,7 @@ pub(super) fn unix(path: &Path) -> Result<(UnixListener, PathBuf), Error> {
     if path.to_str().is_none() {
         return Err(wrong("is not text"));
     }
+    check_folder(&path)?;
     match fs::symlink_metadata(&path) {
         Ok(found) if !found.file_type().is_socket() => return Err(wrong("is a file that is no socket")),
         Ok(_) => match UnixStream::connect(&path) {
@@ -56,8 +59,25 @@ pub(super) fn unix(path: &Path) -> Result<(UnixListener, PathBuf), Error> {
         ErrorKind::InvalidInput => wrong("is too long for one, which takes about 100 bytes"),
         _ => failed()(error),
     })?;
-    // Whoever is faster than this still has to know the secret.
     fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).map_err(failed())?;
     listener.set_nonblocking(true).map_err(failed())?;
     Ok((listener, path))
+}
+
+/// That the folder of a socket is one in which nobody else can put another one.
+pub(super) fn check_folder(path: &Path) -> Result<(), Error> {
+    match path.parent() {
+        Some(parent) => folder::check(parent),
+        None => Err(Error::Path { path: path.to_owned(), problem: "is in no folder" }),
+    }
+}
+
+/// Whether the process at the other end belongs to the user of this one.
+pub(super) fn same_user(stream: &net::UnixStream) -> io::Result<()> {
+    let (theirs, ours) = (stream.peer_cred()?.uid(), rustix::process::geteuid().as_raw());
+    if theirs == ours {
+        return Ok(());
+    }
+    let problem = format!("the process at the other end belongs to user {theirs}, not to {ours}");
+    Err(io::Error::new(ErrorKind::PermissionDenied, problem))
 }

@@ -373,9 +373,9 @@ fn a_journal_is_not_shared_mixed_up_or_overwritten() {
     refused(&arguments, "in use by another process");
     search.kill();
     fs::write(&study, STUDY.replace("1e-5", "1e-4")).unwrap();
-    refused(&arguments, "belongs to another study: its search spaces differ");
+    refused(&arguments, "belongs to another study: parameter `");
     fs::write(&study, STUDY.replace("maximize", "minimize")).unwrap();
-    refused(&arguments, "its objectives differ");
+    refused(&arguments, "was maximize and is now minimize; give another folder\n");
     assert_eq!(facts(&kept), before);
     fs::write(&study, STUDY.replace("trials: 40", "trials: 1")).unwrap();
     let mut search = Search::start(&arguments);

@@ -10,6 +10,7 @@ mod noise;
 #[path = "../support/processes.rs"]
 mod processes;
 mod rescale;
+mod strangers;
 mod study;
 mod torch;
 

@@ -125,7 +125,12 @@ fn another_study_is_not_mixed_in() {
     other.objectives[0].metric = "time".to_owned();
     let before = fs::read(root.join("study.yaml")).unwrap();
     let error = Runner::new(other).folder(&root).run_command(0).err().unwrap();
-    assert!(matches!(error, Error::Differs { part: "objective" }), "{error}");
+    assert!(matches!(error, Error::Differs { .. }), "{error}");
+    let text = error.to_string();
+    assert!(
+        text.contains("objective `loss` was removed: it was minimize; objective `time` was added"),
+        "{text}"
+    );
     assert_eq!(fs::read(root.join("study.yaml")).unwrap(), before);
     fs::remove_dir_all(&root).unwrap();
 }

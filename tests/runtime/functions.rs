@@ -153,3 +153,37 @@ fn a_stopped_study_goes_on_where_it_was() {
     assert_eq!(third.outcome, Outcome::Done);
     fs::remove_dir_all(&root).unwrap();
 }
+
+/// A study file with the same parameters in another order: what was found so far counts, and the search goes on as if nothing had
+/// changed. The order that the study began with is kept.
+#[test]
+fn reordering_parameters_changes_nothing() {
+    let (space, reordered) = (
+        "{a: {float: [0, 1]}, b: {int: [1, 8]}, c: [x, y]}",
+        "{c: [x, y], b: {int: [1, 8]}, a: {float: [0, 1]}}",
+    );
+    let run = |name: &str, second: &str| {
+        let root = folder(name);
+        for (space, trials) in [(space, 15), (second, 30)] {
+            let text = format!(
+                "space: {space}\nobjective: {{minimize: loss}}\nsearch: {{trials: {trials}, parallel: 1, seed: 3}}"
+            );
+            let study = Study::from_yaml("study.yaml", &text).unwrap();
+            let finished = Runner::new(study).folder(&root).run_function(|trial| -> Answer {
+                let params = trial.params();
+                let miss = if params.text("c")? == "x" { 0.0 } else { 1.0 };
+                let loss = (params.float("a")? - 0.3).abs() + (params.int("b")? - 5).abs() as f64 + miss;
+                Ok([("loss".to_owned(), loss.into())].into())
+            });
+            assert_eq!(finished.unwrap().outcome, Outcome::Done);
+        }
+        let created: Vec<Fact> =
+            entries(&root).into_iter().filter(|fact| matches!(fact, Fact::TrialCreated { .. })).collect();
+        let yaml = fs::read_to_string(root.join("study.yaml")).unwrap();
+        fs::remove_dir_all(&root).unwrap();
+        (created, yaml)
+    };
+    let (expected, found) = (run("ordered", space), run("reordered", reordered));
+    assert_eq!(expected.0.len(), 30);
+    assert_eq!(found, expected);
+}

@@ -3,8 +3,11 @@
 use std::{
     env,
     error::Error as _,
-    fs,
-    os::unix::{fs::PermissionsExt, net::UnixListener},
+    fs::{self, DirBuilder},
+    os::unix::{
+        fs::{DirBuilderExt, PermissionsExt, symlink},
+        net::UnixListener,
+    },
     path::PathBuf,
     process::{self, Stdio},
     sync::atomic::{AtomicU32, Ordering},
@@ -14,15 +17,20 @@ use std::{
 use pollux_tune::{
     ids::{NodeId, SlotId, TrialId},
     internal::wire::{
-        Address, Error, Gateway, GatewayEvent, Hello, Secret, VERSION, WorkerHandle, WorkerId, attach,
-        attach_blocking,
+        Address, Error, Gateway, GatewayEvent, Hello, Secret, SocketFolder, VERSION, WorkerHandle, WorkerId,
+        attach, attach_blocking,
     },
     trials::{
         engine::FailureCause,
         group::{FinalState, WorkerCommand, WorkerEvent},
     },
 };
-use tokio::{runtime::Builder, sync::mpsc::Receiver};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+    runtime::Builder,
+    sync::mpsc::Receiver,
+};
 
 const ADDRESS: &str = "POLLUX_TUNE_TEST_ADDRESS";
 const SECRET: &str = "POLLUX_TUNE_TEST_SECRET";
@@ -35,7 +43,7 @@ impl Folder {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
         let path = env::temp_dir().join(format!("pollux-gateway-{}-{number}", process::id()));
-        fs::create_dir_all(&path).expect("a folder");
+        DirBuilder::new().mode(0o700).create(&path).expect("a folder");
         Self(path)
     }
 
@@ -355,6 +363,172 @@ fn paths_that_cannot_be_sockets_say_so() {
         let error = open(folder.0.join("x".repeat(120)));
         assert!(error.contains("is too long for one") && error.contains("choose a folder"), "{error}");
         let error = open(folder.0.join("missing/head"));
-        assert!(error.starts_with("listening at unix:") && error.contains("No such file"), "{error}");
+        assert!(error.contains("missing for a socket") && error.contains("No such file"), "{error}");
     });
+}
+
+/// The path of the socket of a folder.
+fn socket_of(folder: &SocketFolder) -> PathBuf {
+    match folder.address() {
+        Address::Unix(path) => path,
+        Address::Tcp(address) => panic!("{address}"),
+    }
+}
+
+#[test]
+fn the_folder_of_a_socket_is_private_has_a_random_name_and_goes_with_its_head() {
+    let base = Folder::new();
+    let (one, other) =
+        (SocketFolder::inside(&base.0).expect("a folder"), SocketFolder::inside(&base.0).expect("another"));
+    let (path, second) = (socket_of(&one), socket_of(&other));
+    let (path, second) = (path.parent().expect("a folder"), second.parent().expect("a folder"));
+    assert_eq!(fs::metadata(path).expect("it is there").permissions().mode() & 0o777, 0o700);
+    assert_ne!(path, second);
+    let digits = path.file_name().and_then(|name| name.to_str()).expect("a name");
+    assert_eq!(digits.trim_start_matches("pollux-tune-").len(), 16, "64 random bits: {digits}");
+    in_runtime(async {
+        let secret = secret();
+        let (gateway, mut heard) = Gateway::open(&one.address(), &secret).expect("it opens");
+        let (_say, _told) = attach(gateway.address(), &secret, hello(0)).await.expect("it is let in");
+        joined(&mut heard).await;
+        drop(gateway);
+    });
+    drop((one, other));
+    assert_eq!(fs::read_dir(&base.0).expect("it is there").count(), 0, "nothing is left behind");
+}
+
+/// What a head that was killed has left is removed by the next one; what belongs to one that lives, or is no folder of ours, is not.
+#[test]
+fn leftovers_of_killed_heads_are_removed_and_nothing_else() {
+    let base = Folder::new();
+    let alive = SocketFolder::inside(&base.0).expect("a folder");
+    let _listener = UnixListener::bind(socket_of(&alive)).expect("it can be listened at");
+    let make = |name: &str| {
+        let path = base.0.join(name);
+        DirBuilder::new().mode(0o700).create(&path).expect("a folder");
+        path
+    };
+    let killed = make("pollux-tune-0123456789abcdef");
+    drop(UnixListener::bind(killed.join("head.socket")).expect("it can be listened at"));
+    let killed_early = make("pollux-tune-0000456789abcdef");
+    // Somebody listens, whatever became of the lock.
+    let listening = make("pollux-tune-1123456789abcdef");
+    let _other = UnixListener::bind(listening.join("head.socket")).expect("it can be listened at");
+    let precious = make("pollux-tune-2123456789abcdef");
+    fs::write(precious.join("notes"), "precious").expect("a file");
+    let unrelated = make("pollux-tune-notes");
+    let open = make("pollux-tune-3123456789abcdef");
+    fs::set_permissions(&open, fs::Permissions::from_mode(0o777)).expect("it is ours");
+    let target = make("target");
+    let link = base.0.join("pollux-tune-4123456789abcdef");
+    symlink(&target, &link).expect("a link");
+
+    let next = SocketFolder::inside(&base.0).expect("a folder");
+    assert!(!killed.exists() && !killed_early.exists());
+    let kept = [
+        &listening,
+        &precious,
+        &unrelated,
+        &open,
+        &link,
+        &target,
+        &socket_of(&alive),
+        &precious.join("notes"),
+    ];
+    for path in kept {
+        assert!(path.exists(), "{}", path.display());
+    }
+    assert!(socket_of(&next).parent().is_some_and(std::path::Path::exists));
+}
+
+/// Somebody else has made the folder, or can replace what is in it.
+#[test]
+fn a_foreign_folder_is_refused_by_head_and_worker() {
+    let folder = Folder::new();
+    let refused = |error: Error, expected: &str| {
+        assert!(matches!(error, Error::Folder { .. }), "{error}");
+        assert!(error.to_string().contains(expected), "{error}");
+    };
+    in_runtime(async {
+        let secret = secret();
+        let real = folder.0.join("real");
+        DirBuilder::new().mode(0o700).create(&real).expect("a folder");
+        let (link, open) = (folder.0.join("link"), folder.0.join("open"));
+        symlink(&real, &link).expect("a link");
+        fs::create_dir(&open).expect("a folder");
+        fs::set_permissions(&open, fs::Permissions::from_mode(0o777)).expect("it is ours");
+        for (place, expected) in [(link, "is a symbolic link"), (open, "lets other users write to it")] {
+            let address = Address::Unix(place.join("head.socket"));
+            refused(Gateway::open(&address, &secret).expect_err("it is not safe"), expected);
+            let socket = std::os::unix::net::UnixListener::bind(place.join("head.socket")).expect("a socket");
+            socket.set_nonblocking(true).expect("it is ours");
+            refused(attach(&address, &secret, hello(0)).await.expect_err("it is not safe"), expected);
+            assert!(socket.accept().is_err(), "nobody has even connected");
+        }
+        let open = folder.0.join("base");
+        fs::create_dir(&open).expect("a folder");
+        fs::set_permissions(&open, fs::Permissions::from_mode(0o777)).expect("it is ours");
+        refused(SocketFolder::inside(&open).expect_err("it is not safe"), "lets other users replace");
+        fs::set_permissions(&open, fs::Permissions::from_mode(0o1777)).expect("it is ours");
+        SocketFolder::inside(&open).expect("as /tmp is");
+    });
+}
+
+/// Silence, nonsense, a gigabyte, and more connections than there may be: workers get in as if nobody was there.
+#[test]
+fn strangers_stall_no_worker() {
+    in_runtime(async {
+        let (right, wrong) = (secret(), secret());
+        let (gateway, mut heard) = Gateway::open(&any_port(), &right).expect("it opens");
+        let Address::Tcp(address) = *gateway.address() else { panic!("a port") };
+        let mut silent = Vec::new();
+        for _ in 0..300 {
+            silent.push(TcpStream::connect(address).await.expect("it listens"));
+        }
+        // The first ones have to go, because others come.
+        assert_eq!(silent[0].read(&mut [0]).await.unwrap_or(0), 0);
+        let mut talker = TcpStream::connect(address).await.expect("it listens");
+        let nonsense = vec![b'x'; 1 << 20];
+        let mut taken = 0;
+        while taken < 1000 && talker.write_all(&nonsense).await.is_ok() {
+            taken += 1;
+        }
+        assert!(taken < 1000, "a gigabyte was taken");
+        for _ in 0..3 {
+            attach(gateway.address(), &wrong, hello(1)).await.expect_err("it is refused");
+            let told = heard.recv().await;
+            assert!(matches!(told, Some(GatewayEvent::Refused { .. })), "{told:?}");
+        }
+        let (_say, _told) = attach(gateway.address(), &right, hello(1)).await.expect("it is let in");
+        joined(&mut heard).await;
+    });
+}
+
+/// However many strangers are refused, and even if nobody hears of it, the next one gets its answer.
+#[test]
+fn refusals_fill_nothing() {
+    in_runtime(async {
+        let (right, wrong) = (secret(), secret());
+        let (gateway, heard) = Gateway::open(&any_port(), &right).expect("it opens");
+        for _ in 0..1100 {
+            let error = attach(gateway.address(), &wrong, hello(1)).await.expect_err("it is refused");
+            assert!(matches!(error, Error::Refused(_)), "{error}");
+        }
+        drop(heard);
+    });
+}
+
+/// A head that accepts and then says nothing.
+#[tokio::test(start_paused = true)]
+async fn a_silent_head_is_given_up() {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let address = Address::Tcp(listener.local_addr().expect("an address"));
+    let (attached, accepted) = tokio::join!(attach_to(&address), listener.accept());
+    let error = attached.expect_err("it is silent");
+    assert!(matches!(error, Error::Unreachable { .. }), "{error}");
+    drop(accepted);
+}
+
+async fn attach_to(address: &Address) -> Result<(), Error> {
+    attach(address, &secret(), hello(0)).await.map(drop)
 }

@@ -6,6 +6,7 @@
 mod accounts;
 mod commands;
 mod common;
+mod damage;
 mod emulate;
 mod emulated;
 mod failing;

@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use crate::error::Error;
+use crate::{custom::Callbacks, error::Error};
 
 /// A type that only C++ knows.
 macro_rules! opaque {
@@ -21,7 +21,7 @@ macro_rules! opaque {
     )*};
 }
 
-opaque!(RawStore RawGroup RawWatch RawWork RawReducer);
+opaque!(RawStore RawText RawGroup RawWatch RawWork RawReducer);
 
 /// As `Bucket` in `shim/reducer.inc`.
 #[repr(C)]
@@ -39,6 +39,18 @@ pub(crate) enum Kind {
     Network,
     Invalid,
     Other,
+}
+
+impl Kind {
+    /// Its number there; 0 stands for success.
+    pub(crate) const fn code(self) -> i32 {
+        match self {
+            Self::Timeout => 1,
+            Self::Network => 2,
+            Self::Invalid => 3,
+            Self::Other => 4,
+        }
+    }
 }
 
 /// An exception that the shim has caught.
@@ -71,6 +83,14 @@ unsafe extern "C" {
         out: *mut *mut RawStore,
         message: Message,
     ) -> i32;
+    pub(crate) fn c10d_store_custom(
+        store: *const c_void,
+        callbacks: *const Callbacks,
+        timeout_ms: i64,
+        out: *mut *mut RawStore,
+        message: Message,
+    ) -> i32;
+    pub(crate) fn c10d_text_append(text: *mut RawText, bytes: *const u8, length: usize) -> bool;
     pub(crate) fn c10d_store_prefix(
         store: *const RawStore,
         prefix: *const c_char,

@@ -12,6 +12,7 @@ use std::{
 };
 
 use crate::{
+    custom::{self, CALLBACKS, KeyValueStore},
     error::{Error, Result},
     ffi::{self, RawStore, c_string, call, made, millis},
 };
@@ -25,7 +26,8 @@ const SELF_CONNECT: Duration = Duration::from_secs(30);
 /// group: the one that outlives the groups is a good choice. Each group then gets a [prefix](Store::prefix) of its own.
 /// The store lives as long as the last clone or prefix of it in the hosting process.
 ///
-/// Anyone who can reach the port can read and write: host on an address that only friends reach.
+/// Anyone who can reach the port can read and write, and one who sends half a message can stall it: host on an address that only friends
+/// reach, or provide a store of your own ([`Store::custom`]).
 ///
 /// ```
 /// use std::time::Duration;
@@ -48,7 +50,8 @@ pub struct Store {
 /// An owned `intrusive_ptr<c10d::Store>`.
 struct Handle(NonNull<RawStore>);
 
-// SAFETY: `TCPStore` takes a lock in each operation, and reference counts are atomic; `PrefixStore` only adds to the keys.
+// SAFETY: `TCPStore` takes a lock in each operation, a `KeyValueStore` is `Sync`, and reference counts are atomic; `PrefixStore` only
+// adds to the keys.
 // The one unlocked setter, `setTimeout`, is never called.
 unsafe impl Send for Handle {}
 // SAFETY: as above.
@@ -87,6 +90,62 @@ impl Store {
         let handle = Handle::make(DURING, |out, message| {
             // SAFETY: the string and the places for results outlive the call.
             unsafe { ffi::c10d_store_connect(host.as_ptr(), port, millis(timeout), out, message) }
+        })?;
+        Ok(Store { handle, address: address.into() })
+    }
+
+    /// A store of your own, for libtorch to use. Its address is what [`Store::address`] gives.
+    ///
+    /// ```
+    /// use std::{collections::BTreeMap, sync::{Arc, Mutex}, time::Duration};
+    ///
+    /// use c10d::{Error, KeyValueStore, Result, Store};
+    ///
+    /// /// For the threads of one process, with keys that are there at once or never.
+    /// #[derive(Default)]
+    /// struct Memory(Mutex<BTreeMap<String, Vec<u8>>>);
+    ///
+    /// impl KeyValueStore for Memory {
+    ///     fn set(&self, key: &str, value: &[u8]) -> Result<()> {
+    ///         self.0.lock().unwrap().insert(key.to_owned(), value.to_owned());
+    ///         Ok(())
+    ///     }
+    ///     fn get(&self, key: &str, _: Duration) -> Result<Vec<u8>> {
+    ///         let missing = || Error::Timeout { during: "getting a key", message: key.to_owned() };
+    ///         self.0.lock().unwrap().get(key).cloned().ok_or_else(missing)
+    ///     }
+    ///     fn add(&self, key: &str, delta: i64) -> Result<i64> {
+    ///         let before = self.get(key, Duration::ZERO).ok().and_then(|value| String::from_utf8(value).ok()?.parse().ok());
+    ///         let sum = before.unwrap_or(0) + delta;
+    ///         self.set(key, sum.to_string().as_bytes())?;
+    ///         Ok(sum)
+    ///     }
+    ///     fn wait(&self, keys: &[&str], timeout: Duration) -> Result<()> {
+    ///         keys.iter().try_for_each(|key| self.get(key, timeout).map(drop))
+    ///     }
+    ///     fn contains(&self, keys: &[&str]) -> Result<bool> {
+    ///         Ok(keys.iter().all(|key| self.0.lock().unwrap().contains_key(*key)))
+    ///     }
+    ///     fn delete(&self, key: &str) -> Result<bool> {
+    ///         Ok(self.0.lock().unwrap().remove(key).is_some())
+    ///     }
+    /// }
+    ///
+    /// let second = Duration::from_secs(1);
+    /// let store = Store::custom("memory", Arc::new(Memory::default()), second)?;
+    /// store.prefix("trial-7")?.set("colour", b"blue")?;
+    /// assert_eq!(store.get("trial-7/colour", second)?, b"blue");
+    /// assert_eq!(store.add("visits", 2)?, 2);
+    /// assert!(matches!(store.get("never", second), Err(Error::Timeout { .. })));
+    /// # Ok::<(), c10d::Error>(())
+    /// ```
+    ///
+    /// `timeout` is for what libtorch awaits without a limit of its own.
+    pub fn custom(address: &str, store: Arc<dyn KeyValueStore>, timeout: Duration) -> Result<Store> {
+        let raw = custom::into_raw(store);
+        let handle = Handle::make("making a store", |out, message| {
+            // SAFETY: the store is handed over, the callbacks live for ever, and the places for results outlive the call.
+            unsafe { ffi::c10d_store_custom(raw, &raw const CALLBACKS, millis(timeout), out, message) }
         })?;
         Ok(Store { handle, address: address.into() })
     }

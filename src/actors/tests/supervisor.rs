@@ -9,7 +9,7 @@ use tokio::{
     time::{self, Instant},
 };
 
-use super::{drain, exits, in_virtual_time, probe, settle, study};
+use super::{drain, exits, in_virtual_time, probe, study};
 use crate::{
     actors::{
         clock::Clock,
@@ -30,6 +30,11 @@ use crate::{
     },
 };
 
+/// Until everybody has done what there was to do; waits for the disk that are put off included.
+async fn settle() {
+    time::sleep(Duration::from_millis(10)).await;
+}
+
 /// What has happened, in its order.
 type Log = Arc<Mutex<Vec<String>>>;
 
@@ -49,6 +54,11 @@ impl Journal for FakeJournal {
             let kinds: Vec<&str> = entries.iter().map(|entry| entry.fact.kind()).collect();
             self.log.lock().expect("a log").push(kinds.join(" "));
         }
+        Ok(())
+    }
+
+    fn sync(&mut self) -> Result<(), store::Error> {
+        self.log.lock().expect("a log").push("sync".to_owned());
         Ok(())
     }
 
@@ -102,8 +112,12 @@ impl Scene {
     }
 
     fn join(&self) {
+        self.join_with(1);
+    }
+
+    fn join_with(&self, slots: u32) {
         let gpu_type = GpuType::new("cpu").expect("a name");
-        self.input(Input::NodeJoined { node: NodeId(0), gpu_type, island: 0, slots: 1 });
+        self.input(Input::NodeJoined { node: NodeId(0), gpu_type, island: 0, slots });
     }
 
     /// Answers the question for a trial.
@@ -130,14 +144,14 @@ fn facts_are_journaled_before_anybody_acts_on_them() {
         let mut scene = Scene::new("search: {trials: 2, parallel: 1}", usize::MAX, None);
         scene.join();
         settle().await;
-        assert_eq!(scene.take_log(), ["study_created head_started", "node_joined"]);
+        assert_eq!(scene.take_log(), ["study_created head_started", "node_joined", "sync"]);
         scene.suggest().await;
         settle().await;
-        assert_eq!(scene.take_log(), ["trial_created trial_started", "-> launch 0"]);
+        assert_eq!(scene.take_log(), ["trial_created trial_started", "sync", "-> launch 0"]);
         scene.finish(0);
         settle().await;
         // A group that has ended is dropped when that is written down.
-        assert_eq!(scene.take_log(), ["trial_done", "-> discard 0"]);
+        assert_eq!(scene.take_log(), ["trial_done", "sync", "-> discard 0"]);
         let seen: Vec<&str> = drain(&mut scene.facts)
             .iter()
             .flat_map(|FactsAppended(facts)| facts.iter().map(|entry| entry.fact.kind()).collect::<Vec<_>>())
@@ -149,6 +163,56 @@ fn facts_are_journaled_before_anybody_acts_on_them() {
         scene.finish(1);
         let exit = scene.exits.recv().await;
         assert!(matches!(exit, Some(SessionExit::Finished(Outcome::Done))), "{exit:?}");
+    });
+}
+
+/// One wait for the disk is enough for all that ended and for those that take their places.
+#[test]
+fn trials_share_the_wait_for_the_disk() {
+    in_virtual_time(async {
+        let mut scene = Scene::new("search: {trials: 4, parallel: 2}", usize::MAX, None);
+        scene.join_with(2);
+        scene.suggest().await;
+        scene.suggest().await;
+        settle().await;
+        let log = scene.take_log();
+        assert_eq!(log.iter().filter(|line| *line == "sync").count(), 1, "{log:?}");
+        assert_eq!(log[log.len() - 3..], ["sync", "-> launch 0", "-> launch 1"]);
+        scene.finish(0);
+        scene.finish(1);
+        scene.suggest().await;
+        scene.suggest().await;
+        settle().await;
+        let wanted = [
+            "trial_done",
+            "trial_done",
+            "trial_created trial_started",
+            "trial_created trial_started",
+            "sync",
+            "-> discard 0",
+            "-> discard 1",
+            "-> launch 2",
+            "-> launch 3",
+        ];
+        assert_eq!(scene.take_log(), wanted);
+    });
+}
+
+#[test]
+fn a_slow_suggestion_does_not_hold_up_what_has_happened() {
+    in_virtual_time(async {
+        let mut scene = Scene::new("search: {trials: 2, parallel: 1}", usize::MAX, None);
+        scene.join();
+        scene.suggest().await;
+        settle().await;
+        scene.take_log();
+        let (began, (ack, answer)) = (Instant::now(), oneshot::channel());
+        let metrics = Metrics::from([("loss".to_owned(), 0.5.into())]);
+        let input = Input::group(TrialId(0), Generation(1), GroupEvent::Finished(metrics));
+        scene.supervisor.do_send(EngineInput { input, ack: Some(ack) });
+        answer.await.expect("it is acknowledged though the next trial is not known yet");
+        assert!(began.elapsed() < Duration::from_millis(10));
+        assert_eq!(scene.take_log(), ["trial_done", "sync", "-> discard 0"]);
     });
 }
 
@@ -184,7 +248,7 @@ fn the_engine_is_woken_at_the_time_it_names() {
         assert!(scene.take_log().is_empty());
         time::sleep(Duration::from_secs(2)).await;
         // The fact says that it has no group any more, and the engine that it is to stop.
-        assert_eq!(scene.take_log(), ["trial_failed", "-> discard 0", "-> discard 0"]);
+        assert_eq!(scene.take_log(), ["trial_failed", "sync", "-> discard 0", "-> discard 0"]);
         // The next trial ends in time: its alarm is replaced by that of the study.
         scene.suggest().await;
         time::sleep(Duration::from_secs(5)).await;
@@ -192,12 +256,12 @@ fn the_engine_is_woken_at_the_time_it_names() {
         settle().await;
         assert_eq!(
             scene.take_log(),
-            ["trial_created trial_started", "-> launch 1", "trial_done", "-> discard 1"]
+            ["trial_created trial_started", "sync", "-> launch 1", "trial_done", "sync", "-> discard 1"]
         );
         let exit = scene.exits.recv().await;
         assert!(matches!(exit, Some(SessionExit::Finished(Outcome::Done))), "{exit:?}");
         assert_eq!(began.elapsed().as_secs(), 60);
-        assert_eq!(scene.take_log(), ["suggestions_ended study_done"]);
+        assert_eq!(scene.take_log(), ["suggestions_ended study_done", "sync"]);
     });
 }
 
@@ -212,7 +276,7 @@ fn an_acknowledged_input_has_reached_everybody() {
         let input = Input::group(TrialId(0), Generation(1), event);
         scene.supervisor.do_send(EngineInput { input, ack: Some(ack) });
         answer.await.expect("it is acknowledged");
-        assert!(scene.take_log().ends_with(&["trial_failed".to_owned(), "-> discard 0".to_owned()]));
+        assert_eq!(scene.take_log()[3..], ["trial_failed", "sync", "-> launch 0", "-> discard 0"]);
     });
 }
 
@@ -223,7 +287,7 @@ fn commands_of_others_than_the_engine_go_to_the_group() {
         let command = GroupCommand::Retune { batch: Batch { total: 8, accumulation: 0 } };
         scene.supervisor.do_send(ForTrial { trial: TrialId(0), command });
         settle().await;
-        assert_eq!(scene.take_log(), ["study_created head_started", "-> retune 0"]);
+        assert_eq!(scene.take_log(), ["study_created head_started", "sync", "-> retune 0"]);
     });
 }
 

@@ -14,7 +14,10 @@ pub(super) use self::{
     chaos::ChaosArgs,
     run::RunArgs,
     simulate::SimulateCommand,
-    study::{AskTellArgs, BestArgs, CheckArgs, FolderArgs, ImportanceArgs, ShowArgs, StopArgs, TimelineArgs},
+    study::{
+        AskTellArgs, BestArgs, CheckArgs, FolderArgs, FsckArgs, ImportanceArgs, ShowArgs, StopArgs,
+        TimelineArgs,
+    },
     train::TrainArgs,
 };
 use super::{fit, output::Format};
@@ -43,6 +46,7 @@ pub(super) enum Command {
     Show(ShowArgs),
     Timeline(TimelineArgs),
     Stop(StopArgs),
+    Fsck(FsckArgs),
     Best(BestArgs),
     Importance(ImportanceArgs),
     Fit(FitArgs),

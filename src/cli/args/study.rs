@@ -1,4 +1,4 @@
-//! Commands about studies: `check`, `ask-tell`, `status`, `trials`, `show`, `timeline`, `stop`, `best` and `importance`.
+//! Commands about studies: `check`, `ask-tell`, `status`, `trials`, `show`, `timeline`, `stop`, `fsck`, `best` and `importance`.
 
 use std::path::PathBuf;
 
@@ -113,6 +113,24 @@ Stop a study that runs, to resume it later
 
 Asks the process that runs the study to stop as by Ctrl-C: trials write their state first. Then shows the
 state of the study.";
+
+/// Tell whether the journal of a study is whole, and repair it
+#[derive(Debug, Args)]
+#[command(long_about = ABOUT_FSCK, arg_required_else_help = true)]
+pub(crate) struct FsckArgs {
+    /// The folder of the study
+    #[arg(value_name = "FOLDER")]
+    pub(crate) folder: PathBuf,
+    /// Keep the facts up to the first that is not whole, and move the damaged files aside
+    #[arg(long)]
+    pub(crate) repair: bool,
+}
+
+const ABOUT_FSCK: &str = "\
+Tell whether the journal of a study is whole, and repair it
+
+Checks every fact against the checksums that were written with it, their number against journal.seal, and
+the tables that other commands read. The exit code is 0 if all is whole, and 1 if not.";
 
 /// Show the best trials of a study, or its Pareto front
 #[derive(Debug, Args)]

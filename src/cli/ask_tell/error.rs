@@ -15,8 +15,8 @@ pub(crate) enum Error {
     NoStudy(PathBuf),
     #[error("{} has form {found}, this program knows 1: use a newer one", .file.display())]
     Newer { file: PathBuf, found: u32 },
-    #[error("{} belongs to another study: its {what} differ; give another folder{remedy}", .path.display())]
-    OtherStudy { path: PathBuf, what: &'static str, remedy: &'static str },
+    #[error("{} belongs to another study: {differences}; give another folder{remedy}", .path.display())]
+    OtherStudy { path: PathBuf, differences: String, remedy: &'static str },
     #[error("{} has other objectives ({theirs}) than this study ({ours}): nothing can be learned from it", .path.display())]
     OtherObjectives { path: PathBuf, theirs: String, ours: String },
     #[error("{} is not a file: give the name of a file that can be read again", .0.display())]

@@ -39,13 +39,13 @@ impl Record {
             store::Error::InUse(path) => cli::Error::from(Error::InUse(path)),
             error => error.into(),
         })?;
-        store.sync_always()?;
         let path = store.folder().journal();
-        let mut search = Search::new(study)?;
         let mut record = Self { store };
+        let before = record.store.state().filter(|state| state.facts > 0);
+        let study = before.map_or_else(|| Ok(study.clone()), |state| continued(folder, study, state))?;
+        let mut search = Search::new(&study)?;
         let (mut facts, yaml) = (Vec::new(), study.to_yaml());
-        if let Some(state) = record.store.state().filter(|state| state.facts > 0) {
-            check_same(folder, study, state)?;
+        if let Some(state) = before {
             for entry in &entries {
                 search.apply(entry).map_err(|error| damaged(&path, &error))?;
             }
@@ -78,7 +78,8 @@ impl Record {
         let today_s = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
         let at_s = self.store.state().map_or(today_s, |state| today_s.max(state.at_s));
         let entries: Vec<JournalEntry> = all.into_iter().map(|fact| JournalEntry { at_s, fact }).collect();
-        self.store.append(&entries)
+        self.store.append(&entries)?;
+        self.store.sync()
     }
 
     /// Whether the journal says that all is over.
@@ -91,22 +92,20 @@ fn damaged(path: &Path, problem: &dyn Display) -> store::Error {
     store::Error::Damaged { path: path.to_owned(), problem: problem.to_string() }
 }
 
-/// Trials of one study make no sense in another one.
-fn check_same(folder: &Path, ours: &Study, state: &State) -> Result<(), cli::Error> {
+/// The study as it goes on in its folder: trials of one study make no sense in another one.
+fn continued(folder: &Path, ours: &Study, state: &State) -> Result<Study, cli::Error> {
     if state.created() == 0 && state.queue.is_empty() && state.imported == 0 {
-        return Ok(());
+        return Ok(ours.clone());
     }
-    let path = folder.to_owned();
     let theirs = Study::from_yaml("the study in the journal", &state.yaml)
         .map_err(|problems| damaged(folder, &problems))?;
-    let (what, remedy) = if theirs.space != ours.space {
-        ("search spaces", ", or pass this one to --warm-start")
-    } else if theirs.objectives != ours.objectives {
-        ("objectives", "")
-    } else {
-        return Ok(());
-    };
-    Err(Error::OtherStudy { path, what, remedy }.into())
+    ours.continuing(&theirs).map_err(|differences| {
+        // Other studies with these objectives can be learned from.
+        let remedy =
+            if theirs.objectives == ours.objectives { ", or pass this one to --warm-start" } else { "" };
+        let differences: Vec<String> = differences.iter().map(ToString::to_string).collect();
+        Error::OtherStudy { path: folder.to_owned(), differences: differences.join("; "), remedy }.into()
+    })
 }
 
 /// Which trial runs where: each of them has a slot of its own as long as its client works on it, on a node that stands for the

@@ -2,6 +2,11 @@
 
 use std::{collections::BTreeSet, sync::Arc};
 
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+};
+
 use super::{Rendezvous, Secret};
 use crate::{
     emulate::{
@@ -97,7 +102,7 @@ async fn who_was_not_invited_disturbs_nobody() {
 async fn workers_of_other_nodes_join_the_same_group() {
     let (rendezvous, secret) = (Arc::new(Rendezvous::new(1.0)), Secret::random().unwrap());
     let (listener, address) = listen().await.unwrap();
-    tokio::spawn(serve_remote(listener, rendezvous.clone(), secret.clone()));
+    tokio::spawn(serve_remote(listener, address.clone(), rendezvous.clone(), secret.clone()));
     let mut here = rendezvous.join(request(0, None));
     let mut there = join_remote(address.clone(), &secret, request(1, Some(9)));
     let mut donor = join_remote(address, &secret, request(2, None));
@@ -114,7 +119,7 @@ async fn workers_of_other_nodes_join_the_same_group() {
 async fn a_remote_member_learns_who_is_lost_and_that_a_node_is_gone() {
     let (rendezvous, secret) = (Arc::new(Rendezvous::new(1.0)), Secret::random().unwrap());
     let (listener, address) = listen().await.unwrap();
-    let serving = tokio::spawn(serve_remote(listener, rendezvous.clone(), secret.clone()));
+    let serving = tokio::spawn(serve_remote(listener, address.clone(), rendezvous.clone(), secret.clone()));
     let mut there = join_remote(address.clone(), &secret, request(1, None));
     let mut here = rendezvous.join(request(0, None));
     let mut other = join_remote(address.clone(), &secret, request(2, None));
@@ -133,11 +138,62 @@ async fn a_remote_member_learns_who_is_lost_and_that_a_node_is_gone() {
 async fn without_the_secret_nobody_comes_in() {
     let (rendezvous, secret) = (Arc::new(Rendezvous::new(1.0)), Secret::random().unwrap());
     let (listener, address) = listen().await.unwrap();
-    tokio::spawn(serve_remote(listener, rendezvous.clone(), secret.clone()));
+    tokio::spawn(serve_remote(listener, address.clone(), rendezvous.clone(), secret.clone()));
     let mut stranger = join_remote(address.clone(), &Secret::random().unwrap(), request(1, Some(9)));
-    assert!(lost(&mut stranger).await.contains("is gone"));
+    let reason = lost(&mut stranger).await;
+    assert!(reason.contains("does not know the secret of the study"), "{reason}");
     let mut members: Vec<Membership> = (0..3).map(|node| rendezvous.join(request(node, None))).collect();
     for member in &mut members {
         assert_eq!(met(member).await, None);
     }
+}
+
+/// Somebody has taken the port of a node that is gone: it learns nothing, and is not believed.
+#[tokio::test]
+async fn a_host_without_the_secret_is_not_told_it() {
+    let secret = Secret::random().unwrap();
+    let (listener, address) = listen().await.unwrap();
+    let mut member = join_remote(address, &secret, request(1, Some(9)));
+    let (mut stream, _) = listener.accept().await.unwrap();
+    let mut heard = [0; 48];
+    stream.read_exact(&mut heard).await.unwrap();
+    stream.write_all(&[0; 64]).await.unwrap();
+    let reason = lost(&mut member).await;
+    assert!(reason.contains("does not know the secret of the study"), "{reason}");
+    let mut rest = Vec::new();
+    // It hangs up: how does not matter.
+    let _ = stream.read_to_end(&mut rest).await;
+    assert!(rest.is_empty(), "nothing is said after that");
+}
+
+/// Strangers who are silent, talk nonsense or send without end: members meet as if nobody was there.
+#[tokio::test]
+async fn strangers_stall_nobody() {
+    let (rendezvous, secret) = (Arc::new(Rendezvous::new(1.0)), Secret::random().unwrap());
+    let (listener, address) = listen().await.unwrap();
+    tokio::spawn(serve_remote(listener, address.clone(), rendezvous.clone(), secret.clone()));
+    let mut silent = Vec::new();
+    for _ in 0..300 {
+        silent.push(TcpStream::connect(&address).await.unwrap());
+    }
+    let mut talker = TcpStream::connect(&address).await.unwrap();
+    let nonsense = vec![b'{'; 1 << 20];
+    let refused = async {
+        // Far more than what fits into the buffers of a connection: it can only end if it is cut off.
+        for _ in 0..1000 {
+            if talker.write_all(&nonsense).await.is_err() {
+                return true;
+            }
+        }
+        false
+    };
+    assert!(refused.await, "a gigabyte was taken");
+    let mut here = rendezvous.join(request(0, None));
+    let mut there = join_remote(address.clone(), &secret, request(1, Some(9)));
+    let mut other = join_remote(address, &secret, request(2, None));
+    for member in [&mut here, &mut there, &mut other] {
+        assert_eq!(met(member).await, Some(9));
+    }
+    // More than there may be: the first ones were sent away.
+    assert_eq!(silent[0].read(&mut [0]).await.unwrap_or(0), 0);
 }

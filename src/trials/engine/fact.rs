@@ -333,6 +333,25 @@ impl Fact {
         }
     }
 
+    /// Whether it creates or ends a trial or the study: nothing may be done about it before it would survive a loss of power.
+    #[must_use]
+    pub const fn is_milestone(&self) -> bool {
+        matches!(
+            self,
+            Self::StudyCreated { .. }
+                | Self::StudyChanged { .. }
+                | Self::ResultImported { .. }
+                | Self::TrialEnqueued { .. }
+                | Self::TrialCreated { .. }
+                | Self::TrialDone { .. }
+                | Self::TrialStopped { .. }
+                | Self::TrialFailed { .. }
+                | Self::TrialCancelled { .. }
+                | Self::SuggestionsEnded { .. }
+                | Self::StudyDone {}
+        )
+    }
+
     /// The trial it is about, if it is about one.
     #[must_use]
     pub const fn trial(&self) -> Option<TrialId> {

@@ -2,13 +2,13 @@
 
 use std::time::Instant;
 
-use c10d::Store;
 use tch::Device;
 
 use super::{
     abort::Aborts,
     checkpoint::{self, CheckpointWriter},
     host::HostedTrial,
+    rendezvous::Rendezvous,
     session::{Seen, Session},
     team::Team,
     trainable::Registry,
@@ -41,7 +41,7 @@ pub(super) struct TorchBackend<'a> {
     registry: &'a Registry,
     device: Device,
     /// Where groups meet whose first member is this worker.
-    store: Store,
+    rendezvous: Rendezvous,
     aborts: Aborts,
     hosted: HostedTrial,
     started: Instant,
@@ -51,11 +51,11 @@ impl<'a> TorchBackend<'a> {
     pub(super) fn new(
         registry: &'a Registry,
         device: Device,
-        store: Store,
+        rendezvous: Rendezvous,
         aborts: Aborts,
         hosted: HostedTrial,
     ) -> Self {
-        Self { registry, device, store, aborts, hosted, started: Instant::now() }
+        Self { registry, device, rendezvous, aborts, hosted, started: Instant::now() }
     }
 }
 
@@ -102,7 +102,7 @@ impl Backend for TorchBackend<'_> {
     type Group = Group;
 
     fn rendezvous_addr(&self) -> String {
-        self.store.address().to_owned()
+        self.rendezvous.address().to_owned()
     }
 
     fn now_s(&self) -> f64 {
@@ -130,7 +130,7 @@ impl Backend for TorchBackend<'_> {
     }
 
     async fn rendezvous(&mut self, prepared: &mut Prepared, group: &mut Group) -> Result<Pause, Failure> {
-        let transfer = StateTransfer::new(&self.store, self.device, &group.form, &self.aborts);
+        let transfer = StateTransfer::new(&self.rendezvous, self.device, &group.form, &self.aborts);
         let (team, pause) = transfer.run(group.role, &mut prepared.session).await?;
         group.team = team;
         // What was seen before in another rank was never reported and is old.

@@ -6,14 +6,13 @@ use std::{
     thread,
 };
 
-use c10d::Store;
 use tch::Device;
 use tokio::{
     runtime::Builder,
     sync::mpsc::{self, UnboundedReceiver},
 };
 
-use super::{abort::Aborts, backend::TorchBackend, trainable::Registry};
+use super::{abort::Aborts, backend::TorchBackend, rendezvous::Rendezvous, trainable::Registry};
 use crate::{
     ids::TrialId,
     trials::{
@@ -53,14 +52,14 @@ fn print_error(message: &str) {
 /// Serves the head until it is gone.
 fn serve(place: &Place, registry: &Registry) -> Result<(), Error> {
     tch::set_num_threads(place.threads.cast_signed());
-    let store = Store::host("127.0.0.1:0")?;
+    let rendezvous = Rendezvous::host(&place.secret)?;
     let hello = Hello { version: VERSION, slot: place.slot, pid: process::id() };
     let (events, commands) = wire::attach_blocking(&place.address, &place.secret, hello)?;
     let (aborts, hosted) = (Aborts::default(), HostedTrial::default());
     let commands = receive(commands, events.clone(), aborts.clone())?;
     report_panics(events.clone(), hosted.clone());
     let device = place.cuda.map_or(Device::Cpu, |device| Device::Cuda(device as usize));
-    let backend = TorchBackend::new(registry, device, store, aborts, hosted);
+    let backend = TorchBackend::new(registry, device, rendezvous, aborts, hosted);
     // That the head is gone is noticed by those who receive its commands.
     let send = move |event: WorkerEvent| {
         events.send(&event);

@@ -8,6 +8,7 @@ mod gradient;
 mod host;
 mod loader;
 mod optimizer;
+mod rendezvous;
 mod session;
 mod team;
 mod trainable;

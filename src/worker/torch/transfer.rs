@@ -1,14 +1,23 @@
 //! How a team forms, and how its members get the state of the trial.
 
-use std::time::{Duration, Instant};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
-use c10d::{GroupOptions, ProcessGroup, Store};
+use c10d::{GroupOptions, KeyValueStore, ProcessGroup, Store};
 use tch::{Device, Kind, Tensor};
 
-use super::{abort::Aborts, checkpoint, session::Session, team::Team};
+use super::{
+    abort::Aborts,
+    checkpoint,
+    rendezvous::{Remote, Rendezvous},
+    session::Session,
+    team::Team,
+};
 use crate::{
     ids::NodeId,
-    trials::group::{Form, Pause},
+    trials::group::{Form, Member, Pause},
     worker::{Error, protocol::Role},
 };
 
@@ -21,19 +30,20 @@ const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// How the members of one group connect.
 pub(super) struct StateTransfer<'a> {
-    /// The store that this worker hosts.
-    own: &'a Store,
+    /// What this worker hosts.
+    own: &'a Rendezvous,
     options: GroupOptions,
     form: &'a Form,
     aborts: &'a Aborts,
 }
 
 impl<'a> StateTransfer<'a> {
-    pub(super) fn new(own: &'a Store, device: Device, form: &'a Form, aborts: &'a Aborts) -> Self {
+    pub(super) fn new(own: &'a Rendezvous, device: Device, form: &'a Form, aborts: &'a Aborts) -> Self {
         let backend = match device {
             #[cfg(feature = "cuda")]
             Device::Cuda(device) => c10d::Backend::Nccl { device },
-            _ => c10d::Backend::Gloo(c10d::Interface::default()),
+            // Where this worker can be reached anyway, and nowhere else.
+            _ => c10d::Backend::Gloo(c10d::Interface::Host(host_of(own.address()).to_owned())),
         };
         let options = GroupOptions { backend, connect_timeout: CONNECT_TIMEOUT, timeout: STEP_TIMEOUT };
         Self { own, options, form, aborts }
@@ -91,28 +101,40 @@ impl<'a> StateTransfer<'a> {
         Ok((Some(team), Pause { total_s: session.idle_s(), form_s, hand_over_s }))
     }
 
-    /// The store of the first member: whoever else dies, a group without its first member is broken anyway.
+    /// The room of the first member: whoever else dies, a group without its first member is broken anyway.
     fn store(&self, place: u32) -> Result<Store, Error> {
         let form = self.form;
-        let prefix = format!("trial-{}/round-{}", form.trial, form.round);
-        let store = match (place, form.members.first()) {
-            (0, _) => self.own.prefix(&prefix)?,
-            (_, Some(first)) => Store::connect(&first.rendezvous_addr, CONNECT_TIMEOUT)?.prefix(&prefix)?,
+        let (address, store): (&str, Arc<dyn KeyValueStore>) = match (place, form.members.first()) {
+            (0, _) => (self.own.address(), self.own.enter(form.trial, form.round)),
+            (_, Some(Member { rendezvous_addr, .. })) => {
+                let (secret, room) = (self.own.secret(), (form.trial, form.round));
+                (rendezvous_addr, Arc::new(Remote::connect(rendezvous_addr, secret, room, CONNECT_TIMEOUT)?))
+            }
             (_, None) => return Err(Error::Protocol("a group without members".to_owned())),
         };
-        Ok(store)
+        Ok(Store::custom(address, store, CONNECT_TIMEOUT)?)
     }
 }
 
-/// Waits until all members are there. Connecting to one that never joins would take the whole timeout; this may be aborted before.
+/// The host of `host:port`.
+fn host_of(address: &str) -> &str {
+    let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
+    host.trim_start_matches('[').trim_end_matches(']')
+}
+
+/// Waits until all members are there. Connecting to one that never joins would take the whole timeout; this may be aborted before. It is
+/// over when a member has been silent for as long as one may be in the middle of a step.
 async fn await_all(store: &Store, everybody: usize) -> Result<(), Error> {
+    let began = Instant::now();
     if store.add("here", 1)? == signed(everybody as u64) {
         store.set("everybody", b"")?;
     }
     loop {
         match store.wait(&["everybody"], POLL_INTERVAL) {
             Ok(()) => return Ok(()),
-            Err(c10d::Error::Timeout { .. }) => tokio::task::yield_now().await,
+            Err(c10d::Error::Timeout { .. }) if began.elapsed() < STEP_TIMEOUT => {
+                tokio::task::yield_now().await;
+            }
             Err(error) => return Err(error.into()),
         }
     }
