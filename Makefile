@@ -5,7 +5,7 @@ TORCH := scripts/with-libtorch.sh $(CARGO)
 ALL := --locked --workspace --features torch
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-cuda verify verify-all chaos fix paper bench bench-engine bench-elastic bench-study bench-search bench-c10d libtorch check-cuda cifar10
+.PHONY: help run test test-cuda verify verify-all chaos fix paper bench bench-engine bench-elastic bench-study bench-search bench-c10d libtorch check-cuda cifar10 fuzz stress-tests
 
 help: ## List the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
@@ -37,6 +37,23 @@ verify-all: verify chaos ## Everything in verify, and the slower suites
 
 chaos: ## Run simulated studies through all kinds of faults, SEEDS of them (about 4 minutes of CPU time)
 	$(CARGO) run --locked --release -- chaos --seeds $(SEEDS)
+ROUNDS ?= 20
+BUSY ?= 10
+
+stress-tests: ## Run all tests ROUNDS (20) times beside BUSY (10) busy processes, and tell which of them waver (hours)
+	scripts/stress-tests.sh $(ROUNDS) $(BUSY)
+
+FUZZ_SECONDS ?= 60
+FUZZ_TARGETS ?= study texts message events journal ask_tell
+
+# Without sanitizers, which need a nightly compiler: there is no unsafe code in what is fuzzed. What it learns stays in .cache/.
+fuzz: ## Fuzz FUZZ_TARGETS (all) by coverage, each for FUZZ_SECONDS (60); installs cargo-fuzz into .cache/ first
+	$(CARGO) install --quiet --locked --root .cache/cargo-fuzz cargo-fuzz@0.13.2
+	@for target in $(FUZZ_TARGETS); do \
+		mkdir -p .cache/fuzz/$$target; \
+		PATH="$(CURDIR)/.cache/cargo-fuzz/bin:$$PATH" $(CARGO) fuzz run --sanitizer none $$target .cache/fuzz/$$target fuzz/corpus/$$target -- \
+			-max_total_time=$(FUZZ_SECONDS) -timeout=60 -rss_limit_mb=4096 -max_len=4096 || exit 1; \
+	done
 
 fix: ## Format the code and apply what clippy suggests
 	$(TORCH) clippy $(ALL) --fix --allow-dirty --allow-staged --all-targets

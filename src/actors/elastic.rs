@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     ids::{StudyId, TrialId},
-    space::Study,
+    space::{Params, Study},
     store::Folder,
     trials::{
         Execution,
@@ -61,11 +61,7 @@ impl Tasks {
 impl StudyTasks {
     fn task(&self, trial: TrialId, launch: &Launch) -> Task {
         let settings = &self.study.trial;
-        let params = match serde_json::to_value(&launch.params) {
-            Ok(serde_json::Value::Object(params)) => params,
-            // An assignment is a mapping of names to plain values, which JSON has.
-            Ok(_) | Err(_) => serde_json::Map::new(),
-        };
+        let params = json_params(&launch.params);
         Task {
             study: self.study_id,
             trial,
@@ -82,6 +78,15 @@ impl StudyTasks {
             measure_noise: true,
             mixed_precision: false,
         }
+    }
+}
+
+/// Parameters as tasks have them.
+pub(super) fn json_params(params: &Params) -> serde_json::Map<String, serde_json::Value> {
+    match serde_json::to_value(params) {
+        Ok(serde_json::Value::Object(params)) => params,
+        // An assignment is a mapping of names to plain values, which JSON has.
+        Ok(_) | Err(_) => serde_json::Map::new(),
     }
 }
 

@@ -3,19 +3,24 @@
 use std::{
     collections::BTreeMap,
     sync::{Arc, Mutex, PoisonError},
+    time::Duration,
 };
 
-use actix::{Actor, ActorContext, AsyncContext, Context, Handler, Recipient};
+use actix::{Actor, ActorContext, AsyncContext, Context, Handler, Message, Recipient};
+use tokio::{
+    task::JoinHandle,
+    time::{self, Instant},
+};
 
 use super::{
     exit::{ActorGuard, ExitSender},
-    message::{EngineInput, ForGroup, FromWorker, ToWorker, WorkerOwner},
+    message::{EngineInput, ForGroup, FromWorker, KillWorker, ToWorker, WorkerOwner},
 };
 use crate::{
     ids::{NodeId, Round, SlotId, TrialId},
     trials::{
         engine::{Input, Launch},
-        group::{Driver, Output, Task, WorkerCommand, WorkerEvent},
+        group::{Driver, Limits, Output, Task, WorkerCommand, WorkerEvent},
     },
 };
 
@@ -34,10 +39,19 @@ pub enum GroupMessage<'a> {
 /// Sees all that passes between groups and workers.
 pub(super) type Observer = Arc<Mutex<dyn FnMut(TrialId, SlotId, GroupMessage<'_>) + Send>>;
 
+/// Where a node takes orders.
+#[derive(Clone)]
+pub(super) struct NodeHandle {
+    pub(super) commands: Recipient<ToWorker>,
+    pub(super) kills: Recipient<KillWorker>,
+}
+
 /// What groups need to know of the cluster.
 #[derive(Clone)]
 pub(super) struct ClusterHandles {
-    pub(super) nodes: Arc<BTreeMap<NodeId, Recipient<ToWorker>>>,
+    pub(super) nodes: Arc<BTreeMap<NodeId, NodeHandle>>,
+    /// How long workers may take.
+    pub(super) limits: Limits,
     pub(super) observer: Option<Observer>,
     pub(super) exit: ExitSender,
 }
@@ -60,6 +74,10 @@ pub(super) struct TrialGroup {
     cluster: ClusterHandles,
     supervisor: Recipient<EngineInput>,
     guard: ActorGuard,
+    /// The driver's time 0. It is real time, also where workers are emulated: those stand still in real time.
+    started: Instant,
+    /// When the driver is told the time next.
+    timer: Option<(f64, JoinHandle<()>)>,
 }
 
 impl TrialGroup {
@@ -70,8 +88,34 @@ impl TrialGroup {
         supervisor: Recipient<EngineInput>,
     ) -> Self {
         let (round, guard) = (Round::before(launch.generation), cluster.exit.guard("trial group"));
-        let (driver, first) = Driver::launch(task, launch);
-        Self { driver, first, round, cluster, supervisor, guard }
+        let (driver, first) = Driver::launch(task, launch, cluster.limits, 0.0);
+        let (started, timer) = (Instant::now(), None);
+        Self { driver, first, round, cluster, supervisor, guard, started, timer }
+    }
+
+    fn now_s(&self) -> f64 {
+        self.started.elapsed().as_secs_f64()
+    }
+
+    /// Sees to it that the driver is told the time when it wants to know it.
+    fn set_timer(&mut self, context: &mut Context<Self>) {
+        let Some(at_s) = self.driver.deadline_s() else { return };
+        match &self.timer {
+            // It is set again then.
+            Some((set_s, _)) if *set_s <= at_s => return,
+            Some((_, timer)) => timer.abort(),
+            None => {}
+        }
+        let wait = Duration::try_from_secs_f64(at_s - self.now_s()).unwrap_or_default();
+        // A group that nobody knows any more must not live on for its timer.
+        let group = context.address().downgrade();
+        let timer = actix::spawn(async move {
+            time::sleep(wait).await;
+            if let Some(group) = group.upgrade() {
+                group.do_send(TimePassed);
+            }
+        });
+        self.timer = Some((at_s, timer));
     }
 
     fn carry_out(&mut self, outputs: Vec<Output>, context: &mut Context<Self>) {
@@ -83,8 +127,15 @@ impl TrialGroup {
                     let from =
                         WorkerOwner { trial, round: self.round, events: context.address().recipient() };
                     match self.cluster.nodes.get(&slot.node) {
-                        Some(node) => node.do_send(ToWorker { slot, from, command }),
+                        Some(node) => node.commands.do_send(ToWorker { slot, from, command }),
                         None => from.events.do_send(FromWorker { slot, event: None }),
+                    }
+                }
+                Output::Kill { slot, reason } => {
+                    let from =
+                        WorkerOwner { trial, round: self.round, events: context.address().recipient() };
+                    if let Some(node) = self.cluster.nodes.get(&slot.node) {
+                        node.kills.do_send(KillWorker { slot, from, reason });
                     }
                 }
                 Output::Engine { generation, event } => {
@@ -93,9 +144,11 @@ impl TrialGroup {
                 Output::Left => {
                     self.guard.release();
                     context.stop();
+                    return;
                 }
             }
         }
+        self.set_timer(context);
     }
 }
 
@@ -108,6 +161,29 @@ impl Actor for TrialGroup {
     }
 }
 
+/// The time has come that a driver wanted to know of.
+#[derive(Debug, Message)]
+#[rtype(result = "()")]
+struct TimePassed;
+
+impl Handler<TimePassed> for TrialGroup {
+    type Result = ();
+
+    fn handle(&mut self, _: TimePassed, context: &mut Context<Self>) {
+        self.timer = None;
+        let outputs = self.driver.on_time(self.now_s());
+        self.carry_out(outputs, context);
+    }
+}
+
+impl Drop for TrialGroup {
+    fn drop(&mut self) {
+        if let Some((_, timer)) = &self.timer {
+            timer.abort();
+        }
+    }
+}
+
 impl Handler<FromWorker> for TrialGroup {
     type Result = ();
 
@@ -115,8 +191,8 @@ impl Handler<FromWorker> for TrialGroup {
         let message = event.as_ref().map_or(GroupMessage::Lost, GroupMessage::Event);
         self.cluster.observe(self.driver.trial(), slot, message);
         let outputs = match event {
-            Some(event) => self.driver.on_worker(slot, event),
-            None => self.driver.on_lost(slot),
+            Some(event) => self.driver.on_worker(slot, event, self.now_s()),
+            None => self.driver.on_lost(slot, self.now_s()),
         };
         self.carry_out(outputs, context);
     }
@@ -126,7 +202,7 @@ impl Handler<ForGroup> for TrialGroup {
     type Result = ();
 
     fn handle(&mut self, ForGroup(command): ForGroup, context: &mut Context<Self>) {
-        let outputs = self.driver.on_command(command);
+        let outputs = self.driver.on_command(command, self.now_s());
         self.carry_out(outputs, context);
     }
 }

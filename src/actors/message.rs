@@ -65,6 +65,15 @@ pub(super) struct ToWorker {
     pub(super) command: WorkerCommand,
 }
 
+/// The worker of a slot stands still: its process is to be killed, if the worker still works for whoever asks.
+#[derive(Debug, Message)]
+#[rtype(result = "()")]
+pub(super) struct KillWorker {
+    pub(super) slot: SlotId,
+    pub(super) from: WorkerOwner,
+    pub(super) reason: String,
+}
+
 /// The group that a worker works for.
 #[derive(Debug, Clone)]
 pub(super) struct WorkerOwner {

@@ -20,6 +20,7 @@ mod group;
 mod message;
 mod node;
 mod process;
+mod retention;
 mod runner;
 mod runtime;
 mod scripted;

@@ -6,7 +6,7 @@ use tokio::sync::oneshot;
 use super::{
     error::Error,
     exit::{ActorGuard, ExitSender, SessionExit},
-    message::{EngineInput, FromWorker, ToWorker, WorkerOwner},
+    message::{EngineInput, FromWorker, KillWorker, ToWorker, WorkerOwner},
     process::{Gone, ProcessSpec, Spawner},
 };
 use crate::{
@@ -121,11 +121,16 @@ impl Node {
     fn ended(&mut self, process: usize, Gone { how, is_killed }: &Gone, context: &mut Context<Self>) {
         tracing::warn!(node = %self.spec.node, process, how, "a worker process has ended");
         self.kills[process] = None;
+        self.forget(process);
+        let outputs = self.driver.ended(process, how, *is_killed);
+        self.carry_out(outputs, how, context);
+    }
+
+    /// The connections of a process are of no use any more.
+    fn forget(&mut self, process: usize) {
         for place in self.driver.slots_of(process) {
             self.workers[place] = None;
         }
-        let outputs = self.driver.ended(process, how, *is_killed);
-        self.carry_out(outputs, how, context);
     }
 
     fn give_up(&self, process: usize, how: &str) {
@@ -187,6 +192,24 @@ impl Handler<FromGateway> for Node {
             }
             GatewayEvent::Refused { .. } => return,
         };
+        self.carry_out(outputs, "", context);
+    }
+}
+
+impl Handler<KillWorker> for Node {
+    type Result = ();
+
+    fn handle(&mut self, KillWorker { slot, from, reason }: KillWorker, context: &mut Context<Self>) {
+        let outputs = self.driver.kill(slot.index as usize, &from, &reason);
+        if !outputs.is_empty() {
+            tracing::warn!(%slot, trial = %from.trial, "{reason}");
+        }
+        for output in &outputs {
+            // What it may still have to say is of no use.
+            if let NodeOutput::Kill { process } = output {
+                self.forget(*process);
+            }
+        }
         self.carry_out(outputs, "", context);
     }
 }

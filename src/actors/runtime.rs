@@ -10,7 +10,7 @@ use super::{
     elastic::{Elastic, StudyTasks, Tasks},
     error::Error,
     exit::ExitSender,
-    group::{ClusterHandles, Observer},
+    group::{ClusterHandles, NodeHandle, Observer},
     message::EngineInput,
     node::{FromGateway, Node, NodeContext, NodeSpec},
     process::SystemSpawner,
@@ -20,7 +20,7 @@ use crate::{
     ids::{GpuType, NodeId, StudyId},
     space::Study,
     store::Folder,
-    trials::engine::Input,
+    trials::{engine::Input, group::Limits},
     wire::{Gateway, GatewayEvent, Secret, SocketFolder, WorkerId},
 };
 
@@ -114,8 +114,16 @@ impl Runtime {
             .iter()
             .map(|spec| (spec.node, Node::new(spec.clone(), around.clone()).start()))
             .collect();
-        let to_workers = nodes.iter().map(|(node, address)| (*node, address.clone().recipient())).collect();
-        let cluster = ClusterHandles { nodes: Arc::new(to_workers), observer, exit: exit.clone() };
+        let handle = |address: &Addr<Node>| NodeHandle {
+            commands: address.clone().recipient(),
+            kills: address.clone().recipient(),
+        };
+        let handles = nodes.iter().map(|(node, address)| (*node, handle(address))).collect();
+        let limits = Limits {
+            silence_s: study.trial.silence.map(|silence| silence.as_secs_f64()),
+            time_scale: workers.time_scale,
+        };
+        let cluster = ClusterHandles { nodes: Arc::new(handles), limits, observer, exit: exit.clone() };
         let arbiter = System::current().arbiter().clone();
         let elastic = Elastic { tasks, cluster, arbiter, groups: BTreeMap::new() };
         let addresses = nodes.values().cloned().collect();

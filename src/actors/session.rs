@@ -18,6 +18,7 @@ use super::{
     group::Observer,
     message::{EngineInput, ForTrial},
     node::NodeSpec,
+    retention::{CheckpointKeeper, CheckpointPlace, Settle},
     runtime::Runtime,
     scripted::{Script, ScriptedAllocator, Steering},
     suggester::{Suggester, TakeSearch},
@@ -29,7 +30,7 @@ use crate::{
     store::{self, Journal, Memory, Reader, Store},
     trials::{
         Search,
-        engine::{Engine, GroupCommand, Input, JournalEntry, Outcome, Services, TrialKind},
+        engine::{Engine, GroupCommand, Input, JournalEntry, Outcome, Services, State, TrialKind},
         group::Task,
     },
 };
@@ -123,22 +124,21 @@ impl Head {
         }
     }
 
-    /// The journal, what is in it, and which study that is.
-    fn journal(&self) -> Result<(Box<dyn Journal + Send>, Vec<JournalEntry>, StudyId), Error> {
+    fn journal(&self) -> Result<OpenJournal, Error> {
         if let Some(folder) = &self.folder {
             let (store, entries) = Store::load(folder)?;
-            let study = store.study_id();
-            return Ok((Box::new(store), entries, study));
+            let study_id = store.study_id();
+            return Ok(OpenJournal { journal: Box::new(store), entries, study_id });
         }
         let kept = Kept(self.memory.clone());
         let entries = kept.entries(0)?;
         // What is not on disk cannot be mistaken for another study later.
-        Ok((Box::new(kept), entries, StudyId::default()))
+        Ok(OpenJournal { journal: Box::new(kept), entries, study_id: StudyId::default() })
     }
 
     /// One life of the actors; with the search and its results, if that is the end of the study.
     async fn session(&mut self) -> Result<(SessionExit, Option<Search>), Error> {
-        let (journal, entries, study_id) = self.journal()?;
+        let OpenJournal { journal, entries, study_id } = self.journal()?;
         if let (Some(folder), false) = (&self.folder, entries.is_empty()) {
             self.study = continued(&self.study, &Reader::open(folder)?.study()?)?;
         }
@@ -154,7 +154,9 @@ impl Head {
                 (watch.lock().unwrap_or_else(PoisonError::into_inner))(engine, entries);
             })
         });
-        let (head, first, second) = (Arbiter::new(), Arbiter::new(), Arbiter::new());
+        let (head, first, second, third) = (Arbiter::new(), Arbiter::new(), Arbiter::new(), Arbiter::new());
+        let keeper = self.keeper(study_id, engine.state(), &exit);
+        let keeper = keeper.map(|keeper| CheckpointKeeper::start_in_arbiter(&third.handle(), |_| keeper));
         let supervisor = {
             let exit = exit.clone();
             Supervisor::start_in_arbiter(&head.handle(), move |_| {
@@ -176,7 +178,8 @@ impl Head {
                 Allocator::new(allocate, supervisor, &exit)
             })
         };
-        let facts = vec![suggester.clone().recipient(), allocator.clone().recipient()];
+        let mut facts = vec![suggester.clone().recipient(), allocator.clone().recipient()];
+        facts.extend(keeper.clone().map(Addr::recipient));
         let services = ServiceAddresses {
             suggester: suggester.clone().recipient(),
             allocator: allocator.recipient(),
@@ -193,15 +196,29 @@ impl Head {
             SessionExit::Finished(_) => suggester.send(TakeSearch).await.ok().flatten(),
             SessionExit::Failed(_) | SessionExit::Died(_) => None,
         };
+        if let Some(keeper) = &keeper {
+            // If it is gone, so is the session.
+            let _ = keeper.send(Settle).await;
+        }
         exit.close();
         // The journal and its lock are given back only when nothing runs any more.
         stage.end(|what| self.notify.iter().for_each(|notify| notify(what))).await;
-        for arbiter in [head, first, second] {
+        for arbiter in [head, first, second, third] {
             arbiter.stop();
             // The journal is closed only when the thread of its owner is done.
             let _ = arbiter.join();
         }
         Ok((ended, search))
+    }
+
+    /// Who removes checkpoints, if there are any that workers write.
+    fn keeper(&self, study: StudyId, state: &State, exit: &ExitSender) -> Option<CheckpointKeeper> {
+        let TrialBackend::Workers(Workers { tasks: WorkerTasks::OfStudy { trainable }, .. }) = &self.work
+        else {
+            return None;
+        };
+        let place = CheckpointPlace { folder: self.folder.clone()?, study, trainable: trainable.clone() };
+        Some(CheckpointKeeper::new(&self.study, place, state, exit))
     }
 
     /// Where trials are run, and by whom.
@@ -281,6 +298,13 @@ fn replay(study: &Study, kind: TrialKind, entries: &[JournalEntry]) -> Result<(E
         services.apply(entry)?;
     }
     Ok((engine, services))
+}
+
+/// A journal, what is in it, and which study that is.
+struct OpenJournal {
+    journal: Box<dyn Journal + Send>,
+    entries: Vec<JournalEntry>,
+    study_id: StudyId,
 }
 
 /// Facts that outlive the actors, but not the program.

@@ -53,6 +53,8 @@ pub struct TrainingSettings {
     pub max_batch_per_worker: u32,
     /// The arguments with which this program is started again.
     pub worker_arguments: Vec<String>,
+    /// The least time that a step may take before its worker counts as hung; a minute by default.
+    pub silence: Option<Duration>,
 }
 
 /// Trains given tasks, one after the other, on slots that change by command.
@@ -184,6 +186,7 @@ fn study(tasks: &[Task], settings: &TrainingSettings) -> Study {
     study.search.trials = tasks.len() as u32;
     if let Some(task) = tasks.first() {
         let max_batch = settings.max_batch.unwrap_or(task.initial_batch);
+        study.trial.silence = settings.silence;
         study.trial.program = Some(Program::Trainable(task.trainable.clone()));
         (study.trial.epochs, study.trial.initial_batch) = (task.epochs, task.initial_batch);
         study.trial.max_batch = max_batch;

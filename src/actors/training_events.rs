@@ -43,6 +43,11 @@ pub enum TrainingEvent {
         /// Optimizer steps behind it.
         steps: u64,
     },
+    /// A checkpoint could not be written, or one that is there cannot be used. The training continues.
+    CheckpointFailed {
+        /// What is wrong, and what happens instead.
+        reason: String,
+    },
     /// A worker has lost its group.
     Broken {
         /// Its slot.
@@ -161,13 +166,17 @@ impl Tracker {
                 }
                 Some(TrainingEvent::Reported(report))
             }
+            WorkerEvent::CheckpointFailed { reason, .. } => Some(TrainingEvent::CheckpointFailed { reason }),
             WorkerEvent::Checkpointed { steps, .. } => Some(TrainingEvent::Checkpointed { steps }),
             WorkerEvent::Finished { metrics, .. } => {
                 self.finished = Some(metrics);
                 None
             }
             // The engine tells of its end.
-            WorkerEvent::Failed { .. } | WorkerEvent::Prepared { .. } | WorkerEvent::Released { .. } => None,
+            WorkerEvent::Failed { .. }
+            | WorkerEvent::Prepared { .. }
+            | WorkerEvent::Progress { .. }
+            | WorkerEvent::Released { .. } => None,
         }
     }
 

@@ -8,14 +8,17 @@ use std::{
 
 use super::{
     Fault, Life, Mutant,
-    disk::Written,
+    disk::{Naming, Written},
     site::{Invitation, Seat, Shared, Turn, Vote},
 };
 use crate::{
     goodput::{GradientStats, Observation, Shape},
     ids::{Round, SlotId, TrialId},
     trials::group::{Batch, Evaluation, Form, Pause, Task, WorkerReport},
-    worker::protocol::{Backend, Failure, Role, StepProgress, StepRequest},
+    worker::{
+        checkpoint::NotSaved,
+        protocol::{Backend, Failure, Role, StepProgress, StepRequest},
+    },
 };
 
 /// Examples of an epoch, in initial batches.
@@ -291,7 +294,7 @@ impl Backend for ModelledBackend {
         };
         group.steps += 1;
         let evaluations = session.step(group.batch);
-        let mut progress = StepProgress { left: agreed.leave, retuned: false, evaluations };
+        let mut progress = StepProgress { left: agreed.leave, evaluations, ..StepProgress::default() };
         group.in_agreement = agreed.leave;
         if let (true, Some(batch)) = (agreed.retune, request.batch) {
             group.batch = batch;
@@ -339,21 +342,28 @@ impl Backend for ModelledBackend {
         })
     }
 
-    fn save(&mut self, session: &mut Session) -> Result<(), Failure> {
+    fn warning(&mut self, _: &mut Session) -> Option<String> {
+        None
+    }
+
+    fn save(&mut self, session: &mut Session, _: Round) -> Result<(), NotSaved> {
         let mut site = self.site.borrow_mut();
         let ends_s = site.now_s + site.seconds(0.05, 4.0);
         site.alarms.push((ends_s, self.life));
         let (trial, state) = (session.task.trial, session.current());
-        match site.disk.begin(trial, self.life, state, ends_s) {
+        // The defect of old goes with the names of old.
+        let is_old = self.mutant.is_some_and(Mutant::drops_writers);
+        let naming = if is_old { Naming::Shared } else { Naming::Unique };
+        match site.disk.begin(trial, self.life, state, ends_s, naming) {
             Some(writer) => {
                 (session.writer, session.is_new) = (Some(writer), true);
                 Ok(())
             }
-            None => Err(Failure::Environment("no space left on device".to_owned())),
+            None => Err(NotSaved("no space left on device".to_owned())),
         }
     }
 
-    fn saved(&mut self, session: &mut Session, wait: bool) -> Result<Option<u64>, Failure> {
+    fn saved(&mut self, session: &mut Session, wait: bool) -> Result<Option<u64>, NotSaved> {
         let mut site = self.site.borrow_mut();
         let Some(writer) = session.writer else { return Ok(None) };
         // The defect of old: who leaves forgets the writer instead of waiting for it, and begins another one.
@@ -372,7 +382,7 @@ impl Backend for ModelledBackend {
             }
             Written::Failed => {
                 session.writer = None;
-                Err(Failure::Trial("the checkpoint could not be renamed".to_owned()))
+                Err(NotSaved("the checkpoint could not be renamed".to_owned()))
             }
         }
     }

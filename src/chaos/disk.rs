@@ -21,9 +21,22 @@ struct Writer {
     file: u64,
     state: State,
     ends_s: f64,
+    naming: Naming,
     /// Another writer has opened the same file since.
     is_disturbed: bool,
 }
+
+/// How files of checkpoints are named.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Naming {
+    /// Each has a name of its own, and no file is ever replaced.
+    Unique,
+    /// As it was once: one name for a trial, and a temporary one for a process.
+    Shared,
+}
+
+/// How many checkpoints of a trial are kept.
+const KEPT: usize = 2;
 
 /// What became of a writer.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -39,7 +52,10 @@ pub(super) enum Written {
 pub(super) struct Disk {
     pub(super) is_full: bool,
     files: BTreeMap<u64, Data>,
+    /// Temporary names.
     names: BTreeMap<String, u64>,
+    /// The checkpoints of each trial.
+    checkpoints: BTreeMap<TrialId, Vec<u64>>,
     writers: BTreeMap<u64, Writer>,
     /// What became of writers, until somebody asks.
     outcomes: BTreeMap<u64, Written>,
@@ -50,29 +66,36 @@ pub(super) struct Disk {
     pub(super) broken: Option<String>,
 }
 
-fn name_of(trial: TrialId) -> String {
-    format!("trial-{trial}")
-}
-
-/// As the workers name it: by the process.
-fn temporary(trial: TrialId, life: Life) -> String {
-    format!("trial-{trial}.{life}")
+/// As the workers name it.
+fn temporary(trial: TrialId, life: Life, naming: Naming, writer: u64) -> String {
+    match naming {
+        Naming::Unique => format!("trial-{trial}.{life}.{writer}"),
+        Naming::Shared => format!("trial-{trial}.{life}"),
+    }
 }
 
 impl Disk {
     /// Opens a temporary file and begins to write; none if the disk is full.
-    pub(super) fn begin(&mut self, trial: TrialId, life: Life, state: State, ends_s: f64) -> Option<u64> {
+    pub(super) fn begin(
+        &mut self,
+        trial: TrialId,
+        life: Life,
+        state: State,
+        ends_s: f64,
+        naming: Naming,
+    ) -> Option<u64> {
         if self.is_full {
             return None;
         }
         self.next += 1;
-        let file = *self.names.entry(temporary(trial, life)).or_insert(self.next);
+        let name = temporary(trial, life, naming, self.next);
+        let file = *self.names.entry(name).or_insert(self.next);
         for writer in self.writers.values_mut().filter(|writer| writer.file == file) {
             writer.is_disturbed = true;
         }
         let is_disturbed = self.writers.values().any(|writer| writer.file == file);
         self.files.insert(file, Data::Torn);
-        self.writers.insert(self.next, Writer { trial, life, file, state, ends_s, is_disturbed });
+        self.writers.insert(self.next, Writer { trial, life, file, state, ends_s, naming, is_disturbed });
         Some(self.next)
     }
 
@@ -96,27 +119,31 @@ impl Disk {
     /// The last bytes are written, and the file gets its name.
     fn end(&mut self, id: u64) {
         let Some(writer) = self.writers.remove(&id) else { return };
-        let outcome = self.rename(writer);
+        let outcome = self.rename(id, writer);
         self.outcomes.insert(id, outcome);
     }
 
-    fn rename(&mut self, writer: Writer) -> Written {
-        let Writer { trial, life, file, state, is_disturbed, .. } = writer;
+    fn rename(&mut self, id: u64, writer: Writer) -> Written {
+        let Writer { trial, life, file, state, naming, is_disturbed, .. } = writer;
         self.files.insert(file, if is_disturbed { Data::Torn } else { Data::Whole(state) });
-        if self.names.get(&temporary(trial, life)) != Some(&file) {
+        let name = temporary(trial, life, naming, id);
+        if self.names.get(&name) != Some(&file) {
             // Somebody else has renamed it.
             return Written::Failed;
         }
-        self.names.remove(&temporary(trial, life));
-        if let Some(before) = self.names.insert(name_of(trial), file)
-            && let Some(Data::Whole(before)) = self.files.remove(&before)
-            && before.useful > state.useful
-        {
-            self.broken = Some(format!(
-                "a checkpoint of trial {trial} with {} steps was replaced by one with {}",
-                before.steps, state.steps
-            ));
+        self.names.remove(&name);
+        let checkpoints = self.checkpoints.entry(trial).or_default();
+        if naming == Naming::Shared {
+            checkpoints.clear();
         }
+        checkpoints.push(file);
+        let files = &self.files;
+        let progress = |file: &u64| match files.get(file) {
+            Some(Data::Whole(state)) => state.useful,
+            _ => -1.0,
+        };
+        checkpoints.sort_by(|one, other| progress(other).total_cmp(&progress(one)));
+        checkpoints.truncate(KEPT);
         Written::Done(state.steps)
     }
 
@@ -129,8 +156,14 @@ impl Disk {
         }
     }
 
+    /// The furthest checkpoint of a trial that is whole, else one that is not.
     fn current(&self, trial: TrialId) -> Option<Data> {
-        self.names.get(&name_of(trial)).and_then(|file| self.files.get(file)).copied()
+        let all = self.checkpoints.get(&trial)?.iter().filter_map(|file| self.files.get(file)).copied();
+        all.reduce(|best, other| match (best, other) {
+            (Data::Torn, _) => other,
+            (Data::Whole(one), Data::Whole(two)) if two.useful > one.useful => other,
+            _ => best,
+        })
     }
 
     /// A process is dead, and with it all its threads.
@@ -174,11 +207,11 @@ mod tests {
     #[test]
     fn a_writer_that_is_waited_for_replaces_the_checkpoint_as_a_whole() {
         let (mut disk, trial) = (Disk::default(), TrialId(3));
-        let writer = disk.begin(trial, 7, state(10), 5.0).unwrap();
+        let writer = disk.begin(trial, 7, state(10), 5.0, Naming::Unique).unwrap();
         assert_eq!(disk.finish(writer, false), Written::Writing);
         assert_eq!(disk.load(trial), Ok(None));
         assert_eq!(disk.finish(writer, true), Written::Done(10));
-        let _killed = disk.begin(trial, 8, state(20), 5.0).unwrap();
+        let _killed = disk.begin(trial, 8, state(20), 5.0, Naming::Unique).unwrap();
         disk.kill(8);
         assert_eq!((disk.load(trial), disk.broken), (Ok(Some(state(10))), None));
     }
@@ -186,8 +219,8 @@ mod tests {
     #[test]
     fn two_writers_of_a_process_destroy_the_checkpoint() {
         let (mut disk, trial) = (Disk::default(), TrialId(3));
-        let _forgotten = disk.begin(trial, 7, state(10), 5.0).unwrap();
-        let second = disk.begin(trial, 7, state(11), 6.0).unwrap();
+        let _forgotten = disk.begin(trial, 7, state(10), 5.0, Naming::Shared).unwrap();
+        let second = disk.begin(trial, 7, state(11), 6.0, Naming::Shared).unwrap();
         assert_eq!(disk.finish(second, true), Written::Done(11));
         assert!(disk.load(trial).is_err(), "the first one still writes into it");
     }

@@ -17,7 +17,7 @@ use crate::{
             AllocatorRequest, Command, Engine, GroupCommand, Input, JournalEntry, Launch, Outcome, Services,
             Step, TrialKind,
         },
-        group::{Driver, FinalState, Output, Task, WorkerCommand, WorkerEvent},
+        group::{Driver, FinalState, Limits, Output, Task, WorkerCommand, WorkerEvent},
         node::{NodeDriver, NodeOutput, SlotOwner},
         trial_seed,
     },
@@ -73,6 +73,8 @@ struct GroupActor {
     driver: Driver,
     round: Round,
     task: Task,
+    /// When the driver is told the time next.
+    timer_s: Option<f64>,
 }
 
 pub(super) struct NodeActor {
@@ -424,16 +426,16 @@ impl World {
 
     fn launch_group(&mut self, group: u64, trial: TrialId, launch: Launch) {
         let (task, round) = (self.task(trial, &launch), Round::before(launch.generation));
-        let (driver, outputs) = Driver::launch(task.clone(), launch);
+        let (driver, outputs) = Driver::launch(task.clone(), launch, Limits::default(), self.now_s);
         if let Some(head) = &mut self.head {
-            head.drivers.insert(group, GroupActor { driver, round, task });
+            head.drivers.insert(group, GroupActor { driver, round, task, timer_s: None });
         }
         self.carry_out_by_group(group, outputs);
     }
 
     fn on_group_command(&mut self, group: u64, command: GroupCommand) {
         let actor = self.head.as_mut().and_then(|head| head.drivers.get_mut(&group));
-        let outputs = actor.map(|actor| actor.driver.on_command(command)).unwrap_or_default();
+        let outputs = actor.map(|actor| actor.driver.on_command(command, self.now_s)).unwrap_or_default();
         self.carry_out_by_group(group, outputs);
     }
 
@@ -442,8 +444,8 @@ impl World {
         let Some(actor) = actor else { return };
         let has_failed = matches!(event, Some(WorkerEvent::Failed { .. }));
         let mut outputs = match event {
-            Some(event) => actor.driver.on_worker(slot, event),
-            None => actor.driver.on_lost(slot),
+            Some(event) => actor.driver.on_worker(slot, event, self.now_s),
+            None => actor.driver.on_lost(slot, self.now_s),
         };
         if has_failed && self.mutant.is_some_and(Mutant::prepares_the_dead) {
             let command = WorkerCommand::Prepare(Box::new(actor.task.clone()));
@@ -464,6 +466,11 @@ impl World {
                     let to = Address::Node(slot.node.0 as usize);
                     self.send(to, Message::ToWorker { index, from, command });
                 }
+                Output::Kill { slot, reason } => {
+                    let from = Owner { trial, round: actor.round, group };
+                    let to = Address::Node(slot.node.0 as usize);
+                    self.send(to, Message::KillWorker { index: slot.index as usize, from, reason });
+                }
                 Output::Engine { generation, event } => {
                     let input = Input::group(trial, generation, event);
                     self.send(Address::Supervisor, Message::Input(input));
@@ -473,6 +480,28 @@ impl World {
                 }
             }
         }
+        self.set_timer(group);
+    }
+
+    /// Sees to it that a driver is told the time when it wants to know it.
+    fn set_timer(&mut self, group: u64) {
+        let actor = self.head.as_mut().and_then(|head| head.drivers.get_mut(&group));
+        let Some(actor) = actor else { return };
+        let Some(at_s) = actor.driver.deadline_s() else { return };
+        if actor.timer_s.is_none_or(|set_s| set_s > at_s) {
+            actor.timer_s = Some(at_s);
+            let head = self.heads;
+            self.after(at_s - self.now_s, Event::GroupTime { head, group });
+        }
+    }
+
+    /// The time has come that a driver wanted to know of.
+    pub(super) fn tell_time(&mut self, head: u32, group: u64) {
+        let actor = self.head.as_mut().and_then(|head| head.drivers.get_mut(&group));
+        let Some(actor) = actor.filter(|_| head == self.heads) else { return };
+        actor.timer_s = None;
+        let outputs = actor.driver.on_time(self.now_s);
+        self.carry_out_by_group(group, outputs);
     }
 
     fn task(&self, trial: TrialId, launch: &Launch) -> Task {
@@ -497,6 +526,17 @@ impl World {
         let Some(actor) = self.head.as_mut().and_then(|head| head.nodes.get_mut(node)) else { return };
         let outputs = match message {
             Message::ToWorker { index, from, command } => actor.driver.command(index, from, command),
+            Message::KillWorker { index, from, reason } => {
+                let outputs = actor.driver.kill(index, &from, &reason);
+                for output in &outputs {
+                    if let NodeOutput::Kill { process } = output {
+                        for index in actor.driver.slots_of(*process) {
+                            actor.workers[index] = None;
+                        }
+                    }
+                }
+                outputs
+            }
             Message::Ended { process, how, is_killed } => {
                 actor.processes[process] = None;
                 for index in actor.driver.slots_of(process) {

@@ -23,6 +23,8 @@ pub(crate) enum Fault {
     ConnectionLost,
     /// A worker process stands still, for a while or until somebody notices.
     WorkerStopped,
+    /// The threads of a process that train stand still for ever, while its connections live.
+    WorkerStuck,
     /// All processes of a machine die, and cannot be started for a while.
     NodeLost,
     /// A process ends before its workers have connected.
@@ -52,11 +54,12 @@ pub(crate) enum Fault {
 }
 
 impl Fault {
-    pub(crate) const ALL: [Self; 17] = [
+    pub(crate) const ALL: [Self; 18] = [
         Self::WorkerKilled,
         Self::WorkerExits,
         Self::ConnectionLost,
         Self::WorkerStopped,
+        Self::WorkerStuck,
         Self::NodeLost,
         Self::StartFails,
         Self::HeadKilled,
@@ -97,6 +100,7 @@ impl fmt::Display for Fault {
             Self::WorkerExits => "worker exits",
             Self::ConnectionLost => "connection lost",
             Self::WorkerStopped => "worker stopped",
+            Self::WorkerStuck => "worker stuck",
             Self::NodeLost => "node lost",
             Self::StartFails => "start fails",
             Self::HeadKilled => "head killed",

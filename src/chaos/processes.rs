@@ -208,6 +208,13 @@ impl World {
         self.after(SILENCE_S, Event::Silent(process));
     }
 
+    /// The threads that train stand still for ever, while the connection lives.
+    pub(super) fn stick(&mut self, process: u64) {
+        if let Some(of) = self.processes.running.get_mut(&process) {
+            of.is_stopped = true;
+        }
+    }
+
     pub(super) fn go_on(&mut self, process: u64) {
         let Some(of) = self.processes.running.get_mut(&process) else { return };
         of.is_stopped = false;

@@ -26,7 +26,7 @@ use crate::{
 /// Seconds without faults after which a study must have ended.
 const CALM_S: f64 = 4.0 * 3600.0;
 /// Seconds after the end of a trial in which its workers must be free: longer than it takes to notice one that stands still.
-const HELD_S: f64 = 180.0;
+const HELD_S: f64 = 1800.0;
 /// Events after which it runs in circles.
 const EVENTS_MAX: u64 = 2_000_000;
 
@@ -54,6 +54,7 @@ pub(super) enum Message {
     Group(GroupCommand),
     FromWorker { slot: crate::ids::SlotId, event: Option<WorkerEvent> },
     ToWorker { index: usize, from: Owner, command: WorkerCommand },
+    KillWorker { index: usize, from: Owner, reason: String },
     Ended { process: usize, how: &'static str, is_killed: bool },
     Command(WorkerCommand),
     Joined,
@@ -68,6 +69,11 @@ pub(super) enum Event {
     /// The alarm of the engine, if it is still the last one that was set.
     Alarm(u64),
     StartHead,
+    /// A driver wanted to know the time.
+    GroupTime {
+        head: u32,
+        group: u64,
+    },
     /// The head waits for the disk.
     Settle {
         head: u32,
@@ -309,6 +315,7 @@ impl World {
             Event::Poll(life) => self.poll(life),
             Event::Alarm(number) => return self.ring(number),
             Event::StartHead => return self.start_head(),
+            Event::GroupTime { head, group } => self.tell_time(head, group),
             Event::Settle { head } => return self.settle_facts(head),
             Event::Start { head, node, process } => self.start_process(head, node, process),
             Event::Connect(process) => self.connect(process),
@@ -353,13 +360,18 @@ impl World {
     fn strike(&mut self, fault: Fault) -> Result<(), String> {
         let elastic = self.scenario.kind == TrialKind::Elastic;
         match fault {
-            Fault::WorkerKilled | Fault::WorkerExits | Fault::ConnectionLost | Fault::WorkerStopped => {
+            Fault::WorkerKilled
+            | Fault::WorkerExits
+            | Fault::ConnectionLost
+            | Fault::WorkerStopped
+            | Fault::WorkerStuck => {
                 let Some(process) = self.processes.any_connected(&mut self.rng) else { return Ok(()) };
                 self.expect_recovery(self.trials_of(process));
                 match fault {
                     Fault::WorkerKilled => self.kill_process(process, "signal: 9", true),
                     Fault::WorkerExits => self.kill_process(process, "exit status: 1", false),
                     Fault::ConnectionLost => self.cut(process),
+                    Fault::WorkerStuck => self.stick(process),
                     _ => self.stop_process(process),
                 }
             }

@@ -149,7 +149,7 @@ mod tests {
         assert!(!Error::writing(Path::new("a.svg"))(io::ErrorKind::BrokenPipe.into()).is_broken_pipe());
     }
 
-    fn store_errors() -> [(store::Error, ExitStatus); 8] {
+    fn store_errors() -> [(store::Error, ExitStatus); 11] {
         let path = || PathBuf::from("study");
         let [denied, full] =
             [io::ErrorKind::PermissionDenied, io::ErrorKind::StorageFull].map(io::Error::from);
@@ -159,6 +159,9 @@ mod tests {
             (store::Error::Newer { path: path(), found: 9, known: 1 }, ExitStatus::Usage),
             (store::Error::InUse(path()), ExitStatus::Usage),
             (store::Error::Damaged { path: path(), problem: "torn".to_owned() }, ExitStatus::Usage),
+            (store::Error::NotWhole { path: path(), problem: "torn".to_owned() }, ExitStatus::Usage),
+            (store::Error::NoJournal { root: path(), trace: path() }, ExitStatus::Usage),
+            (store::Error::Removed { path: path(), rescued: None }, ExitStatus::Failure),
             (store::Error::NotWritable { path: path(), source: denied.into() }, ExitStatus::Usage),
             (store::Error::Full { path: path(), source: full.into() }, ExitStatus::Usage),
             (failed(), ExitStatus::Failure),

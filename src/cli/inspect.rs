@@ -235,6 +235,7 @@ pub(crate) fn event(entry: &JournalEntry, trial: TrialId) -> Option<String> {
         Fact::Retuned { batch, .. } => {
             format!("{} examples in {} passes on each slot", batch.total(1), batch.accumulation + 1)
         }
+        Fact::CheckpointFailed { reason, .. } => format!("warning: {reason}"),
         Fact::Checkpointed { checkpoint, .. } => format!("checkpoint at epoch {:.2}", checkpoint.epochs),
         Fact::TrialPausing { .. } => "asked to leave its slots".to_owned(),
         Fact::TrialPaused { checkpoint, .. } => format!("paused at epoch {:.2}", checkpoint.epochs),

@@ -19,10 +19,13 @@ use super::{
 };
 use crate::{
     goodput::{Observation, Observations, Shape},
-    ids::{GpuType, NodeId, SlotId},
+    ids::{GpuType, NodeId, Round, SlotId},
     trials::group::{Batch, Evaluation, Form, Pause, Task, WorkerCommand, WorkerEvent, WorkerReport},
     wire::{Secret, with_causes},
-    worker::protocol::{Backend, Failure, Role, StepProgress, StepRequest, Worker},
+    worker::{
+        checkpoint::{Loaded, NotSaved},
+        protocol::{Backend, Failure, Role, StepProgress, StepRequest, Worker},
+    },
 };
 
 /// Making a model and opening its data, in emulated seconds.
@@ -193,9 +196,8 @@ impl EmulatedBackend {
     }
 
     /// The step after which something is due, with the moment at which it counts as taken.
-    fn next_wake(&self, session: &Session, group: &Group, wake_s: Option<f64>) -> (u64, Instant) {
+    fn next_wake(&self, session: &Session, group: &Group, wake_s: f64) -> (u64, Instant) {
         let Some(schedule) = &group.schedule else { return (0, Instant::now()) };
-        let Some(wake_s) = wake_s else { return (schedule.finish, schedule.end_of(schedule.finish)) };
         let moment = self.later(self.started, wake_s);
         let due = schedule.next(moment).max(schedule.taken + 1);
         let evaluation = session.steps_to_evaluation(schedule.batch, due - schedule.taken);
@@ -280,7 +282,11 @@ impl Backend for EmulatedBackend {
         let met = Instant::now();
         let (state, idle_s, min_s) = match offer {
             Some(Offer { state, idle_s }) => (state, idle_s, PAUSE_S),
-            None => (checkpoint::load(session)?.unwrap_or_default(), 0.0, FIRST_PAUSE_S),
+            None => {
+                let Loaded { state, warning } = checkpoint::load(session)?;
+                session.warning = warning;
+                (state.unwrap_or_default(), 0.0, FIRST_PAUSE_S)
+            }
         };
         session.state = Some(state);
         session.stepped = Some(earlier(met, idle_s * self.place.time_scale));
@@ -304,7 +310,7 @@ impl Backend for EmulatedBackend {
         let StepRequest { leave, batch, wake_s } = request;
         if let (Some(batch), false) = (batch, leave) {
             let evaluations = self.retune(session, group, batch)?;
-            return Ok(StepProgress { left: false, retuned: true, evaluations });
+            return Ok(StepProgress { retuned: true, evaluations, ..StepProgress::default() });
         }
         let (step, moment) = match &group.schedule {
             Some(schedule) if leave => {
@@ -321,7 +327,7 @@ impl Backend for EmulatedBackend {
         }
         let now = if leave { moment } else { Instant::now() };
         let evaluations = group.take(session, step, now);
-        Ok(StepProgress { left: leave, retuned: false, evaluations })
+        Ok(StepProgress { left: leave, evaluations, ..StepProgress::default() })
     }
 
     fn evaluate(&mut self, session: &mut Session, _: &mut Group) -> Result<Evaluation, Failure> {
@@ -345,12 +351,16 @@ impl Backend for EmulatedBackend {
         })
     }
 
-    fn save(&mut self, session: &mut Session) -> Result<(), Failure> {
-        session.saved = Some(checkpoint::save(session, self.place.slot.index)?);
+    fn warning(&mut self, session: &mut Session) -> Option<String> {
+        session.warning.take()
+    }
+
+    fn save(&mut self, session: &mut Session, round: Round) -> Result<(), NotSaved> {
+        session.saved = Some(checkpoint::save(session, round)?);
         Ok(())
     }
 
-    fn saved(&mut self, session: &mut Session, _wait: bool) -> Result<Option<u64>, Failure> {
+    fn saved(&mut self, session: &mut Session, _wait: bool) -> Result<Option<u64>, NotSaved> {
         Ok(session.saved.take())
     }
 

@@ -1,6 +1,11 @@
 use std::path::PathBuf;
 
-use crate::{goodput, ids::EmptyGpuType, sim, wire, worker::environment};
+use crate::{
+    goodput,
+    ids::EmptyGpuType,
+    sim, wire,
+    worker::{checkpoint::Unreadable, environment},
+};
 
 /// Why an emulated node or worker cannot do what it was asked to.
 #[derive(Debug, thiserror::Error)]
@@ -50,13 +55,13 @@ pub enum Error {
         /// The types that were measured, with at least one example.
         allowed: String,
     },
-    /// A checkpoint cannot be used.
-    #[error("the checkpoint {path} {problem}")]
+    /// Whether a trial has a checkpoint cannot be found out.
+    #[error("the checkpoints in {} cannot be read", path.display())]
     Checkpoint {
-        /// The file.
+        /// The folder, or a file in it.
         path: PathBuf,
-        /// What is wrong with it.
-        problem: String,
+        /// Why.
+        source: std::io::Error,
     },
     /// The environment of a process does not describe a node.
     #[error("the variable {name} is `{value}`; start emulated nodes through `emulate::launch`")]
@@ -88,7 +93,12 @@ impl Error {
 
     /// Whether it is the fault of something that all trials share.
     pub(super) fn is_of_the_environment(&self) -> bool {
-        matches!(self, Self::Io { source, .. } if environment::is_to_blame(source))
+        match self {
+            Self::Io { source, .. } => environment::is_to_blame(source),
+            // It may be whole: to start over without it would be worse than to wait.
+            Self::Checkpoint { .. } => true,
+            _ => false,
+        }
     }
 
     pub(super) fn check_positive(what: &'static str, value: f64) -> Result<(), Self> {
@@ -108,5 +118,11 @@ impl Error {
             return Ok(());
         }
         Err(Self::OutOfRange { what, value, allowed })
+    }
+}
+
+impl From<Unreadable> for Error {
+    fn from(Unreadable { path, source }: Unreadable) -> Self {
+        Self::Checkpoint { path, source }
     }
 }

@@ -47,6 +47,8 @@ pub(super) struct Session {
     pub(super) stepped: Option<Instant>,
     /// Steps of a checkpoint that was not reported yet.
     pub(super) saved: Option<u64>,
+    /// What the user should know of its checkpoints.
+    pub(super) warning: Option<String>,
 }
 
 impl Session {
@@ -63,7 +65,7 @@ impl Session {
         let rule: LrRule = task.lr_rule.parse()?;
         let per_epoch = model.examples_per_epoch() as f64;
         Error::check_positive("the number of examples of an epoch", per_epoch)?;
-        Ok(Self { task, model, rule, per_epoch, state: None, stepped: None, saved: None })
+        Ok(Self { task, model, rule, per_epoch, state: None, stepped: None, saved: None, warning: None })
     }
 
     /// Its state, or that at the beginning.

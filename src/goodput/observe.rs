@@ -72,6 +72,16 @@ pub struct Observation {
     pub steps: f64,
 }
 
+impl Observation {
+    /// Whether these can be times of steps: positive, finite numbers.
+    pub fn check(&self) -> Result<(), Error> {
+        Error::check_positive("the step time in seconds", self.iter_time_s)?;
+        Error::check_positive("the per-GPU batch size", self.per_gpu)?;
+        Error::check_positive("the number of steps", self.steps)?;
+        Ok(())
+    }
+}
+
 /// As journals keep it.
 #[derive(Serialize, Deserialize)]
 struct Row {
@@ -126,9 +136,7 @@ impl Observations {
     /// Adds steps that were folded elsewhere, such as those in the report of a worker; they count as newer.
     pub fn add(&mut self, folded: &Observation) -> Result<(), Error> {
         let Observation { shape, per_gpu, accumulation, iter_time_s, steps } = *folded;
-        Error::check_positive("the step time in seconds", iter_time_s)?;
-        Error::check_positive("the per-GPU batch size", per_gpu)?;
-        Error::check_positive("the number of steps", steps)?;
+        folded.check()?;
         let batch_class = (4.0 * per_gpu.log2()).round() as u32;
         let key = Key { tier: shape.tier(), gpus: shape.gpus(), batch_class, accumulation };
         let cell =

@@ -32,8 +32,9 @@ pub use self::{
     domain::Domain,
     error::Error,
     file::{
-        Algorithm, Diagnostic, DiagnosticKind, Diagnostics, Direction, EarlyStopping, Objective, Program,
-        SchedulerSettings, SearchSettings, StoppingRule, Study, TrialSettings, duration, schema,
+        Algorithm, Diagnostic, DiagnosticKind, Diagnostics, Direction, EarlyStopping, InvalidKeepCheckpoints,
+        KeepCheckpoints, Objective, Program, SchedulerSettings, SearchSettings, StoppingRule, Study,
+        TrialSettings, duration, schema,
     },
     params::Params,
     point::{Dim, Point},

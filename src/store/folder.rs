@@ -87,7 +87,11 @@ impl Folder {
 
     /// Fails if there was a study here. To be asked where there is no journal.
     pub(super) fn check_nothing_is_lost(&self) -> Result<(), Error> {
-        let has_entries = |path: &Path| fs::read_dir(path).is_ok_and(|mut entries| entries.next().is_some());
+        // Other files, like the log of the head, may be there before a study begins.
+        let is_of_trial = |entry: io::Result<fs::DirEntry>| {
+            entry.is_ok_and(|entry| entry.file_name().as_encoded_bytes().starts_with(b"trial-"))
+        };
+        let has_entries = |path: &Path| fs::read_dir(path).is_ok_and(|mut entries| entries.any(is_of_trial));
         let has_bytes = |path: &Path| fs::metadata(path).is_ok_and(|file| file.len() > 0);
         let wal = self.wal();
         let traces = [self.seal(), self.checkpoints(), self.logs(), wal.clone()];
@@ -103,7 +107,7 @@ impl Folder {
         self.root.join("checkpoints")
     }
 
-    /// The state of a trial: a folder for programs that keep their own, else a file.
+    /// The folder with the states of a trial: checkpoints of its workers, or whatever its program keeps there.
     #[must_use]
     pub fn checkpoint(&self, trial: TrialId) -> PathBuf {
         self.checkpoints().join(format!("trial-{trial}"))

@@ -170,3 +170,105 @@ fn boot_id() -> Option<String> {
     let id = fs::read_to_string(Path::new(BOOT_ID)).ok()?;
     Some(id.trim().to_owned()).filter(|id| !id.is_empty() && !id.contains(' '))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::{env, path::PathBuf, process};
+
+    use super::*;
+    use crate::{
+        store::{Journal, Store},
+        trials::engine::{Fact, JournalEntry},
+    };
+
+    fn folder(name: &str) -> Folder {
+        let root = env::temp_dir().join(format!("pollux-tune-seal-{name}-{}", process::id()));
+        let _ = fs::remove_dir_all(&root);
+        Folder::new(&root)
+    }
+
+    fn entry(number: u64) -> JournalEntry {
+        let yaml = format!("space: {{x: {{float: [0, {}]}}}}\n", number + 1);
+        JournalEntry { at_s: number as f64, fact: Fact::StudyChanged { yaml } }
+    }
+
+    /// A disk as it may be after a loss of power: the newest facts up to a length, and a seal of some time before.
+    fn lose_power(from: &Folder, to: &Folder, wal_bytes: u64, seal: &[u8], is_new_boot: bool) {
+        let _ = fs::remove_dir_all(to.root());
+        fs::create_dir_all(to.root()).unwrap();
+        fs::copy(from.journal(), to.journal()).unwrap();
+        let wal = fs::read(from.wal()).unwrap();
+        fs::write(to.wal(), &wal[..wal_bytes as usize]).unwrap();
+        fs::write(to.seal(), seal).unwrap();
+        if is_new_boot {
+            let seal = Seal::read(to).unwrap().unwrap();
+            let file = OpenOptions::new().write(true).open(to.seal()).unwrap();
+            for number in [seal.number, seal.number + 1] {
+                write(&file, &Seal { boot: Some("another".to_owned()), number, ..seal.clone() }).unwrap();
+            }
+        }
+    }
+
+    #[test]
+    fn what_was_waited_for_survives_a_loss_of_power_with_every_seal_of_the_time() {
+        let (running, lost) = (folder("power"), folder("no-power"));
+        let mut store = Store::open(running.root()).unwrap();
+        let (mut seals, mut synced) = (Vec::new(), (0, 0));
+        for number in 0..12 {
+            store.append(&[entry(number)]).unwrap();
+            if [0, 3, 4, 8].contains(&number) {
+                store.sync().unwrap();
+                synced = (number + 1, fs::metadata(running.wal()).unwrap().len());
+            }
+            seals.push(fs::read(running.seal()).unwrap());
+        }
+        let (facts, bytes) = synced;
+        let all = fs::metadata(running.wal()).unwrap().len();
+        assert!(facts == 9 && bytes < all);
+        for seal in &seals {
+            for length in [bytes, bytes + 1, bytes + 5000, all] {
+                lose_power(&running, &lost, length, seal, true);
+                let (store, entries) = Store::load(lost.root()).unwrap();
+                assert!(entries.len() as u64 >= facts, "{} of {facts}", entries.len());
+                assert_eq!(entries, (0..entries.len() as u64).map(entry).collect::<Vec<_>>());
+                drop(store);
+            }
+        }
+        // Without a new start of the machine even what was not waited for must be there.
+        let last = seals.last().unwrap();
+        lose_power(&running, &lost, bytes, last, false);
+        let error = Store::load(lost.root()).map(drop).unwrap_err().to_string();
+        assert!(error.contains("it has 9 of 12 facts"), "{error}");
+        lose_power(&running, &lost, all, last, false);
+        assert_eq!(Store::load(lost.root()).unwrap().1.len(), 12);
+        // Less than what was waited for is a loss, whatever happened to the machine.
+        lose_power(&running, &lost, bytes - 1, last, true);
+        assert!(Store::load(lost.root()).is_err());
+        for folder in [running, lost] {
+            fs::remove_dir_all(folder.root()).unwrap();
+        }
+    }
+
+    #[test]
+    fn one_of_two_places_is_enough() {
+        let folder = folder("places");
+        drop(Store::open(folder.root()).unwrap());
+        let (whole, bytes) = (Seal::read(&folder).unwrap().unwrap(), fs::read(folder.seal()).unwrap());
+        for place in [0, SLOT_BYTES] {
+            let mut bytes = bytes.clone();
+            bytes[place + 3] ^= 1;
+            fs::write(folder.seal(), bytes).unwrap();
+            let read = Seal::read(&folder).unwrap().unwrap();
+            assert_eq!(Seal { number: 0, ..read }, Seal { number: 0, ..whole.clone() });
+        }
+        let removed: PathBuf = folder.seal();
+        let mut store = Store::open(folder.root()).unwrap();
+        fs::remove_file(&removed).unwrap();
+        store.append(&[entry(0)]).unwrap();
+        store.sync().unwrap();
+        assert!(removed.exists(), "it is made again");
+        drop(store);
+        assert_eq!(Store::load(folder.root()).unwrap().1.len(), 1);
+        fs::remove_dir_all(folder.root()).unwrap();
+    }
+}

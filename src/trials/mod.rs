@@ -13,11 +13,13 @@ pub mod engine;
 pub mod group;
 pub mod node;
 mod promise;
+mod retention;
 mod search;
 mod seed;
 pub mod stopping;
 
 pub use promise::{promise_weight, weigh};
+pub use retention::Retention;
 pub use search::{End, Error, Search, State, Trial, best};
 pub use seed::{Execution, trial_seed};
 pub use stopping::Verdict;

@@ -53,7 +53,7 @@ pub enum NodeOutput<O> {
         /// Not before this time has passed.
         after: Duration,
     },
-    /// End a process that nobody can talk to.
+    /// End a process that nobody can talk to, or that stands still.
     Kill {
         /// Its number on the machine.
         process: usize,
@@ -193,6 +193,23 @@ impl<O: SlotOwner> NodeDriver<O> {
             // A process that nobody can talk to is of no use.
             self.outputs.push(NodeOutput::Kill { process: state.process });
         }
+        self.take_outputs()
+    }
+
+    /// The worker of a slot stands still, as the group says that it works for. Its process is of no use any more: all its workers are
+    /// gone from now on. Another group knows nothing of it.
+    #[must_use]
+    pub fn kill(&mut self, index: usize, from: &O, reason: &str) -> Vec<NodeOutput<O>> {
+        let is_its = |state: &&SlotState<O>| state.is_up && state.owner.as_ref() == Some(from);
+        let Some(process) = self.slots.get(index).filter(is_its).map(|state| state.process) else {
+            return Vec::new();
+        };
+        self.lose(index, reason);
+        let others: Vec<usize> = self.slots_of(process).collect();
+        for other in others {
+            self.lose(other, &format!("its process was ended, because {reason}"));
+        }
+        self.outputs.push(NodeOutput::Kill { process });
         self.take_outputs()
     }
 

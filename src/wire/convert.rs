@@ -15,7 +15,7 @@ use crate::{
     trials::{
         engine::FailureCause,
         group::{
-            Batch, Evaluation, FinalState, Form, Member, Pause, Task, WorkerCommand, WorkerEvent,
+            Activity, Batch, Evaluation, FinalState, Form, Member, Pause, Task, WorkerCommand, WorkerEvent,
             WorkerReport,
         },
     },
@@ -102,9 +102,16 @@ impl From<WorkerEvent> for proto::Event {
             WorkerEvent::Broken { trial, round, steps, reason } => {
                 EventKind::Broken(proto::Broken { trial: trial.0, round: round.0, steps, reason })
             }
+            WorkerEvent::Progress { trial, round, steps, longest_step_s, activity } => {
+                let (trial, round, activity) = (trial.0, round.0, proto::Activity::from(activity).into());
+                EventKind::Progress(proto::Progress { trial, round, steps, longest_step_s, activity })
+            }
             WorkerEvent::Reported(report) => EventKind::Reported((*report).into()),
             WorkerEvent::Checkpointed { trial, steps } => {
                 EventKind::Checkpointed(proto::Checkpointed { trial: trial.0, steps })
+            }
+            WorkerEvent::CheckpointFailed { trial, reason } => {
+                EventKind::CheckpointFailed(proto::CheckpointFailed { trial: trial.0, reason })
             }
             WorkerEvent::Finished { trial, round, metrics } => {
                 EventKind::Finished(proto::Finished { trial: trial.0, round: round.0, metrics })
@@ -140,9 +147,17 @@ impl TryFrom<proto::Event> for WorkerEvent {
             EventKind::Broken(proto::Broken { trial, round, steps, reason }) => {
                 Self::Broken { trial: TrialId(trial), round: Round(round), steps, reason }
             }
+            EventKind::Progress(progress) => {
+                let (activity, longest_step_s) = (progress.activity().into(), progress.longest_step_s);
+                let proto::Progress { trial, round, steps, .. } = progress;
+                Self::Progress { trial: TrialId(trial), round: Round(round), steps, longest_step_s, activity }
+            }
             EventKind::Reported(report) => Self::Reported(Box::new(report.try_into()?)),
             EventKind::Checkpointed(proto::Checkpointed { trial, steps }) => {
                 Self::Checkpointed { trial: TrialId(trial), steps }
+            }
+            EventKind::CheckpointFailed(proto::CheckpointFailed { trial, reason }) => {
+                Self::CheckpointFailed { trial: TrialId(trial), reason }
             }
             EventKind::Finished(proto::Finished { trial, round, metrics }) => {
                 Self::Finished { trial: TrialId(trial), round: Round(round), metrics }
@@ -156,25 +171,29 @@ impl TryFrom<proto::Event> for WorkerEvent {
     }
 }
 
-impl From<FailureCause> for proto::FailureCause {
-    fn from(cause: FailureCause) -> Self {
-        match cause {
-            FailureCause::Trial => Self::Trial,
-            FailureCause::Infrastructure => Self::Infrastructure,
-            FailureCause::Environment => Self::Environment,
+/// Lists that have the same names on both sides.
+macro_rules! same_names {
+    ($name:ident { $($variant:ident),+ }) => {
+        impl From<$name> for proto::$name {
+            fn from(value: $name) -> Self {
+                match value {
+                    $($name::$variant => Self::$variant,)+
+                }
+            }
         }
-    }
+
+        impl From<proto::$name> for $name {
+            fn from(value: proto::$name) -> Self {
+                match value {
+                    $(proto::$name::$variant => Self::$variant,)+
+                }
+            }
+        }
+    };
 }
 
-impl From<proto::FailureCause> for FailureCause {
-    fn from(cause: proto::FailureCause) -> Self {
-        match cause {
-            proto::FailureCause::Trial => Self::Trial,
-            proto::FailureCause::Infrastructure => Self::Infrastructure,
-            proto::FailureCause::Environment => Self::Environment,
-        }
-    }
-}
+same_names! { FailureCause { Trial, Infrastructure, Environment } }
+same_names! { Activity { Training, Joining, Evaluating, Saving, Idle } }
 
 impl From<Task> for proto::Task {
     fn from(task: Task) -> Self {

@@ -19,7 +19,7 @@ pub struct Hello {
 /// What has happened at a worker.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Event {
-    #[prost(oneof = "event::Kind", tags = "1, 2, 3, 4, 5, 6, 7, 8, 9")]
+    #[prost(oneof = "event::Kind", tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11")]
     pub kind: ::core::option::Option<event::Kind>,
 }
 /// Nested message and enum types in `Event`.
@@ -45,6 +45,10 @@ pub mod event {
         Released(super::Released),
         #[prost(message, tag = "9")]
         Failed(super::Failed),
+        #[prost(message, tag = "10")]
+        CheckpointFailed(super::CheckpointFailed),
+        #[prost(message, tag = "11")]
+        Progress(super::Progress),
     }
 }
 /// What a worker is to do.
@@ -287,6 +291,14 @@ pub struct Checkpointed {
     #[prost(uint64, tag = "2")]
     pub steps: u64,
 }
+/// A checkpoint could not be written, or one that is there cannot be used. The training continues.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct CheckpointFailed {
+    #[prost(uint32, tag = "1")]
+    pub trial: u32,
+    #[prost(string, tag = "2")]
+    pub reason: ::prost::alloc::string::String,
+}
 /// The trial has reached its last epoch.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Finished {
@@ -315,6 +327,22 @@ pub struct Failed {
     pub reason: ::prost::alloc::string::String,
     #[prost(enumeration = "FailureCause", tag = "3")]
     pub cause: i32,
+}
+/// What the thread that trains does. Not from another thread: its silence means that the training stands still.
+#[derive(Clone, Copy, PartialEq, ::prost::Message)]
+pub struct Progress {
+    #[prost(uint32, tag = "1")]
+    pub trial: u32,
+    #[prost(uint64, tag = "2")]
+    pub round: u64,
+    /// Optimizer steps so far.
+    #[prost(uint64, tag = "3")]
+    pub steps: u64,
+    /// The longest step since the last message of this kind, in seconds.
+    #[prost(double, tag = "4")]
+    pub longest_step_s: f64,
+    #[prost(enumeration = "Activity", tag = "5")]
+    pub activity: i32,
 }
 /// Whose fault a failure is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
@@ -345,6 +373,46 @@ impl FailureCause {
             "FAILURE_CAUSE_TRIAL" => Some(Self::Trial),
             "FAILURE_CAUSE_INFRASTRUCTURE" => Some(Self::Infrastructure),
             "FAILURE_CAUSE_ENVIRONMENT" => Some(Self::Environment),
+            _ => None,
+        }
+    }
+}
+/// What a worker does from now on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum Activity {
+    /// It takes steps.
+    Training = 0,
+    /// It has left the group before and meets the members of this one.
+    Joining = 1,
+    Evaluating = 2,
+    /// It waits until a checkpoint is on disk.
+    Saving = 3,
+    /// It waits for the next command.
+    Idle = 4,
+}
+impl Activity {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Training => "ACTIVITY_TRAINING",
+            Self::Joining => "ACTIVITY_JOINING",
+            Self::Evaluating => "ACTIVITY_EVALUATING",
+            Self::Saving => "ACTIVITY_SAVING",
+            Self::Idle => "ACTIVITY_IDLE",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "ACTIVITY_TRAINING" => Some(Self::Training),
+            "ACTIVITY_JOINING" => Some(Self::Joining),
+            "ACTIVITY_EVALUATING" => Some(Self::Evaluating),
+            "ACTIVITY_SAVING" => Some(Self::Saving),
+            "ACTIVITY_IDLE" => Some(Self::Idle),
             _ => None,
         }
     }

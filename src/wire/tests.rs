@@ -11,7 +11,7 @@ use crate::{
     trials::{
         engine::FailureCause,
         group::{
-            Batch, Evaluation, FinalState, Form, Member, Pause, Task, WorkerCommand, WorkerEvent,
+            Activity, Batch, Evaluation, FinalState, Form, Member, Pause, Task, WorkerCommand, WorkerEvent,
             WorkerReport,
         },
     },
@@ -112,6 +112,16 @@ prop_compose! {
     }
 }
 
+fn activity() -> impl Strategy<Value = Activity> {
+    prop_oneof![
+        Just(Activity::Training),
+        Just(Activity::Joining),
+        Just(Activity::Evaluating),
+        Just(Activity::Saving),
+        Just(Activity::Idle)
+    ]
+}
+
 fn cause() -> impl Strategy<Value = FailureCause> {
     prop_oneof![
         Just(FailureCause::Trial),
@@ -132,8 +142,19 @@ fn events() -> impl Strategy<Value = WorkerEvent> {
         (trial(), round(), any::<Option<u64>>(), ".*").prop_map(|(trial, round, steps, reason)| {
             WorkerEvent::Broken { trial, round, steps, reason }
         }),
+        (trial(), round(), any::<u64>(), any::<f64>(), activity()).prop_map(
+            |(trial, round, steps, longest_step_s, activity)| WorkerEvent::Progress {
+                trial,
+                round,
+                steps,
+                longest_step_s,
+                activity
+            }
+        ),
         report().prop_map(|report| WorkerEvent::Reported(Box::new(report))),
         (trial(), any::<u64>()).prop_map(|(trial, steps)| WorkerEvent::Checkpointed { trial, steps }),
+        (trial(), any::<String>())
+            .prop_map(|(trial, reason)| WorkerEvent::CheckpointFailed { trial, reason }),
         (trial(), round(), metrics()).prop_map(|(trial, round, metrics)| WorkerEvent::Finished {
             trial,
             round,
@@ -229,8 +250,8 @@ fn hyper_parameters_keep_their_types() {
     else {
         panic!("an object")
     };
-    let task =
-        proto::Task { params_json: Value::Object(params.clone()).to_string(), ..proto::Task::default() };
+    let (study, params_json) = (StudyId(7).to_string(), Value::Object(params.clone()).to_string());
+    let task = proto::Task { study, params_json, ..proto::Task::default() };
     let task = Task::try_from(sent(&task)).expect("it makes sense");
     assert!(task.params["a"].is_i64() && task.params["b"].is_f64());
     assert_eq!(task.params, params);

@@ -39,13 +39,13 @@ pub enum Error {
         /// Optimizer steps so far.
         step: u64,
     },
-    /// A checkpoint cannot be used.
-    #[error("the checkpoint {path} {problem}")]
+    /// Whether a trial has a checkpoint cannot be found out.
+    #[error("the checkpoints in {} cannot be read", path.display())]
     Checkpoint {
-        /// The file.
+        /// The folder, or a file in it.
         path: PathBuf,
-        /// What is wrong with it.
-        problem: String,
+        /// Why.
+        source: std::io::Error,
     },
     /// The group has lost a member, or never formed.
     #[cfg(feature = "torch")]
@@ -87,7 +87,12 @@ impl Error {
     /// Whether something is to blame that all trials share, such as a full disk.
     #[must_use]
     pub fn is_of_the_environment(&self) -> bool {
-        matches!(self, Self::Io { source, .. } if environment::is_to_blame(source))
+        match self {
+            Self::Io { source, .. } => environment::is_to_blame(source),
+            // It may be whole: to start over without it would be worse than to wait.
+            Self::Checkpoint { .. } => true,
+            _ => false,
+        }
     }
 
     /// Whether only the group is to blame, so that the trial can continue in another one.

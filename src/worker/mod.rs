@@ -9,6 +9,7 @@
 
 #[cfg(feature = "torch")]
 pub mod builtin;
+pub(crate) mod checkpoint;
 pub(crate) mod environment;
 mod error;
 mod launch;

@@ -303,3 +303,45 @@ fn a_study_of_an_earlier_version_is_resumed() {
         "{events}"
     );
 }
+
+#[test]
+fn a_damaged_study_is_told_and_repaired() {
+    let (root, store) = study("fsck");
+    let whole = said(&["fsck"], &root);
+    assert!(whole.starts_with("FOLDER is whole\n  study    "), "{whole}");
+    assert!(whole.contains("facts    20 of 20 are whole, with 1 result\n"), "{whole}");
+    drop(store);
+    let journal = Folder::new(&root).journal();
+    let mut bytes = fs::read(&journal).expect("it is there");
+    let needle = b"{\"slot_lost\"";
+    let place = bytes.windows(needle.len()).position(|window| window == needle).expect("it is there");
+    bytes[place + 3] ^= 1;
+    fs::write(&journal, bytes).expect("it can be written");
+    let output = program(&["fsck"], &root);
+    let damaged = "\
+FOLDER is damaged
+  study    ID
+  facts    17 of 20 are whole, with 1 result
+  problem  fact 18 cannot be read: it is not what was written
+  problem  the tables do not follow from the facts that are whole
+  lost     3 facts after fact 17
+";
+    let plain = |output: Output| {
+        let text = String::from_utf8(output.stdout).expect("it is text");
+        let text = text.replace(&root.display().to_string(), "FOLDER");
+        let id =
+            text.lines().find_map(|line| line.strip_prefix("  study    ")).expect("it is named").to_owned();
+        (output.status.code(), text.replace(&id, "ID"))
+    };
+    assert_eq!(plain(output), (Some(1), damaged.to_owned()));
+    said(&["status"], &root);
+    let shown = program(&["show", "2"], &root);
+    let error = String::from_utf8(shown.stderr).expect("it is text");
+    assert!(shown.status.code() == Some(2) && error.contains("`pollux-tune fsck FOLDER` tells"), "{error}");
+    let repaired = format!(
+        "{damaged}repaired: the first 17 facts are kept\n  the damaged files are in FOLDER/journal.damaged-1\n"
+    );
+    assert_eq!(plain(program(&["fsck", "--repair"], &root)), (Some(0), repaired));
+    assert!(said(&["fsck"], &root).starts_with("FOLDER is whole\n"));
+    assert!(said(&["show", "2"], &root).contains("trial 2"));
+}

@@ -161,12 +161,13 @@ fn a_program_has_time_to_end_when_the_head_is_asked_to() {
 #[test]
 fn stop_waits_for_programs() {
     let scene = Scene::new("stop", SAVES, "", 1);
-    let running = scene.run();
+    let mut running = scene.run();
     scene.hear("begun");
     let mut stop = Command::new(env!("CARGO_BIN_EXE_pollux-tune"));
     let stop = stop.arg("stop").arg(scene.file("study")).stdout(Stdio::null()).stderr(Stdio::null());
     let mut stop = stop.spawn().expect("it can be started");
     scene.hear("asked");
+    running.until("waiting for the programs of trial 0 to end");
     assert!(stop.try_wait().expect("it can be asked").is_none(), "the program still runs");
     scene.tell("release");
     assert!(stop.wait().expect("it ends").success());

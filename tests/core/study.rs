@@ -180,13 +180,13 @@ fn mistakes_name_place_path_and_what_is_allowed() {
           allowed is a grace below the epochs of a trial",
         ),
         (
-            "trial: {trainable: a, silence: 10m}",
-            "study.yaml:3:32: trial.silence: there is no program that could be silent, \
-          allowed is silence beside a command",
+            "trial: {epochs: 3, silence: 10m}",
+            "study.yaml:3:29: trial.silence: there is nothing that could be silent, \
+          allowed is silence beside a command or a trainable",
         ),
         (
             "trial: {command: a, silence: 0s}",
-            "study.yaml:3:30: trial.silence: no program prints all the time, allowed is a silence above 0s",
+            "study.yaml:3:30: trial.silence: nobody gives signs all the time, allowed is a silence above 0s",
         ),
         (
             "trial: {trainable: a, command: b}",

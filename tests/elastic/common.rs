@@ -136,6 +136,7 @@ pub(crate) fn train_in_passes(
         max_batch: None,
         max_batch_per_worker: per_worker,
         worker_arguments: arguments.into(),
+        silence: None,
     };
     let mut all = vec![Vec::new(); tasks.len()];
     let training = Training::start(tasks, &settings).expect("it starts");
@@ -158,10 +159,20 @@ pub(crate) fn steps(event: &TrainingEvent) -> Option<u64> {
     }
 }
 
-/// All vectors of a checkpoint.
+/// The checkpoints of a trial, the last one first.
+pub(crate) fn checkpoints(folder: &Folder, name: &str) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder.path().join(name)).expect("a folder of checkpoints");
+    let mut paths: Vec<PathBuf> = entries.map(|entry| entry.expect("an entry").path()).collect();
+    paths.retain(|path| path.extension().is_some_and(|extension| extension == "checkpoint"));
+    paths.sort();
+    paths.reverse();
+    paths
+}
+
+/// All vectors of the last checkpoint.
 pub(crate) fn state(folder: &Folder, name: &str) -> Vec<(String, Tensor)> {
-    let mut tensors = Tensor::read_safetensors(folder.path().join(name)).expect("a checkpoint");
-    tensors.retain(|(name, _)| name != "header");
+    let mut tensors = Tensor::read_safetensors(&checkpoints(folder, name)[0]).expect("a checkpoint");
+    tensors.retain(|(name, _)| name != "checksum");
     tensors.sort_by(|a, b| a.0.cmp(&b.0));
     tensors
 }

@@ -1,6 +1,14 @@
 //! Trials that fail inside of studies of real training: the study goes on to its end, and each has the right reason.
 
-use pollux_tune::{actors::Runner, ids::GpuType, space::Study, trials::End, worker::Slot};
+use std::{env, fs};
+
+use pollux_tune::{
+    actors::Runner,
+    ids::{GpuType, TrialId},
+    space::Study,
+    trials::{End, engine::Fact},
+    worker::Slot,
+};
 
 use crate::{
     accounts::{in_time, settle},
@@ -31,12 +39,7 @@ scheduler: {{interval: 1s}}
         Study::from_yaml("study.yaml", &yaml).unwrap_or_else(|problems| panic!("{}", problems.report()));
     let place = folder.path().join("study");
     let runner = Runner::new(study).folder(&place).worker_arguments(["worker", "--exact", "--nocapture"]);
-    in_time(move || {
-        let gpus = std::env::var_os("POLLUX_TUNE_TEST_GPUS").is_some();
-        let slots: Vec<Slot> =
-            (0..workers).map(|slot| Slot { threads: 1, cuda: gpus.then_some(slot) }).collect();
-        runner.run_trainable(&GpuType::new("cpu").expect("a name"), &slots).map(drop).expect("it runs");
-    });
+    run_on(runner, workers);
     for account in settle(&place, cases.len() as u32).values() {
         let mischief = account.params.text("mischief").expect("a parameter");
         let (_, expected) = cases.iter().find(|(of, _)| *of == mischief).expect("a case");
@@ -48,6 +51,16 @@ scheduler: {{interval: 1s}}
             end => panic!("{mischief}: {end:?}"),
         }
     }
+}
+
+/// Runs a study on so many workers, to its end.
+fn run_on(runner: Runner, workers: u32) {
+    in_time(move || {
+        let gpus = env::var_os("POLLUX_TUNE_TEST_GPUS").is_some();
+        let slots: Vec<Slot> =
+            (0..workers).map(|slot| Slot { threads: 1, cuda: gpus.then_some(slot) }).collect();
+        runner.run_trainable(&GpuType::new("cpu").expect("a name"), &slots).map(drop).expect("it runs");
+    });
 }
 
 const AT_ONCE: [Case; 9] = [
@@ -113,6 +126,36 @@ fn trials_that_fail_on_one_of_two_ranks() {
         1,
         2,
     );
+}
+
+/// What lies where a trial finds its checkpoint is no reason to stand still, whatever becomes of it.
+#[test]
+fn checkpoints_that_cannot_be_read() {
+    let folder = Folder::new();
+    let yaml = "
+space: {lr: [0.01, 0.02, 0.03]}
+objective: {maximize: accuracy}
+trial: {trainable: net, epochs: 2, initial_batch: 24}
+search: {trials: 3, parallel: 1, algorithm: grid}
+";
+    let place = folder.path().join("study");
+    let checkpoints = place.join("checkpoints");
+    let runner = Runner::new(Study::from_yaml("study.yaml", yaml).expect("a study"))
+        .folder(&place)
+        .worker_arguments(["worker", "--exact", "--nocapture"])
+        .watch(move |_, entries| {
+            for entry in entries {
+                // Before anything is done about the fact.
+                if let Fact::TrialCreated { trial: trial @ TrialId(0 | 1), .. } = entry.fact {
+                    let _ = fs::create_dir_all(&checkpoints);
+                    fs::write(checkpoints.join(format!("trial-{trial}")), b"not a checkpoint")
+                        .expect("a file");
+                }
+            }
+        });
+    run_on(runner, 1);
+    let done = settle(&place, 3).values().filter(|account| matches!(account.end, End::Done(_))).count();
+    assert!(done >= 1, "the last one is not concerned");
 }
 
 #[test]

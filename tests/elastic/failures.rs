@@ -185,18 +185,3 @@ fn a_trial_that_fails_says_why_and_leaves_the_workers_intact() {
     assert_eq!(all[5].last(), Some(&TrainingEvent::Failed { reason }));
     assert!(matches!(all[6].last(), Some(TrainingEvent::Finished { .. })), "{:?}", all[6].last());
 }
-
-/// A checkpoint that does not belong to the trial is not taken for its own.
-#[test]
-fn a_checkpoint_of_another_model_is_refused() {
-    let folder = Folder::new();
-    std::fs::write(folder.path().join("broken"), b"not a checkpoint").expect("a file");
-    let other = json!({"lr": 0.1, "hidden": 16});
-    let tasks =
-        [task(&folder, "first", sgd()), task(&folder, "first", other), task(&folder, "broken", sgd())];
-    let all = train(tasks.into(), &[0], |_, _| {});
-    let Some(TrainingEvent::Failed { reason }) = all[1].last() else { panic!("{:?}", all[1].last()) };
-    assert!(reason.ends_with("is of another model (`net`); remove it or choose another folder"), "{reason}");
-    let Some(TrainingEvent::Failed { reason }) = all[2].last() else { panic!("{:?}", all[2].last()) };
-    assert!(reason.contains("broken cannot be read"), "{reason}");
-}

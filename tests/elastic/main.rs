@@ -2,9 +2,11 @@
 
 #[path = "../support/accounts.rs"]
 mod accounts;
+mod checkpoints;
 mod common;
 mod failing;
 mod failures;
+mod hangs;
 mod net;
 mod noise;
 #[path = "../support/processes.rs"]

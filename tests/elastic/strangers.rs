@@ -5,10 +5,11 @@ use std::{
     io::Write,
     net::{SocketAddr, TcpStream},
     path::Path,
+    thread,
     time::Duration,
 };
 
-use pollux_tune::actors::TrainingEvent;
+use pollux_tune::{actors::TrainingEvent, trials::group::Task};
 use rustix::process::Pid;
 
 use crate::common::{Folder, STEPS, assert_same, sgd, state, steps, task, train};
@@ -38,26 +39,28 @@ fn ports(pid: Pid) -> Vec<SocketAddr> {
 #[test]
 fn strangers_can_neither_join_nor_disturb_a_training() {
     const SHORT: Duration = Duration::from_millis(300);
-    const PLAN: [(u64, &[u32]); 4] = [(20, &[0]), (50, &[0, 1]), (80, &[1]), (110, &[0, 1])];
     let folder = Folder::new();
-    let tasks = ["undisturbed", "disturbed"].map(|name| task(&folder, name, sgd()));
-    let mut plan = PLAN.iter().peekable();
-    let mut strangers = Vec::new();
+    // Long enough for all changes, however slow the rest of the machine is.
+    let tasks = ["undisturbed", "disturbed"].map(|name| Task { epochs: 30.0, ..task(&folder, name, sgd()) });
+    let mut plan = [(20, &[0][..]), (50, &[0, 1]), (80, &[1]), (110, &[0, 1])].into_iter().peekable();
+    let (mut strangers, mut talkers) = (Vec::new(), Vec::new());
     let all = train(tasks.into(), &[0, 1], |run, event| {
         if run.number == 0 && strangers.is_empty() && matches!(event, TrainingEvent::Formed { .. }) {
             let found: Vec<SocketAddr> = (0..2).flat_map(|slot| ports(run.pid(slot))).collect();
             assert!(found.len() >= 2, "each worker hosts a rendezvous: {found:?}");
             for address in found {
                 assert!(address.ip().is_loopback(), "{address} can be reached from other machines");
-                let store = c10d::Store::connect(&address.to_string(), SHORT);
-                assert!(store.is_err(), "{address} lets everybody in");
                 for words in [&b""[..], b"ptr1", b"half a message", &[0; 1 << 16]] {
-                    let mut stranger = TcpStream::connect(address).expect("it listens");
+                    // Those of a group go with it.
+                    let Ok(mut stranger) = TcpStream::connect(address) else { continue };
                     stranger.set_write_timeout(Some(SHORT)).expect("a timeout");
                     // It may be cut off.
                     let _ = stranger.write_all(words);
                     strangers.push(stranger);
                 }
+                talkers.push(thread::spawn(move || {
+                    (address, c10d::Store::connect(&address.to_string(), SHORT).err())
+                }));
             }
         }
         if let (1, Some(steps), Some((at, slots))) = (run.number, steps(event), plan.peek())
@@ -70,8 +73,12 @@ fn strangers_can_neither_join_nor_disturb_a_training() {
     });
     assert!(plan.peek().is_none(), "the training has ended before its last change");
     assert!(!strangers.is_empty());
+    for talker in talkers {
+        let (address, error) = talker.join().expect("it ends");
+        assert!(error.is_some(), "{address} lets everybody in");
+    }
     let broken = all.iter().flatten().find(|event| matches!(event, TrainingEvent::Broken { .. }));
     assert_eq!(broken, None, "no group was disturbed");
-    assert_eq!(all[1].iter().rev().find_map(steps), Some(STEPS));
+    assert_eq!(all[1].iter().rev().find_map(steps), Some(5 * STEPS));
     assert_same(&state(&folder, "disturbed"), &state(&folder, "undisturbed"), "disturbed");
 }

@@ -1,4 +1,9 @@
-use std::{fs, path::Path};
+use std::{
+    fs,
+    path::Path,
+    thread,
+    time::{Duration, Instant},
+};
 
 use pollux_tune::{
     actors::{Error, Runner},
@@ -92,15 +97,23 @@ fn a_program_that_was_killed_is_run_again() {
 fn a_program_that_takes_too_long_is_ended_with_all_it_has_started() {
     let root = folder("late");
     let text = "space: {x: {float: [0, 1]}}\nobjective: {minimize: loss}\nsearch: {trials: 1}\n\
-                trial: {command: [sh, -c, 'sleep 1000 & echo $! > child; wait'], timeout: 300ms}";
+                trial: {command: [sh, -c, 'sleep 1000 & echo $! > child; wait'], timeout: 3s}";
     let text = text.replace("child", &root.with_extension("child").display().to_string());
     let finished =
         Runner::new(Study::from_yaml("study.yaml", &text).unwrap()).folder(&root).run_command(0).unwrap();
     let state = format!("{:?}", finished.search().trials().next().unwrap().state);
-    assert!(state.contains("longer than the 0.3 s"), "{state}");
+    assert!(state.contains("longer than the 3 s"), "{state}");
     let child = fs::read_to_string(root.with_extension("child")).unwrap();
-    let command = fs::read(format!("/proc/{}/cmdline", child.trim())).unwrap_or_default();
-    assert!(!command.starts_with(b"sleep"), "it still runs");
+    let runs = || {
+        let command = fs::read(format!("/proc/{}/cmdline", child.trim())).unwrap_or_default();
+        command.starts_with(b"sleep")
+    };
+    // It was killed, and ends when the kernel has time for it.
+    let patience = Instant::now() + Duration::from_secs(60);
+    while runs() {
+        assert!(Instant::now() < patience, "it still runs");
+        thread::yield_now();
+    }
     fs::remove_file(root.with_extension("child")).unwrap();
     fs::remove_dir_all(&root).unwrap();
 }

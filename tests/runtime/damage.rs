@@ -381,3 +381,21 @@ fn a_study_that_runs_is_not_repaired() {
     assert!(matches!(store::repair(&root), Err(Error::InUse(_))));
     assert_eq!(store::examine(&root).unwrap().problems, [""; 0], "but looked at");
 }
+
+#[test]
+fn an_interrupted_upgrade_of_an_earlier_form_is_completed() {
+    let root = folder("upgrade");
+    let earlier = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/earlier/run/journal.sqlite");
+    fs::create_dir_all(&root).unwrap();
+    let journal = Folder::new(&root).journal();
+    fs::copy(&earlier, &journal).unwrap();
+    assert_eq!(store::examine(&root).unwrap().problems, [""; 0], "it is whole as it is");
+    let (store, entries) = Store::load(&root).unwrap();
+    let id = store.study_id();
+    drop(store);
+    assert_eq!(store::examine(&root).unwrap().study, Some(id));
+    // As if only the seal had been written.
+    fs::copy(&earlier, &journal).unwrap();
+    let (store, again) = Store::load(&root).unwrap();
+    assert_eq!((store.study_id(), again), (id, entries));
+}

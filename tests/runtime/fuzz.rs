@@ -9,8 +9,9 @@ use pollux_tune::{
     goodput::{GradientStats, Observation, Shape},
     ids::{Generation, NodeId, Round, SlotId, TrialId},
     internal::wire::{encode_command, encode_event},
+    space::Study,
     trials::{
-        engine::FailureCause,
+        engine::{FailureCause, TrialKind},
         group::{
             Batch, Evaluation, FinalState, Form, Member, Pause, Task, WorkerCommand, WorkerEvent,
             WorkerReport,
@@ -18,7 +19,10 @@ use pollux_tune::{
     },
 };
 
-use crate::fuzz_targets::{TARGETS, run};
+use crate::{
+    fuzz_targets::{ELASTIC, TARGETS, run},
+    world::{Faults, World},
+};
 
 fn corpus(target: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus").join(target)
@@ -179,4 +183,13 @@ fn seeds() {
     lost.extend([3, 60, 6, 60]);
     lost.extend(said(&whole));
     write("events", "lost", &lost);
+    for seed in 0..6 {
+        let study = Study::from_yaml("study.yaml", ELASTIC).unwrap();
+        let mut world = World::new(&study, TrialKind::Elastic, &[("t4", 2), ("t4", 2)], seed);
+        let faults =
+            Faults { worker: 20, node: 5, group: 5, head: if seed == 0 { 0 } else { 5 }, messages: 0 };
+        (0..600).for_each(|_| world.step(faults));
+        let lines = world.journal.iter().take(64).map(|entry| serde_json::to_string(entry).unwrap());
+        write("journal", &format!("{seed}"), lines.collect::<Vec<_>>().join("\n").as_bytes());
+    }
 }

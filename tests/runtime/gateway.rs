@@ -486,7 +486,9 @@ fn strangers_stall_no_worker() {
             silent.push(TcpStream::connect(address).await.expect("it listens"));
         }
         // The first ones have to go, because others come.
-        assert_eq!(silent[0].read(&mut [0]).await.unwrap_or(0), 0);
+        let mut greeting = Vec::new();
+        // How it is sent away does not matter.
+        let _ = silent[0].read_to_end(&mut greeting).await;
         let mut talker = TcpStream::connect(address).await.expect("it listens");
         let nonsense = vec![b'x'; 1 << 20];
         let mut taken = 0;

@@ -15,7 +15,7 @@ use pollux_tune::{
     trials::{
         Search,
         engine::{Command, Engine, GroupCommand, Input, JournalEntry, Services, TrialKind},
-        group::{Driver, Output, Task, WorkerEvent},
+        group::{Driver, Limits, Output, Task, WorkerEvent},
     },
 };
 
@@ -98,7 +98,8 @@ fn message(bytes: &[u8]) {
     }
 }
 
-const ELASTIC: &str = "
+/// The study of the targets `events` and `journal`.
+pub(crate) const ELASTIC: &str = "
 space: {lr: {log: [1e-3, 1]}, wide: [false, true]}
 objective: {maximize: accuracy}
 trial: {trainable: net, epochs: 4, initial_batch: 32, max_batch: 256, max_batch_per_gpu: 64}
@@ -177,13 +178,15 @@ impl Head {
                 if let Command::Group { trial, command } = command {
                     let outputs = match command {
                         GroupCommand::Launch(launch) => {
-                            let (driver, outputs) = Driver::launch(Task::new(trial, "net"), launch);
+                            let task = Task::new(trial, "net");
+                            let (driver, outputs) =
+                                Driver::launch(task, launch, Limits::default(), self.now_s);
                             self.drivers.insert(trial, driver);
                             outputs
                         }
                         command => {
                             let driver = self.drivers.get_mut(&trial);
-                            driver.map_or_else(Vec::new, |driver| driver.on_command(command))
+                            driver.map_or_else(Vec::new, |driver| driver.on_command(command, self.now_s))
                         }
                     };
                     inputs.extend(self.carry_out(trial, outputs));
@@ -199,7 +202,7 @@ impl Head {
                 Output::Engine { generation, event } => inputs.push(Input::group(trial, generation, event)),
                 Output::Left => drop(self.drivers.remove(&trial)),
                 // The workers are the caller's.
-                Output::Send { .. } => {}
+                Output::Send { .. } | Output::Kill { .. } => {}
             }
         }
         inputs
@@ -208,13 +211,13 @@ impl Head {
     fn event(&mut self, slot: SlotId, event: WorkerEvent) {
         let trial = event.trial();
         let Some(driver) = self.drivers.get_mut(&trial) else { return };
-        let outputs = driver.on_worker(slot, event);
+        let outputs = driver.on_worker(slot, event, self.now_s);
         self.carry_out(trial, outputs).into_iter().for_each(|input| self.hear(input));
     }
 
     fn lost(&mut self, slot: SlotId) {
         for trial in self.drivers.keys().copied().collect::<Vec<_>>() {
-            let outputs = self.drivers.get_mut(&trial).map(|driver| driver.on_lost(slot));
+            let outputs = self.drivers.get_mut(&trial).map(|driver| driver.on_lost(slot, self.now_s));
             let inputs = self.carry_out(trial, outputs.unwrap_or_default());
             inputs.into_iter().for_each(|input| self.hear(input));
         }

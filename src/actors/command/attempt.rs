@@ -336,3 +336,29 @@ pub(in crate::actors) fn tail(path: &Path) -> io::Result<String> {
     let whole = if length > TAIL { text.split_once('\n').map_or("", |(_, rest)| rest) } else { &text };
     Ok(whole.trim_end().to_owned())
 }
+
+#[cfg(test)]
+mod tests {
+    use std::{env, process};
+
+    use super::*;
+
+    /// Errors of a program go to the log without us.
+    #[tokio::test(start_paused = true)]
+    async fn who_prints_errors_is_not_silent() {
+        let path = env::temp_dir().join(format!("pollux-silent-{}", process::id()));
+        let log = File::create(&path).expect("it can be written");
+        let (chunk, lines, heard) = (Vec::new(), Lines::default(), Instant::now());
+        let mut output = Output { pipe: None, chunk, lines, log, heard, logged: 0 };
+        let limit = Duration::from_secs(10);
+        time::advance(Duration::from_secs(9)).await;
+        assert!(!output.is_silent(limit));
+        let mut errors = OpenOptions::new().append(true).open(&path).expect("it is there");
+        writeln!(errors, "epoch 1").expect("it can be written");
+        time::advance(Duration::from_secs(9)).await;
+        assert!(!output.is_silent(limit));
+        time::advance(Duration::from_secs(10)).await;
+        assert!(output.is_silent(limit));
+        fs::remove_file(&path).expect("it is there");
+    }
+}

@@ -111,7 +111,11 @@ impl Custody {
     ) -> io::Result<(Self, Child)> {
         let child = children.spawn(command.env(MARK, home))?;
         let pid = child.id().unwrap_or_default();
-        let identity = Identity::of(pid).unwrap_or(Identity { pid: pid.cast_signed(), start: 0 });
+        let Some(identity) = Identity::of(pid) else {
+            // It is killed when it is dropped.
+            children.forget(pid.cast_signed());
+            return Err(io::Error::other("its process cannot be seen in /proc"));
+        };
         let cgroup = Cgroup::create().filter(|cgroup| {
             let is_in = cgroup.add(pid).is_ok();
             if !is_in {
@@ -203,6 +207,7 @@ fn of_program(program: Identity, table: &[Process]) -> BTreeSet<i32> {
 }
 
 /// Kills the programs of a study, and all that they have started, at once. Processes of other studies stay.
+#[cfg(feature = "cli")]
 pub(crate) fn end_programs(folder: &Folder) {
     for (_, process) in left_behind(folder) {
         process.signal(Signal::KILL);

@@ -80,12 +80,15 @@ pub(super) struct Commands {
     attempts: u64,
 }
 
+/// How to ask the program of each trial to end.
+type Stops = BTreeMap<TrialId, oneshot::Sender<()>>;
+
 /// The programs that run.
 #[derive(Clone)]
 pub(super) struct Programs {
     place: Arc<Place>,
     /// How to ask each of them to end; none once all were asked.
-    stops: Arc<Mutex<Option<BTreeMap<TrialId, oneshot::Sender<()>>>>>,
+    stops: Arc<Mutex<Option<Stops>>>,
     /// The trial of each attempt of which anything is left.
     alive: watch::Sender<BTreeMap<u64, TrialId>>,
 }

@@ -2,25 +2,29 @@ use std::{
     collections::BTreeMap,
     path::Path,
     sync::{Arc, Mutex},
+    time::Duration,
 };
 
 use actix::{Actor, System};
-use tokio::sync::mpsc::UnboundedReceiver;
+use tokio::{
+    sync::mpsc::UnboundedReceiver,
+    time::{self, Instant},
+};
 
 use super::{drain, exits, in_virtual_time, probe, settle, slot, study};
 use crate::{
     actors::{
         elastic::{Elastic, StudyTasks, Tasks},
         exit::SessionExit,
-        group::{ClusterHandles, GroupMessage, TrialGroup},
-        message::{EngineInput, ForGroup, FromWorker, ToWorker},
+        group::{ClusterHandles, GroupMessage, NodeHandle, Observer, TrialGroup},
+        message::{EngineInput, ForGroup, FromWorker, KillWorker, ToWorker},
         supervisor::TrialRunners,
     },
     ids::{Generation, NodeId, Round, SlotId, StudyId, TrialId},
     space::Params,
     trials::{
         engine::{GroupCommand, GroupEvent, Input, Launch},
-        group::{Batch, FinalState, Pause, Task, WorkerCommand, WorkerEvent},
+        group::{Activity, Batch, FinalState, Limits, Pause, Task, WorkerCommand, WorkerEvent},
     },
 };
 
@@ -34,13 +38,15 @@ type Seen = Arc<Mutex<Vec<String>>>;
 struct Scene {
     cluster: ClusterHandles,
     to_workers: UnboundedReceiver<ToWorker>,
+    kills: UnboundedReceiver<KillWorker>,
     exits: UnboundedReceiver<SessionExit>,
     seen: Seen,
 }
 
 impl Scene {
     fn new() -> Self {
-        let ((node, to_workers), (exit, exits)) = (probe::<ToWorker>(), exits());
+        let ((commands, to_workers), (exit, exits)) = (probe::<ToWorker>(), exits());
+        let (to_kill, kills) = probe::<KillWorker>();
         let seen = Seen::default();
         let log = seen.clone();
         let observer = move |trial: TrialId, slot: SlotId, message: GroupMessage<'_>| {
@@ -52,9 +58,10 @@ impl Scene {
             };
             log.lock().expect("a log").push(format!("{trial} {slot} {text}"));
         };
-        let nodes = Arc::new(BTreeMap::from([(NodeId(0), node)]));
-        let cluster = ClusterHandles { nodes, observer: Some(Arc::new(Mutex::new(observer))), exit };
-        Self { cluster, to_workers, exits, seen }
+        let nodes = Arc::new(BTreeMap::from([(NodeId(0), NodeHandle { commands, kills: to_kill })]));
+        let (limits, observer) = (Limits::default(), Some(Arc::new(Mutex::new(observer)) as Observer));
+        let cluster = ClusterHandles { nodes, limits, observer, exit };
+        Self { cluster, to_workers, kills, exits, seen }
     }
 
     async fn sent(&mut self) -> ToWorker {
@@ -102,6 +109,44 @@ fn a_group_carries_messages_between_workers_and_the_engine() {
         let seen =
             ["prepare", "event", "command", "event", "command", "lost"].map(|what| format!("4 0.1 {what}"));
         assert_eq!(*scene.seen.lock().expect("a log"), seen);
+    });
+}
+
+/// The driver is told the time, whether anything else happens or not.
+#[test]
+fn a_worker_that_stands_still_is_killed() {
+    in_virtual_time(async {
+        let mut scene = Scene::new();
+        let (supervisor, mut inputs) = probe::<EngineInput>();
+        let task = Task::new(TRIAL, "net");
+        let launch = launch(2, &[slot(0, 1)]);
+        let group = TrialGroup::new(task, launch, scene.cluster.clone(), supervisor).start();
+        let ToWorker { slot: to, from, .. } = scene.sent().await;
+        let tell = |event| from.events.do_send(FromWorker { slot: to, event: Some(event) });
+        time::sleep(Duration::from_secs(590)).await;
+        tell(WorkerEvent::Prepared { trial: TRIAL, rendezvous_addr: "host:1".to_owned() });
+        let WorkerCommand::Form(form) = scene.sent().await.command else { panic!("it forms") };
+        let (trial, round) = (TRIAL, form.round);
+        tell(WorkerEvent::Formed { trial, round, steps: 0, pause: Pause::default() });
+        let input = inputs.recv().await.expect("an input").input;
+        assert_eq!(input, Input::group(TRIAL, Generation(2), GroupEvent::Formed));
+        for steps in 1..100 {
+            let (longest_step_s, activity) = (0.1, Activity::Training);
+            tell(WorkerEvent::Progress { trial, round, steps, longest_step_s, activity });
+            time::sleep(Duration::from_secs(1)).await;
+        }
+        assert!(drain(&mut scene.kills).is_empty());
+        let began = Instant::now();
+        let KillWorker { slot: victim, from: by, reason } = scene.kills.recv().await.expect("it is killed");
+        assert_eq!((victim, by == from), (to, true));
+        assert_eq!(reason, "worker 0.1 made no step for 60 s, expected at most 60 s: it was killed");
+        let waited = began.elapsed().as_secs_f64();
+        assert!((58.9..59.1).contains(&waited), "{waited}");
+        from.events.do_send(FromWorker { slot: to, event: None });
+        group.do_send(ForGroup(DISCARD));
+        settle().await;
+        assert!(!group.connected());
+        assert!(drain(&mut inputs).is_empty(), "it is nobody's fault");
     });
 }
 

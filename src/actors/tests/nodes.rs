@@ -14,7 +14,7 @@ use crate::{
     actors::{
         error::Error,
         exit::SessionExit,
-        message::{EngineInput, FromWorker, ToWorker, WorkerOwner},
+        message::{EngineInput, FromWorker, KillWorker, ToWorker, WorkerOwner},
         node::{FromGateway, Node, NodeContext, NodeSpec},
         process::{Gone, ProcessSpec, Running, Spawner},
     },
@@ -137,6 +137,11 @@ impl FakeGroup {
         scene.node.do_send(ToWorker { slot: slot(3, index), from: self.owner.clone(), command });
     }
 
+    fn kill(&self, scene: &Scene, index: u32) {
+        let (slot, from, reason) = (slot(3, index), self.owner.clone(), "it stands still".to_owned());
+        scene.node.do_send(KillWorker { slot, from, reason });
+    }
+
     fn events(&mut self) -> Vec<(u32, Option<WorkerEvent>)> {
         drain(&mut self.events).into_iter().map(|FromWorker { slot, event }| (slot.index, event)).collect()
     }
@@ -228,6 +233,33 @@ fn groups_are_told_of_a_loss_before_the_engine() {
         assert!(owner.events().is_empty());
         assert_eq!(waiting.events(), [(0, None)]);
         let _again = scene.join(7, 0);
+        settle().await;
+        assert_eq!(scene.inputs(), [Input::WorkerJoined { slot: slot(3, 0) }]);
+    });
+}
+
+#[test]
+fn a_worker_that_stands_still_is_killed_with_its_process_and_the_reason_told() {
+    in_virtual_time(async {
+        let (mut scene, [process, _second], _workers) = Scene::joined().await;
+        let (mut owner, mut neighbour, other) = (FakeGroup::new(0), FakeGroup::new(1), FakeGroup::new(2));
+        owner.send(&scene, 0, prepare(0));
+        neighbour.send(&scene, 1, prepare(1));
+        owner.kill(&scene, 0);
+        let lost =
+            |index, reason: &str| Input::WorkerLost { slot: slot(3, index), reason: reason.to_owned() };
+        settle().await;
+        let with_it = lost(1, "its process was ended, because it stands still");
+        assert_eq!(scene.inputs(), [lost(0, "it stands still"), with_it]);
+        assert_eq!((owner.events(), neighbour.events()), (vec![(0, None)], vec![(1, None)]));
+        process.kill.await.expect("it is to be killed");
+        // It is once enough, and after that there may be another worker.
+        owner.kill(&scene, 0);
+        other.kill(&scene, 2);
+        let _ = process.end.send(Gone { how: "signal: 9".to_owned(), is_killed: true });
+        let _next = scene.processes.recv().await.expect("another one takes its place");
+        let _again = scene.join(7, 0);
+        owner.kill(&scene, 0);
         settle().await;
         assert_eq!(scene.inputs(), [Input::WorkerJoined { slot: slot(3, 0) }]);
     });

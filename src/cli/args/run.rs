@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use crate::{alloc::PolicyKind, cli::run};
+use crate::{alloc::PolicyKind, cli::run, space::KeepCheckpoints};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -49,6 +49,9 @@ pub(crate) struct RunArgs {
     /// The number of trials, instead of the study file's
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..), help_heading = "Search")]
     trials: Option<u32>,
+    /// The best trials whose checkpoints are kept after their end, instead of the study file's: a number, all or none
+    #[arg(long, value_name = "COUNT", help_heading = "Search")]
+    keep_checkpoints: Option<KeepCheckpoints>,
     /// Print nothing while it runs
     #[arg(short, long, help_heading = "Output")]
     quiet: bool,
@@ -56,13 +59,14 @@ pub(crate) struct RunArgs {
 
 impl From<RunArgs> for run::Settings {
     fn from(args: RunArgs) -> Self {
-        let RunArgs { file, folder, slots, threads, cpu, emulate, time_scale, policy, trials, quiet } = args;
+        let RunArgs { file, folder, slots, threads, cpu, policy, trials, keep_checkpoints, quiet, .. } = args;
+        let (emulate, time_scale) = (args.emulate, args.time_scale);
         let emulate = emulate.map(|cluster| {
             let cluster = Some(cluster).filter(|text| !text.is_empty());
             run::Emulation { cluster, time_scale }
         });
         let folder = folder.unwrap_or_else(|| run::default_folder(&file));
-        Self { file, folder, slots, threads, cpu, emulate, policy, trials, quiet }
+        Self { file, folder, slots, threads, cpu, emulate, policy, trials, keep_checkpoints, quiet }
     }
 }
 

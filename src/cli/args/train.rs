@@ -69,8 +69,8 @@ pub(crate) struct TrainArgs {
     /// Use CPU cores even if there are GPUs
     #[arg(long, help_heading = "Workers")]
     cpu: bool,
-    /// Resume from this file if it exists, and save to it [default: a file that is removed at the end]
-    #[arg(long, value_name = "FILE", help_heading = "Output")]
+    /// Resume from the last checkpoint in this folder, if it has one, and save to it [default: one that is removed at the end]
+    #[arg(long, value_name = "FOLDER", help_heading = "Output")]
     checkpoint: Option<PathBuf>,
     /// Time between checkpoints
     #[arg(long, value_name = "TIME", default_value = "1m", value_parser = duration, help_heading = "Output")]

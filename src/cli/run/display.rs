@@ -120,6 +120,7 @@ fn line(entry: &JournalEntry, engine: &Engine, is_terminal: bool) -> Option<Stri
         | Fact::TrialFailed { trial, .. }
         | Fact::TrialCancelled { trial, .. }
         | Fact::TrialInterrupted { trial, .. } => format!("trial {trial} {}", event(entry, *trial)?),
+        Fact::CheckpointFailed { trial, reason } => format!("warning: trial {trial}: {reason}"),
         _ if is_terminal => return None,
         Fact::NodeJoined { node, gpu_type, slots, .. } => {
             format!("node {node} has joined with {slots} slots ({gpu_type})")

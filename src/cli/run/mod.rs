@@ -26,7 +26,7 @@ use crate::{
     actors::{self, Finished, Runner},
     alloc::{self, ClusterSpec, PolicyKind},
     cli,
-    space::{Program, Study},
+    space::{KeepCheckpoints, Program, Study},
     store::{Folder, Reader},
     trials::engine::Outcome,
 };
@@ -47,6 +47,8 @@ pub(super) struct Settings {
     pub(super) policy: Option<PolicyKind>,
     /// Instead of that of the study file.
     pub(super) trials: Option<u32>,
+    /// Instead of that of the study file.
+    pub(super) keep_checkpoints: Option<KeepCheckpoints>,
     pub(super) quiet: bool,
 }
 
@@ -98,6 +100,7 @@ pub(super) fn run(
 ) -> Result<ExitStatus, cli::Error> {
     let (_, mut study) = study::load(&settings.file, stderr)?;
     study.search.trials = settings.trials.unwrap_or(study.search.trials);
+    study.trial.keep_checkpoints = settings.keep_checkpoints.unwrap_or(study.trial.keep_checkpoints);
     study.scheduler.policy = settings.policy.unwrap_or(study.scheduler.policy);
     let folder = settings.folder.as_path();
     let backend = backend(settings, &study, trainables, stderr)?;

@@ -70,6 +70,7 @@ pub(in crate::cli) fn run(
         max_batch: arguments.max_batch,
         max_batch_per_worker: arguments.max_batch_per_worker,
         worker_arguments: Vec::new(),
+        silence: None,
     };
     let mut training = Training::start(vec![task], &settings).map_err(Error::Start)?;
     let began = Instant::now();
@@ -234,6 +235,9 @@ impl Printer {
                 format!("batch {} from now on, in {} passes", batch.total, batch.accumulation + 1),
                 json!({"retuned": batch}),
             ),
+            TrainingEvent::CheckpointFailed { reason } => {
+                (format!("warning: {reason}"), json!({"checkpoint_failed": {"reason": reason}}))
+            }
             TrainingEvent::Checkpointed { steps } => {
                 (format!("checkpoint of step {steps}"), json!({"checkpointed": {"steps": steps}}))
             }

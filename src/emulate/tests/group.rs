@@ -7,9 +7,12 @@ use tokio::time::Instant;
 use super::{TRIAL, World, batch, form, since, slot};
 use crate::{
     goodput::Shape,
-    ids::{Round, TrialId},
+    ids::{Round, StudyId, TrialId},
     sim::Modelled,
-    trials::group::{Batch, FinalState, Form, Task, WorkerCommand, WorkerEvent},
+    trials::{
+        engine::FailureCause,
+        group::{Batch, FinalState, Form, Task, WorkerCommand, WorkerEvent},
+    },
 };
 
 /// Seconds of a step as it was measured.
@@ -182,18 +185,159 @@ async fn a_released_trial_goes_on_from_its_checkpoint() {
     assert_eq!(world.form(form(9, &[2, 1], &[], 256)).await, saved.1);
     let report = world.report().await;
     assert!(report.steps > saved.1 && report.examples == report.steps * 256);
-    // A checkpoint of something else is not taken for one.
-    fs::write(world.task().checkpoint, "{}").unwrap();
-    world.send_all(&[1, 2], &WorkerCommand::Release { trial: TRIAL, state: FinalState::Discarded });
+}
+
+/// Has one worker save the trial and forget it.
+async fn save(world: &mut World, round: u64) -> u64 {
     world.prepare(&[0]).await;
-    world.send_to(0, WorkerCommand::Form(form(10, &[0], &[], 256)));
-    let reason = world
+    world.form(form(round, &[0], &[], 256)).await;
+    world.report().await;
+    world.send_to(0, WorkerCommand::Release { trial: TRIAL, state: FinalState::Saved });
+    let is_saved = |_, event: &WorkerEvent| match event {
+        WorkerEvent::Checkpointed { trial: TRIAL, steps } => Some(*steps),
+        _ => None,
+    };
+    world.find(is_saved).await
+}
+
+/// Has one worker resume the trial. Gives what it says of checkpoints, if anything, and where it starts.
+async fn resume(world: &mut World, round: u64) -> (Option<String>, u64) {
+    world.prepare(&[0]).await;
+    world.send_to(0, WorkerCommand::Form(form(round, &[0], &[], 256)));
+    let mut warning = None;
+    let steps = world
         .find(|_, event| match event {
-            WorkerEvent::Failed { trial: TRIAL, reason, .. } => Some(reason.clone()),
+            WorkerEvent::CheckpointFailed { trial: TRIAL, reason } => {
+                warning = Some(reason.clone());
+                None
+            }
+            WorkerEvent::Formed { steps, .. } => Some(*steps),
             _ => None,
         })
         .await;
-    assert!(reason.contains("checkpoint") && reason.contains("not one of an emulated training"), "{reason}");
+    (warning, steps)
+}
+
+/// The checkpoints of the trial, the last one first.
+fn checkpoints(world: &World) -> Vec<std::path::PathBuf> {
+    let entries = fs::read_dir(world.task().checkpoint).expect("a folder");
+    let mut paths: Vec<_> = entries.map(|entry| entry.expect("an entry").path()).collect();
+    paths.retain(|path| path.extension().is_some_and(|extension| extension == "checkpoint"));
+    paths.sort();
+    paths.reverse();
+    paths
+}
+
+fn damage(path: &std::path::Path) {
+    let mut bytes = fs::read(path).expect("a checkpoint");
+    let at = bytes.len() / 2;
+    bytes[at] ^= 1;
+    fs::write(path, bytes).expect("it can be written");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_damaged_checkpoint_is_told_of_and_the_one_before_it_resumed_from() {
+    let mut world = World::new(1, 1.0);
+    let first = save(&mut world, 1).await;
+    let second = save(&mut world, 2).await;
+    assert!(second > first);
+    let both = checkpoints(&world);
+    assert_eq!(both.len(), 2);
+    damage(&both[0]);
+    let (warning, steps) = resume(&mut world, 3).await;
+    assert_eq!(steps, first);
+    let warning = warning.expect("the user is told");
+    let expected =
+        format!("is damaged: its checksum is wrong; the trial resumes from the one of step {first}");
+    assert!(warning.ends_with(&expected), "{warning}");
+    // And it trains.
+    assert!(world.report().await.steps > first);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_trial_without_a_whole_checkpoint_starts_over() {
+    let mut world = World::new(1, 1.0);
+    (save(&mut world, 1).await, save(&mut world, 2).await);
+    checkpoints(&world).iter().for_each(|path| damage(path));
+    let (warning, steps) = resume(&mut world, 3).await;
+    assert_eq!(steps, 0);
+    let warning = warning.expect("the user is told");
+    assert!(warning.ends_with("; the trial starts from the beginning"), "{warning}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_an_earlier_version_or_another_study_has_left_is_not_resumed_from() {
+    let mut world = World::new(1, 1.0);
+    // As earlier versions wrote it.
+    let state =
+        r#"{"emulated":"cifar10","state":{"steps":452,"examples":211072,"useful":200351.4,"evaluations":5}}"#;
+    fs::write(world.task().checkpoint, state).expect("a file");
+    let (warning, steps) = resume(&mut world, 1).await;
+    assert_eq!(steps, 0);
+    assert!(warning.expect("the user is told").contains("has neither an identity nor a checksum"));
+    // It does not keep the trial from being saved.
+    world.report().await;
+    world.send_to(0, WorkerCommand::Release { trial: TRIAL, state: FinalState::Saved });
+    let is_released =
+        |_, event: &WorkerEvent| (*event == WorkerEvent::Released { trial: TRIAL }).then_some(());
+    world.find(is_released).await;
+    assert_eq!(checkpoints(&world).len(), 1);
+    // The same trial of another study in the same folder.
+    let other = Task { study: StudyId(99), ..world.task() };
+    world.send_to(0, WorkerCommand::Prepare(Box::new(other)));
+    world.send_to(0, WorkerCommand::Form(form(2, &[0], &[], 256)));
+    let warning = world
+        .find(|_, event| match event {
+            WorkerEvent::CheckpointFailed { reason, .. } => Some(reason.clone()),
+            WorkerEvent::Formed { .. } => panic!("nothing was said"),
+            _ => None,
+        })
+        .await;
+    assert!(warning.contains("is of another study"), "{warning}");
+    assert_eq!(world.report().await.steps.min(1), 1);
+    assert_eq!(checkpoints(&world).len(), 1, "it is left alone");
+}
+
+/// A file in the way of the folder of checkpoints stands for a disk that takes nothing.
+#[tokio::test(start_paused = true)]
+async fn checkpoints_that_cannot_be_written_do_not_disturb_the_training() {
+    let mut world = World::new(1, 1.0);
+    let folder = world.task().checkpoint.join("no").join("folder");
+    let task = Task { checkpoint: folder, checkpoint_every_s: 5.0, epochs: 1000.0, ..world.task() };
+    world.send_to(0, WorkerCommand::Prepare(Box::new(task)));
+    world.send_to(0, WorkerCommand::Form(form(1, &[0], &[], 256)));
+    world.find(|_, event| matches!(event, WorkerEvent::Formed { .. }).then_some(())).await;
+    fs::write(&world.task().checkpoint, "in the way").expect("a file");
+    let (mut failed, mut reports) = (0, 0);
+    // Five intervals at least.
+    while reports < 30 {
+        match world.next(1e6).await.expect("it trains").1 {
+            WorkerEvent::CheckpointFailed { reason, .. } => {
+                assert!(reason.contains("cannot be written to"), "{reason}");
+                failed += 1;
+            }
+            WorkerEvent::Reported(_) => reports += 1,
+            WorkerEvent::Checkpointed { .. } | WorkerEvent::Failed { .. } => panic!("nothing can be written"),
+            _ => {}
+        }
+    }
+    assert_eq!(failed, 1, "it is told once");
+    // It is tried again at every interval, and told when it works.
+    fs::remove_file(world.task().checkpoint).expect("it is there");
+    world.find(|_, event| matches!(event, WorkerEvent::Checkpointed { .. }).then_some(())).await;
+    fs::remove_dir_all(world.task().checkpoint).expect("it is there");
+    fs::write(&world.task().checkpoint, "in the way").expect("a file");
+    world.find(|_, event| matches!(event, WorkerEvent::CheckpointFailed { .. }).then_some(())).await;
+    // What cannot be saved on the way out is not the trial's fault.
+    world.send_to(0, WorkerCommand::Release { trial: TRIAL, state: FinalState::Saved });
+    let cause = world
+        .find(|_, event| match event {
+            WorkerEvent::Failed { cause, .. } => Some(*cause),
+            WorkerEvent::Released { .. } => panic!("it was not saved"),
+            _ => None,
+        })
+        .await;
+    assert_eq!(cause, FailureCause::Environment);
 }
 
 #[tokio::test(start_paused = true)]

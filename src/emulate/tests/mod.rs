@@ -104,6 +104,7 @@ struct Worker {
 
 /// Emulated workers of one rendezvous, seen from their head.
 struct World {
+    began: Instant,
     time_scale: f64,
     gpu_type: GpuType,
     rendezvous: Arc<Rendezvous>,
@@ -122,6 +123,7 @@ impl World {
     fn of(gpu_type: &str, slots: u32, time_scale: f64) -> Self {
         let (send, events) = mpsc::unbounded_channel();
         let mut world = Self {
+            began: Instant::now(),
             time_scale,
             gpu_type: GpuType::new(gpu_type).expect("it has a name"),
             rendezvous: Arc::new(Rendezvous::new(time_scale)),
@@ -133,6 +135,11 @@ impl World {
         };
         (0..slots).for_each(|slot| world.start(slot));
         world
+    }
+
+    /// Real seconds.
+    fn now_s(&self) -> f64 {
+        self.began.elapsed().as_secs_f64()
     }
 
     fn task(&self) -> Task {
@@ -178,8 +185,19 @@ impl World {
         }
     }
 
-    /// The next event of a living worker; none if nobody does within this many emulated seconds.
+    /// The next event of a living worker other than a sign of progress; none if there is none within this many emulated seconds.
     async fn next(&mut self, within_s: f64) -> Option<(u32, WorkerEvent)> {
+        let end_s = self.now_s() + within_s * self.time_scale;
+        loop {
+            let event = self.next_event((end_s - self.now_s()).max(0.0) / self.time_scale).await?;
+            if !matches!(event.1, WorkerEvent::Progress { .. }) {
+                return Some(event);
+            }
+        }
+    }
+
+    /// The next event of a living worker; none if there is none within this many emulated seconds.
+    async fn next_event(&mut self, within_s: f64) -> Option<(u32, WorkerEvent)> {
         let deadline = Instant::now() + Duration::from_secs_f64(within_s * self.time_scale);
         loop {
             let wait = deadline.saturating_duration_since(Instant::now());

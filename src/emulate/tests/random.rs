@@ -1,9 +1,8 @@
 //! Random sequences: workers come, go, move and die, while the driver of the head keeps them together.
 
-use std::{collections::BTreeSet, time::Duration};
+use std::collections::BTreeSet;
 
 use proptest::prelude::*;
-use tokio::time::Instant;
 
 use super::{World, batch, slot};
 use crate::{
@@ -11,7 +10,7 @@ use crate::{
     space::Params,
     trials::{
         engine::{FailureCause, GroupCommand, GroupEvent, Launch},
-        group::{Batch, Driver, FinalState, Form, Output, WorkerCommand, WorkerEvent},
+        group::{Batch, Driver, FinalState, Form, Limits, Output, WorkerCommand, WorkerEvent},
     },
 };
 
@@ -100,6 +99,7 @@ impl Head {
                     }
                 }
                 Output::Engine { generation, event } => self.on_group(generation, event),
+                Output::Kill { slot, reason } => panic!("nobody stands still: {slot} {reason}"),
                 Output::Left if self.is_restarting => self.restart(),
                 Output::Left => self.has_left = true,
             }
@@ -136,7 +136,7 @@ impl Head {
     }
 
     fn command(&mut self, command: GroupCommand) {
-        let outputs = self.driver.on_command(command);
+        let outputs = self.driver.on_command(command, self.world.now_s());
         self.carry_out(outputs);
     }
 
@@ -171,19 +171,27 @@ impl Head {
                 assert!(self.finished.is_none_or(|steps| steps == self.kept));
                 self.finished = Some(self.kept);
             }
-            WorkerEvent::Failed { reason, .. } => panic!("{reason}"),
-            WorkerEvent::Prepared { .. } | WorkerEvent::Broken { .. } => {}
+            WorkerEvent::Failed { reason, .. } | WorkerEvent::CheckpointFailed { reason, .. } => {
+                panic!("{reason}")
+            }
+            WorkerEvent::Prepared { .. } | WorkerEvent::Broken { .. } | WorkerEvent::Progress { .. } => {}
         }
-        let outputs = self.driver.on_worker(slot, event);
+        let outputs = self.driver.on_worker(slot, event, self.world.now_s());
         self.carry_out(outputs);
     }
 
     async fn run(&mut self, seconds: f64) {
-        let end = Instant::now() + Duration::from_secs_f64(seconds);
-        while let Some((index, event)) =
-            self.world.next(end.saturating_duration_since(Instant::now()).as_secs_f64()).await
-        {
-            self.on_worker(slot(index), event);
+        let end_s = self.world.now_s() + seconds;
+        loop {
+            let look_s = self.driver.deadline_s().unwrap_or(f64::INFINITY).min(end_s);
+            match self.world.next_event((look_s - self.world.now_s()).max(0.0)).await {
+                Some((index, event)) => self.on_worker(slot(index), event),
+                None if look_s >= end_s => return,
+                None => {
+                    let outputs = self.driver.on_time(self.world.now_s());
+                    self.carry_out(outputs);
+                }
+            }
         }
     }
 
@@ -194,7 +202,7 @@ impl Head {
             self.run(late_s).await;
         }
         self.world.start(index);
-        let outputs = self.driver.on_lost(slot(index));
+        let outputs = self.driver.on_lost(slot(index), self.world.now_s());
         self.carry_out(outputs);
         self.reshape();
     }
@@ -237,7 +245,8 @@ impl Head {
 
 fn launch(world: &World, generation: Generation, slots: &[SlotId], batch: Batch) -> (Driver, Vec<Output>) {
     let (slots, params, batch) = (slots.to_vec(), Params::default(), Some(batch));
-    Driver::launch(world.task(), Launch { generation, slots, params, batch, checkpoint: None })
+    let launch = Launch { generation, slots, params, batch, checkpoint: None };
+    Driver::launch(world.task(), launch, Limits::default(), world.now_s())
 }
 
 async fn run(turns: &[Turn]) {

@@ -16,8 +16,8 @@ pub use self::{
     scalar::duration,
     schema::schema,
     settings::{
-        Algorithm, Direction, EarlyStopping, Objective, Program, SchedulerSettings, SearchSettings,
-        StoppingRule, TrialSettings,
+        Algorithm, Direction, EarlyStopping, InvalidKeepCheckpoints, KeepCheckpoints, Objective, Program,
+        SchedulerSettings, SearchSettings, StoppingRule, TrialSettings,
     },
     study::Study,
 };

@@ -7,6 +7,7 @@ use super::{
     diagnostic::{Diagnostic, DiagnosticKind, Diagnostics, Place},
     node::{Content, Key, Node, Scalar},
     scalar::{self, bad},
+    settings::{InvalidKeepCheckpoints, KeepCheckpoints},
     table::{Field, Kind},
 };
 
@@ -273,6 +274,7 @@ fn simple<'n>(kind: Kind, scalar: &Scalar) -> Option<Typed<'n>> {
             (number > 0.0 || matches!(kind, Kind::Finite)).then_some(Typed::Number(number))
         }
         Kind::Flag => scalar::resolve(scalar).ok()?.as_bool().map(Typed::Flag),
+        Kind::Share => text.parse::<KeepCheckpoints>().ok().map(|_| Typed::Text(text.to_owned())),
         Kind::Words | Kind::Section(_) | Kind::Raw(_) => None,
     }
 }
@@ -289,6 +291,7 @@ fn allowed(kind: Kind) -> String {
         Kind::Whole { min, max } => format!("a whole number from {min} to {max}"),
         Kind::Number { min, max } => format!("a number from {min} to {max}"),
         Kind::Flag => "true or false".to_owned(),
+        Kind::Share => InvalidKeepCheckpoints::ALLOWED.to_owned(),
         Kind::Words | Kind::Section(_) | Kind::Raw(_) => String::new(),
     }
 }

@@ -47,6 +47,9 @@ fn property(field: &Field) -> Value {
             "type": ["integer", "string"], "minimum": 1, "pattern": "^[0-9.]+([kKMG]|[KMGT]i)?B?$",
         }),
         Kind::Flag => json!({"type": "boolean"}),
+        Kind::Share => json!({
+            "anyOf": [{"enum": ["all", "none"]}, {"type": "integer", "minimum": 0, "maximum": u32::MAX}],
+        }),
         Kind::OneOf(names) => json!({"enum": names}),
         Kind::Section(table) => object(table),
         Kind::Raw(text) => serde_json::from_str(text).unwrap_or(Value::Bool(true)),

@@ -1,4 +1,6 @@
-use std::{fmt, time::Duration};
+use std::{fmt, str::FromStr, time::Duration};
+
+use thiserror::Error;
 
 use crate::{alloc::PolicyKind, goodput::LrRule};
 
@@ -110,6 +112,55 @@ pub enum Program {
     Command(Vec<String>),
 }
 
+/// Which trials keep their checkpoints when they have ended with a result. Those that run, wait or have failed always keep theirs.
+///
+/// ```
+/// use pollux_tune::space::KeepCheckpoints;
+///
+/// assert_eq!("3".parse(), Ok(KeepCheckpoints::Best(3)));
+/// assert_eq!("all".parse(), Ok(KeepCheckpoints::All));
+/// assert_eq!("none".parse(), Ok(KeepCheckpoints::Best(0)));
+/// assert!("some".parse::<KeepCheckpoints>().is_err());
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum KeepCheckpoints {
+    /// All of them.
+    All,
+    /// So many of the best; with several objectives all that no other beats, if that is more.
+    Best(u32),
+}
+
+/// A text that is neither `all` nor `none` nor a number.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("allowed is {}", Self::ALLOWED)]
+pub struct InvalidKeepCheckpoints;
+
+impl InvalidKeepCheckpoints {
+    pub(super) const ALLOWED: &'static str = "`all`, `none` or the number of the best trials";
+}
+
+impl fmt::Display for KeepCheckpoints {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::All => f.write_str("all"),
+            Self::Best(0) => f.write_str("none"),
+            Self::Best(count) => count.fmt(f),
+        }
+    }
+}
+
+impl FromStr for KeepCheckpoints {
+    type Err = InvalidKeepCheckpoints;
+
+    fn from_str(text: &str) -> Result<Self, InvalidKeepCheckpoints> {
+        match text {
+            "all" => Ok(Self::All),
+            "none" => Ok(Self::Best(0)),
+            _ => text.parse().map(Self::Best).map_err(|_| InvalidKeepCheckpoints),
+        }
+    }
+}
+
 /// How a trial is trained.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
@@ -130,13 +181,15 @@ pub struct TrialSettings {
     pub scaling: LrRule,
     /// The time between two checkpoints.
     pub checkpoint_interval: Duration,
+    /// Whose checkpoints are kept after the end of the trial.
+    pub keep_checkpoints: KeepCheckpoints,
     /// The smallest number of GPUs of a running trial.
     pub min_gpus: u32,
     /// The largest number of GPUs.
     pub max_gpus: Option<u32>,
     /// The longest a trial may take.
     pub timeout: Option<Duration>,
-    /// The longest that a program may print nothing.
+    /// The longest that a program may print nothing; the least limit of a step of a trainable.
     pub silence: Option<Duration>,
 }
 

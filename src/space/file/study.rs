@@ -240,13 +240,14 @@ impl Reader<'_> {
         };
         let silence = values.duration("silence");
         if silence.is_some_and(|silence| silence.is_zero()) {
-            let found = "no program prints all the time".to_owned();
+            let found = "nobody gives signs all the time".to_owned();
             let mistake = DiagnosticKind::Conflict { found, allowed: "a silence above 0s" };
             self.wrong(values.place("silence"), "trial.silence", mistake);
         }
-        if silence.is_some() && !matches!(program, Some(Program::Command(_))) {
-            let found = "there is no program that could be silent".to_owned();
-            let mistake = DiagnosticKind::Conflict { found, allowed: "silence beside a command" };
+        if silence.is_some() && program.is_none() {
+            let found = "there is nothing that could be silent".to_owned();
+            let allowed = "silence beside a command or a trainable";
+            let mistake = DiagnosticKind::Conflict { found, allowed };
             self.wrong(values.place("silence"), "trial.silence", mistake);
         }
         Some(TrialSettings {
@@ -258,6 +259,7 @@ impl Reader<'_> {
             batch_per_gpu: size("batch_per_gpu"),
             scaling: values.text("scaling")?.parse().ok()?,
             checkpoint_interval: values.duration("checkpoint_interval")?,
+            keep_checkpoints: values.text("keep_checkpoints")?.parse().ok()?,
             min_gpus,
             max_gpus,
             timeout: values.duration("timeout"),

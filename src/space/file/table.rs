@@ -34,6 +34,8 @@ pub(super) enum Kind {
     Duration,
     Size,
     Flag,
+    /// `all`, `none` or how many.
+    Share,
     OneOf(&'static [&'static str]),
     Section(&'static [Field]),
     /// Read elsewhere; this is its JSON Schema.
@@ -108,6 +110,12 @@ pub(super) const TRIAL: &[Field] = &[
     ),
     field("scaling", Kind::OneOf(LrRule::NAMES), Some("adascale"), "How the learning rate follows the batch"),
     field("checkpoint_interval", Kind::Duration, Some("5m"), "The time between two checkpoints"),
+    field(
+        "keep_checkpoints",
+        Kind::Share,
+        Some("1"),
+        "The best trials whose checkpoints are kept after their end: how many, `all` or `none`",
+    ),
     field("min_gpus", COUNT, Some("1"), "The smallest number of GPUs of a running trial"),
     field("max_gpus", COUNT, None, "The largest number of GPUs of a trial; no limit by default"),
     field("timeout", Kind::Duration, None, "The longest a trial may take; no limit by default"),
@@ -115,7 +123,8 @@ pub(super) const TRIAL: &[Field] = &[
         "silence",
         Kind::Duration,
         None,
-        "The longest that a program may print nothing before it is ended and started again; no limit by default",
+        "The longest that a program may print nothing before it is ended and started again, no limit by default; a step of a \
+         trainable may always take as long, 1m by default",
     ),
 ];
 

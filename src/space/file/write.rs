@@ -61,7 +61,7 @@ fn number(number: f64) -> String {
     format!("{number:?}")
 }
 
-fn trial(trial: &TrialSettings) -> Entries<13> {
+fn trial(trial: &TrialSettings) -> Entries<14> {
     let (trainable, command) = match &trial.program {
         Some(Program::Trainable(name)) => (Some(text_to_yaml(name)), None),
         Some(Program::Command(words)) => {
@@ -80,6 +80,7 @@ fn trial(trial: &TrialSettings) -> Entries<13> {
         ("batch_per_gpu", trial.batch_per_gpu.map(|batch| batch.to_string())),
         ("scaling", Some(trial.scaling.to_string())),
         ("checkpoint_interval", Some(duration(trial.checkpoint_interval))),
+        ("keep_checkpoints", Some(trial.keep_checkpoints.to_string())),
         ("min_gpus", Some(trial.min_gpus.to_string())),
         ("max_gpus", trial.max_gpus.map(|gpus| gpus.to_string())),
         ("timeout", trial.timeout.map(duration)),

@@ -44,6 +44,14 @@ impl Engine {
     }
 }
 
+impl Fact {
+    /// The trial that it ends, and how.
+    #[must_use]
+    pub fn end(&self) -> Option<(TrialId, End)> {
+        end_of(self)
+    }
+}
+
 /// The trial that a fact ends.
 pub(in crate::trials) fn end_of(fact: &Fact) -> Option<(TrialId, End)> {
     Some(match fact {
@@ -114,6 +122,7 @@ impl State {
             | Fact::Measured { trial, .. }
             | Fact::Refitted { trial, .. }
             | Fact::Checkpointed { trial, .. }
+            | Fact::CheckpointFailed { trial, .. }
             | Fact::TrialPausing { trial }
             | Fact::TrialPaused { trial, .. }
             | Fact::TrialInterrupted { trial, .. } => {

@@ -174,6 +174,13 @@ pub enum Fact {
         /// Where, and how far.
         checkpoint: Checkpoint,
     },
+    /// A checkpoint could not be written, or one that was there could not be used. The training has continued.
+    CheckpointFailed {
+        /// The trial.
+        trial: TrialId,
+        /// What is wrong, and what happened instead.
+        reason: String,
+    },
     /// A trial is to write its state and to leave its slots.
     TrialPausing {
         /// The trial.
@@ -320,6 +327,7 @@ impl Fact {
             Self::Measured { .. } => "measured",
             Self::Refitted { .. } => "refitted",
             Self::Checkpointed { .. } => "checkpointed",
+            Self::CheckpointFailed { .. } => "checkpoint_failed",
             Self::TrialPausing { .. } => "trial_pausing",
             Self::TrialPaused { .. } => "trial_paused",
             Self::TrialInterrupted { .. } => "trial_interrupted",
@@ -363,6 +371,7 @@ impl Fact {
             | Self::Measured { trial, .. }
             | Self::Refitted { trial, .. }
             | Self::Checkpointed { trial, .. }
+            | Self::CheckpointFailed { trial, .. }
             | Self::TrialPausing { trial }
             | Self::TrialPaused { trial, .. }
             | Self::TrialInterrupted { trial, .. }

@@ -104,6 +104,8 @@ pub enum GroupEvent {
     Reported(Report),
     /// The state of the trial is on disk; training continues.
     Checkpointed(Checkpoint),
+    /// A checkpoint could not be written, or one that is there cannot be used. The training continues.
+    CheckpointFailed(String),
     /// A trial that was asked to save its state and leave has done so. If it could not, that is [`Failed`](Self::Failed).
     Paused(Checkpoint),
     /// The trial has finished, with the last values; those that are missing were reported before. A group that is asked to

@@ -145,6 +145,12 @@ impl Engine {
         match event {
             // It may still be under way when its generation has ended.
             GroupEvent::Reported(report) => self.reported(step, trial, generation, report),
+            // Whatever its generation is by now, the user should know.
+            GroupEvent::CheckpointFailed(reason) => {
+                if self.state.active.contains_key(&trial) {
+                    self.emit(step, Fact::CheckpointFailed { trial, reason });
+                }
+            }
             // Its own failure is final, in whatever generation: that its worker ended with it may have been heard first.
             GroupEvent::Failed { reason, cause: FailureCause::Trial } if self.is_past(trial, generation) => {
                 self.stop_and_end(step, Fact::TrialFailed { trial, reason }, trial);
@@ -200,10 +206,12 @@ impl Engine {
     fn reported(&mut self, step: &mut StepBuilder, trial: TrialId, generation: Generation, report: Report) {
         let is_current = self.current(trial, generation).is_some();
         let Some((last, slots)) = self.last_report(trial, generation) else { return };
-        let Report { number, epochs, metrics, steps, noise } = report;
+        let Report { number, epochs, metrics, mut steps, noise } = report;
         if number <= last || !(epochs.is_finite() && epochs >= 0.0) {
             return;
         }
+        // Times that are no numbers could not be read from the journal again.
+        steps.retain(|times| times.check().is_ok());
         let gpu_type = self.state.gpu_type(&slots).filter(|_| !steps.is_empty()).cloned();
         let measured = is_current && !steps.is_empty();
         if is_current {

@@ -48,7 +48,7 @@ impl Engine {
             .state
             .active
             .iter()
-            .filter(move |(_, active)| !active.slots().is_empty() && !(is_program && active.waits()));
+            .filter(move |(_, active)| !(active.slots().is_empty() || is_program && active.waits()));
         running.filter_map(move |(&trial, active)| {
             let waited_s = if is_program { active.usage.waited_s } else { 0.0 };
             Some((trial, active.usage.until_s + timeout?.as_secs_f64() - (active.usage.ran_s - waited_s)))

@@ -4,7 +4,9 @@
 use std::collections::BTreeMap;
 
 use super::{
-    Batch, FinalState, Form, Group, GroupAction, Member, Task, WorkerCommand, WorkerEvent, WorkerReport,
+    Batch, FinalState, Form, Group, GroupAction, Limits, Member, Task, WorkerCommand, WorkerEvent,
+    WorkerReport,
+    watchdog::{Overdue, Watchdog},
 };
 use crate::{
     goodput::GradientStats,
@@ -32,6 +34,13 @@ pub enum Output {
         /// What happened.
         event: GroupEvent,
     },
+    /// End the process of a worker that stands still; answered by [`Driver::on_lost`].
+    Kill {
+        /// Its slot.
+        slot: SlotId,
+        /// What is to be told about it.
+        reason: String,
+    },
     /// All workers are free, and nothing more will happen.
     Left,
 }
@@ -53,12 +62,16 @@ enum Fate {
     Dropped,
 }
 
-/// The group of a trial from its launch to its end: follows the protocol of [`Group`], and maps its rounds to the engine's generations.
+/// The group of a trial from its launch to its end: follows the protocol of [`Group`], maps its rounds to the engine's generations, and
+/// watches over workers that stand still.
+///
+/// Times are seconds on a clock that never goes back, whichever its origin. Whoever owns a driver calls [`on_time`](Self::on_time) at its
+/// [`deadline`](Self::deadline_s).
 ///
 /// ```
 /// use pollux_tune::ids::{Generation, NodeId, SlotId, TrialId};
 /// use pollux_tune::trials::engine::{GroupEvent, Launch};
-/// use pollux_tune::trials::group::{Batch, Driver, Output, Pause, Task, WorkerCommand, WorkerEvent};
+/// use pollux_tune::trials::group::{Batch, Driver, Limits, Output, Pause, Task, WorkerCommand, WorkerEvent};
 ///
 /// let (trial, slot) = (TrialId(7), SlotId { node: NodeId(0), index: 2 });
 /// let launch = Launch {
@@ -68,20 +81,32 @@ enum Fate {
 ///     batch: Some(Batch { total: 128, accumulation: 0 }),
 ///     checkpoint: None,
 /// };
-/// let (mut driver, outputs) = Driver::launch(Task::new(trial, "cifar10"), launch);
+/// let (mut driver, outputs) = Driver::launch(Task::new(trial, "cifar10"), launch, Limits::default(), 0.0);
 /// assert!(matches!(outputs[..], [Output::Send { command: WorkerCommand::Prepare(_), .. }]));
 ///
 /// let prepared = WorkerEvent::Prepared { trial, rendezvous_addr: "127.0.0.1:4000".to_owned() };
-/// let outputs = driver.on_worker(slot, prepared);
+/// let outputs = driver.on_worker(slot, prepared, 1.0);
 /// let [Output::Send { command: WorkerCommand::Form(form), .. }] = &outputs[..] else { panic!("{outputs:?}") };
 /// let formed = WorkerEvent::Formed { trial, round: form.round, steps: 0, pause: Pause::default() };
 /// let event = GroupEvent::Formed;
-/// assert_eq!(driver.on_worker(slot, formed), [Output::Engine { generation: Generation(1), event }]);
+/// assert_eq!(driver.on_worker(slot, formed, 2.0), [Output::Engine { generation: Generation(1), event }]);
+///
+/// // Nothing is heard of it for a long time.
+/// let mut outputs = Vec::new();
+/// while outputs.is_empty() {
+///     let now_s = driver.deadline_s().expect("a step is expected");
+///     outputs = driver.on_time(now_s);
+/// }
+/// let reason = "worker 0.2 made no step for 300 s, expected at most 300 s: it was killed".to_owned();
+/// assert_eq!(outputs, [Output::Kill { slot, reason }]);
 /// ```
 #[derive(Debug, Clone, PartialEq)]
 pub struct Driver {
     task: Task,
     group: Group,
+    watchdog: Watchdog,
+    /// Who is to save the state before it leaves.
+    saver: Option<SlotId>,
     /// Rendezvous addresses of workers that have prepared.
     addresses: BTreeMap<SlotId, String>,
     /// The generation that the engine has asked for, its members and their batch.
@@ -102,12 +127,14 @@ pub struct Driver {
 impl Driver {
     /// Starts a group.
     #[must_use]
-    pub fn launch(task: Task, launch: Launch) -> (Self, Vec<Output>) {
+    pub fn launch(task: Task, launch: Launch, limits: Limits, now_s: f64) -> (Self, Vec<Output>) {
         let Launch { generation, slots, batch, checkpoint, .. } = launch;
         let batch = batch.unwrap_or(Batch { total: task.initial_batch, accumulation: 0 });
         let mut driver = Self {
             task,
             group: Group::after(Round::before(generation)),
+            watchdog: Watchdog::new(limits, now_s),
+            saver: None,
             addresses: BTreeMap::new(),
             generation,
             slots,
@@ -138,7 +165,8 @@ impl Driver {
 
     /// A command of the engine.
     #[must_use]
-    pub fn on_command(&mut self, command: GroupCommand) -> Vec<Output> {
+    pub fn on_command(&mut self, command: GroupCommand, now_s: f64) -> Vec<Output> {
+        self.watchdog.tick(now_s);
         match command {
             // A launch makes a new group.
             GroupCommand::Launch(_) => {}
@@ -158,8 +186,10 @@ impl Driver {
 
     /// A worker has reported something. What is about another trial, or of an older round, changes nothing.
     #[must_use]
-    pub fn on_worker(&mut self, slot: SlotId, event: WorkerEvent) -> Vec<Output> {
+    pub fn on_worker(&mut self, slot: SlotId, event: WorkerEvent, now_s: f64) -> Vec<Output> {
+        self.watchdog.tick(now_s);
         if event.trial() == self.task.trial {
+            self.watchdog.heard(slot, &event);
             self.apply(slot, event);
         }
         self.settle()
@@ -167,11 +197,53 @@ impl Driver {
 
     /// The worker of a slot is gone.
     #[must_use]
-    pub fn on_lost(&mut self, slot: SlotId) -> Vec<Output> {
+    pub fn on_lost(&mut self, slot: SlotId, now_s: f64) -> Vec<Output> {
+        self.watchdog.tick(now_s);
         self.addresses.remove(&slot);
         let actions = self.group.gone(slot);
         self.carry_out(actions);
         self.settle()
+    }
+
+    /// When to call [`on_time`](Self::on_time), if nothing else happens before; none if nothing is expected of any worker.
+    #[must_use]
+    pub fn deadline_s(&self) -> Option<f64> {
+        self.watchdog.deadline_s()
+    }
+
+    /// Time has passed. Workers that stand still are killed; where it may be another one that they wait for, all form the next round first,
+    /// and only who does not come is killed.
+    #[must_use]
+    pub fn on_time(&mut self, now_s: f64) -> Vec<Output> {
+        self.watchdog.tick(now_s);
+        let overdue = self.watchdog.overdue();
+        let is_training = self.fate == Fate::Training;
+        let is_innocent = |overdue: &Overdue| {
+            is_training
+                && overdue.may_wait_for_others()
+                && self.watchdog.is_together_with_others(overdue.slot)
+        };
+        let (innocent, guilty): (Vec<Overdue>, Vec<Overdue>) = overdue.into_iter().partition(is_innocent);
+        for overdue in guilty {
+            self.kill(&overdue);
+        }
+        if !innocent.is_empty() {
+            let actions = self.group.interrupt();
+            self.carry_out(actions);
+            self.watchdog.urge();
+        }
+        self.settle()
+    }
+
+    fn kill(&mut self, overdue: &Overdue) {
+        let slot = overdue.slot;
+        // If its end does not come, it is asked for again.
+        self.watchdog.restart(slot);
+        // Whoever is to save may wait for another one, whose end then frees it; nobody else can save.
+        let is_last = self.saver != Some(slot) || !self.watchdog.is_together_with_others(slot);
+        if is_last || !overdue.may_wait_for_others() {
+            self.outputs.push(Output::Kill { slot, reason: overdue.reason() });
+        }
     }
 
     fn apply(&mut self, slot: SlotId, event: WorkerEvent) {
@@ -183,8 +255,11 @@ impl Driver {
             WorkerEvent::Formed { round, .. } => self.group.formed(slot, round),
             WorkerEvent::Broken { round, .. } => self.group.broken(slot, round),
             WorkerEvent::Released { .. } => self.group.released(slot),
+            // The watchdog has seen it.
+            WorkerEvent::Progress { .. } => return,
             WorkerEvent::Reported(report) => return self.reported(&report),
             WorkerEvent::Checkpointed { .. } => return self.checkpointed(),
+            WorkerEvent::CheckpointFailed { reason, .. } => return self.checkpoint_failed(reason),
             WorkerEvent::Finished { metrics, .. } => return self.end(GroupEvent::Finished(numbers(metrics))),
             WorkerEvent::Failed { reason, cause, .. } => {
                 self.end(GroupEvent::Failed { reason, cause });
@@ -196,6 +271,7 @@ impl Driver {
     }
 
     fn send(&mut self, slot: SlotId, command: WorkerCommand) {
+        self.watchdog.sent(slot, &command);
         self.outputs.push(Output::Send { slot, command });
     }
 
@@ -249,6 +325,9 @@ impl Driver {
                     self.send(slot, WorkerCommand::Prepare(Box::new(self.task.clone())));
                 }
                 GroupAction::Release { slot, state } => {
+                    if state == FinalState::Saved {
+                        self.saver = Some(slot);
+                    }
                     self.send(slot, WorkerCommand::Release { trial, state });
                 }
                 GroupAction::Form { round, members, donors, notify, broken } => {
@@ -292,6 +371,13 @@ impl Driver {
         } else if self.announced == Some(self.generation) {
             let event = GroupEvent::Checkpointed(self.checkpoint());
             self.notify_engine(self.generation, event);
+        }
+    }
+
+    /// If that is the end of the group, it ends with the reason.
+    fn checkpoint_failed(&mut self, reason: String) {
+        if self.fate == Fate::Training {
+            self.notify_engine(self.generation, GroupEvent::CheckpointFailed(reason));
         }
     }
 
@@ -372,6 +458,8 @@ impl Driver {
             // Those that have ended stay until the engine drops them.
             Fate::Training | Fate::Pausing { .. } | Fate::Failing(_) | Fate::Ended(_) | Fate::Dropped => {}
         }
+        self.watchdog.retain(&self.group.slots());
+        self.watchdog.check_arrivals(self.group.round(), self.group.participants());
         std::mem::take(&mut self.outputs)
     }
 

@@ -29,11 +29,11 @@ pub struct Task {
     pub initial_batch: u32,
     /// The learning-rate rule, by name.
     pub lr_rule: String,
-    /// Where checkpoints go, and where a lost trial resumes from.
+    /// The folder that checkpoints go to, and from which a lost trial resumes.
     pub checkpoint: PathBuf,
     /// Seconds from checkpoint to checkpoint.
     pub checkpoint_every_s: f64,
-    /// Seconds from report to report.
+    /// Seconds from report to report, and from one sign of progress to the next.
     pub report_every_s: f64,
     /// Statistical epochs from evaluation to evaluation.
     pub evaluate_every: f64,
@@ -170,6 +170,20 @@ pub enum WorkerEvent {
         /// What happened.
         reason: String,
     },
+    /// A sign that the thread that trains does not stand still: from every rank, after steps but not after each of them, and whenever
+    /// its activity changes.
+    Progress {
+        /// The trial.
+        trial: TrialId,
+        /// The group.
+        round: Round,
+        /// Optimizer steps that the state has behind it.
+        steps: u64,
+        /// The longest step since the last sign, in seconds on the clock of the worker.
+        longest_step_s: f64,
+        /// What it does from now on.
+        activity: Activity,
+    },
     /// What was measured since the last report; from the first rank only.
     Reported(Box<WorkerReport>),
     /// A checkpoint is on disk.
@@ -178,6 +192,13 @@ pub enum WorkerEvent {
         trial: TrialId,
         /// Optimizer steps that it has behind it.
         steps: u64,
+    },
+    /// A checkpoint could not be written, or one that is there cannot be used. The training continues.
+    CheckpointFailed {
+        /// The trial.
+        trial: TrialId,
+        /// What is wrong, and what happens instead.
+        reason: String,
     },
     /// The trial has reached its last epoch.
     Finished {
@@ -212,13 +233,31 @@ impl WorkerEvent {
             Self::Prepared { trial, .. }
             | Self::Formed { trial, .. }
             | Self::Broken { trial, .. }
+            | Self::Progress { trial, .. }
             | Self::Checkpointed { trial, .. }
+            | Self::CheckpointFailed { trial, .. }
             | Self::Finished { trial, .. }
             | Self::Released { trial }
             | Self::Failed { trial, .. } => *trial,
             Self::Reported(report) => report.trial,
         }
     }
+}
+
+/// What the thread of a worker does that trains.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Activity {
+    /// It takes steps.
+    Training,
+    /// It has left the group before and meets the members of this one.
+    Joining,
+    /// It evaluates, together with all members.
+    Evaluating,
+    /// It waits until a checkpoint is on disk.
+    Saving,
+    /// It waits for the next command.
+    Idle,
 }
 
 /// How long a training stood still, and what for, in seconds.

@@ -2,13 +2,16 @@
 
 mod driver;
 mod message;
+mod watchdog;
 
 use std::collections::BTreeSet;
 
 pub use self::driver::{Driver, Output};
 pub use self::message::{
-    Batch, Evaluation, FinalState, Form, Member, Pause, Task, WorkerCommand, WorkerEvent, WorkerReport,
+    Activity, Batch, Evaluation, FinalState, Form, Member, Pause, Task, WorkerCommand, WorkerEvent,
+    WorkerReport,
 };
+pub use self::watchdog::Limits;
 use crate::ids::{Round, SlotId};
 
 /// What is to be done next about the workers of a trial. Slots stand for the workers on them.
@@ -121,6 +124,11 @@ impl Group {
         groups.into_iter().flatten().copied().collect()
     }
 
+    /// Who takes part in the latest round: its members, and those who hand over the state.
+    pub fn participants(&self) -> impl Iterator<Item = &SlotId> {
+        self.members.iter().chain(&self.donors)
+    }
+
     /// How many generations have broken since the last [progress](Self::progressed).
     #[must_use]
     pub const fn failures(&self) -> u32 {
@@ -167,6 +175,12 @@ impl Group {
         if round != self.round || !self.ready.contains(&slot) {
             return Vec::new();
         }
+        self.fail();
+        self.advance()
+    }
+
+    /// The members stand still: all are to leave the round at once and to form the next one.
+    pub fn interrupt(&mut self) -> Vec<GroupAction> {
         self.fail();
         self.advance()
     }

@@ -1,8 +1,9 @@
 //! What training itself has to provide: the seam between the protocol and the ways to train.
 
 use crate::{
-    ids::SlotId,
+    ids::{Round, SlotId},
     trials::group::{Batch, Evaluation, Form, Pause, Task, WorkerReport},
+    worker::checkpoint::NotSaved,
 };
 
 /// Why a worker cannot continue.
@@ -48,8 +49,8 @@ pub(crate) struct StepRequest {
     pub(crate) leave: bool,
     /// Use another batch from the next step on that all members can agree on.
     pub(crate) batch: Option<Batch>,
-    /// Return after the first step that ends at this moment or later; none if only the end of the training matters.
-    pub(crate) wake_s: Option<f64>,
+    /// Return after the first step that ends at this moment or later.
+    pub(crate) wake_s: f64,
 }
 
 /// What has become of a [`StepRequest`].
@@ -59,8 +60,10 @@ pub(crate) struct StepProgress {
     pub(crate) left: bool,
     /// The other batch is in use, or is of no use any more.
     pub(crate) retuned: bool,
-    /// Evaluations that became due, but not the one at the end of the training.
+    /// Evaluations that became due and took no time, but not the one at the end of the training.
     pub(crate) evaluations: Vec<Evaluation>,
+    /// One that takes its time is due, but not the one at the end of the training.
+    pub(crate) wants_evaluation: bool,
 }
 
 /// A way to train: with libtorch, modelled, or by another program.
@@ -70,8 +73,8 @@ pub(crate) struct StepProgress {
 /// one, implement this trait, and run a `Worker` with it that is attached to the head (`wire::attach`).
 ///
 /// Methods are called one at a time, and in this order: [`prepare`](Self::prepare); then for each group [`join`](Self::join),
-/// [`rendezvous`](Self::rendezvous), unless it only donates [`train`](Self::train) again and again, [`evaluate`](Self::evaluate) if the
-/// training is complete, and [`leave`](Self::leave). A session outlives its groups: what it has learned goes into the next one. When a
+/// [`rendezvous`](Self::rendezvous), unless it only donates [`train`](Self::train) again and again, [`evaluate`](Self::evaluate) when that wants it
+/// and when the training is complete, and [`leave`](Self::leave). A session outlives its groups: what it has learned goes into the next one. When a
 /// session or a group is dropped, everything that belongs to it has to be over.
 ///
 /// Futures of `rendezvous` and `train` are dropped when a command has come that changes what is wanted. They have to wait only where
@@ -118,7 +121,7 @@ pub(crate) trait Backend {
         request: StepRequest,
     ) -> Result<StepProgress, Failure>;
 
-    /// Evaluates the trained model, together with all members.
+    /// Evaluates, together with all members: when `train` wants it, and the trained model.
     fn evaluate(
         &mut self,
         session: &mut Self::Session,
@@ -132,11 +135,15 @@ pub(crate) trait Backend {
         group: &mut Self::Group,
     ) -> Result<WorkerReport, Failure>;
 
-    /// Starts to write a checkpoint of the state as it is now. One that is still being written has to be on disk before.
-    fn save(&mut self, session: &mut Self::Session) -> Result<(), Failure>;
+    /// What the user should know of checkpoints that a rendezvous has found and not used, since the last call.
+    fn warning(&mut self, session: &mut Self::Session) -> Option<String>;
+
+    /// Starts to write a checkpoint of the state as it is now, after the last step of a group. One that is still being written has to be
+    /// on disk before.
+    fn save(&mut self, session: &mut Self::Session, round: Round) -> Result<(), NotSaved>;
 
     /// The steps of a checkpoint that was written since the last call; with `wait`, after it is.
-    fn saved(&mut self, session: &mut Self::Session, wait: bool) -> Result<Option<u64>, Failure>;
+    fn saved(&mut self, session: &mut Self::Session, wait: bool) -> Result<Option<u64>, NotSaved>;
 
     /// Leaves a group in agreement with its members, who do not count it as lost.
     fn leave(&mut self, group: Self::Group);

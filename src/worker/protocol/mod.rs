@@ -2,6 +2,7 @@
 //! [`trials::group::Driver`](crate::trials::group::Driver); `docs/architecture.md` has a picture of both.
 
 mod backend;
+mod heartbeat;
 mod inbox;
 mod reporter;
 #[cfg(test)]
@@ -11,6 +12,7 @@ use tokio::sync::mpsc::UnboundedReceiver;
 
 pub(crate) use self::backend::{Backend, Failure, Role, StepProgress, StepRequest};
 use self::{
+    heartbeat::Heartbeat,
     inbox::{Inbox, Leave},
     reporter::RankZeroReporter,
 };
@@ -18,8 +20,9 @@ use crate::{
     ids::{Round, SlotId, TrialId},
     trials::{
         engine::FailureCause,
-        group::{FinalState, Form, Task, WorkerCommand, WorkerEvent},
+        group::{Activity, Evaluation, FinalState, Form, Task, WorkerCommand, WorkerEvent},
     },
+    worker::checkpoint::NotSaved,
 };
 
 /// A worker: hosts a rank of whatever trial it is given, one at a time.
@@ -40,6 +43,8 @@ struct Hosted<S> {
     session: S,
     /// A checkpoint is being written.
     is_saving: bool,
+    /// Why the last checkpoint is not on disk.
+    not_saved: Option<NotSaved>,
 }
 
 /// Why a worker takes part in a group no longer.
@@ -99,12 +104,25 @@ impl<B: Backend, S: Fn(WorkerEvent) -> bool> Worker<B, S> {
         if (self.send)(event) { Ok(()) } else { Err(Stop::HeadGone) }
     }
 
+    /// Says what it is going to do: the head allows more time for some of it.
+    fn announce(
+        &self,
+        hosted: &Hosted<B::Session>,
+        activity: Activity,
+        longest_step_s: f64,
+    ) -> Result<(), Stop> {
+        let (trial, round) = (hosted.task.trial, hosted.round);
+        let steps = self.backend.steps(&hosted.session).unwrap_or(0);
+        self.send(WorkerEvent::Progress { trial, round, steps, longest_step_s, activity })
+    }
+
     async fn prepare(&mut self, task: Task) -> Result<(), Stop> {
         let trial = task.trial;
         self.hosted = None;
         match self.backend.prepare(task.clone()).await {
             Ok(session) => {
-                self.hosted = Some(Hosted { task, round: Round(0), session, is_saving: false });
+                self.hosted =
+                    Some(Hosted { task, round: Round(0), session, is_saving: false, not_saved: None });
                 self.send(WorkerEvent::Prepared { trial, rendezvous_addr: self.backend.rendezvous_addr() })
             }
             Err(failure) => self.fail(trial, failure),
@@ -123,36 +141,60 @@ impl<B: Backend, S: Fn(WorkerEvent) -> bool> Worker<B, S> {
     /// Forgets a trial.
     fn release(&mut self, mut hosted: Hosted<B::Session>, state: FinalState) -> Result<(), Stop> {
         let trial = hosted.task.trial;
-        let saved = if state == FinalState::Saved && self.backend.steps(&hosted.session).is_some() {
-            self.save(&mut hosted, true)
+        let is_to_save = state == FinalState::Saved && self.backend.steps(&hosted.session).is_some();
+        if hosted.is_saving || is_to_save {
+            self.announce(&hosted, Activity::Saving, 0.0)?;
+        }
+        if is_to_save {
+            self.save(&mut hosted, true)?;
         } else {
-            self.settle_checkpoint(&mut hosted, true)
-        };
-        drop(hosted);
-        match saved {
-            Ok(()) => self.send(WorkerEvent::Released { trial }),
-            Err(Stop::Failed(failure)) => self.fail(trial, failure),
-            Err(stop) => Err(stop),
+            self.settle_checkpoint(&mut hosted, true)?;
+        }
+        match hosted.not_saved.take_if(|_| is_to_save) {
+            Some(NotSaved(reason)) => {
+                drop(hosted);
+                self.fail(trial, Failure::Environment(reason))
+            }
+            None => {
+                drop(hosted);
+                self.send(WorkerEvent::Released { trial })
+            }
         }
     }
 
     /// Reports a checkpoint that is on disk; with `wait`, waits for one that is being written.
     fn settle_checkpoint(&mut self, hosted: &mut Hosted<B::Session>, wait: bool) -> Result<(), Stop> {
-        if hosted.is_saving
-            && let Some(steps) = self.backend.saved(&mut hosted.session, wait)?
-        {
-            hosted.is_saving = false;
-            self.send(WorkerEvent::Checkpointed { trial: hosted.task.trial, steps })?;
+        if !hosted.is_saving {
+            return Ok(());
         }
-        Ok(())
+        match self.backend.saved(&mut hosted.session, wait) {
+            Ok(None) => Ok(()),
+            Ok(Some(steps)) => {
+                (hosted.is_saving, hosted.not_saved) = (false, None);
+                self.send(WorkerEvent::Checkpointed { trial: hosted.task.trial, steps })
+            }
+            Err(problem) => self.not_saved(hosted, problem),
+        }
     }
 
     /// Writes a checkpoint, after the last one is on disk.
     fn save(&mut self, hosted: &mut Hosted<B::Session>, wait: bool) -> Result<(), Stop> {
         self.settle_checkpoint(hosted, true)?;
-        self.backend.save(&mut hosted.session)?;
-        hosted.is_saving = true;
+        match self.backend.save(&mut hosted.session, hosted.round) {
+            Ok(()) => hosted.is_saving = true,
+            Err(problem) => self.not_saved(hosted, problem)?,
+        }
         self.settle_checkpoint(hosted, wait)
+    }
+
+    /// There is one checkpoint less, and that is all. It is told once, until one can be written again.
+    fn not_saved(&self, hosted: &mut Hosted<B::Session>, problem: NotSaved) -> Result<(), Stop> {
+        hosted.is_saving = false;
+        let NotSaved(reason) = problem.clone();
+        match hosted.not_saved.replace(problem) {
+            Some(_) => Ok(()),
+            None => self.send(WorkerEvent::CheckpointFailed { trial: hosted.task.trial, reason }),
+        }
     }
 
     /// Takes part in a new group for as long as it lasts.
@@ -172,6 +214,7 @@ impl<B: Backend, S: Fn(WorkerEvent) -> bool> Worker<B, S> {
         if role == Role::Leave {
             return self.release(hosted, FinalState::Discarded);
         }
+        self.announce(&hosted, Activity::Joining, 0.0)?;
         match self.take_part(form, role, &mut hosted).await {
             Stop::Donated => self.release(hosted, FinalState::Discarded),
             Stop::Left | Stop::Aborted => {
@@ -237,6 +280,9 @@ impl<B: Backend, S: Fn(WorkerEvent) -> bool> Worker<B, S> {
         if let Role::Donate(_) = role {
             return Err(Stop::Donated);
         }
+        if let Some(reason) = self.backend.warning(&mut hosted.session) {
+            self.send(WorkerEvent::CheckpointFailed { trial, reason })?;
+        }
         let steps = self.backend.steps(&hosted.session).unwrap_or(0);
         self.send(WorkerEvent::Formed { trial, round, steps, pause })
     }
@@ -254,8 +300,10 @@ impl<B: Backend, S: Fn(WorkerEvent) -> bool> Training<'_, B, S> {
     /// Trains until the group is left, the trial is complete, or something fails.
     async fn run(mut self) -> Result<Stop, Stop> {
         let (trial, round) = (self.hosted.task.trial, self.hosted.round);
-        let mut reporter = (self.role == Role::Train(0))
-            .then(|| RankZeroReporter::new(&self.hosted.task, self.worker.backend.now_s()));
+        let (now_s, steps) = (self.worker.backend.now_s(), self.worker.backend.steps(&self.hosted.session));
+        let mut heartbeat = Heartbeat::new(&self.hosted.task, now_s, steps);
+        let mut reporter =
+            (self.role == Role::Train(0)).then(|| RankZeroReporter::new(&self.hosted.task, now_s));
         while !self.worker.backend.is_finished(&self.hosted.session)? {
             let leave = self.worker.inbox.leave(trial, round);
             if leave == Some(Leave::Broken) {
@@ -264,7 +312,10 @@ impl<B: Backend, S: Fn(WorkerEvent) -> bool> Training<'_, B, S> {
             let request = StepRequest {
                 leave: leave.is_some(),
                 batch: self.worker.inbox.batch(trial, round),
-                wake_s: reporter.as_ref().map(RankZeroReporter::wake_s),
+                wake_s: reporter
+                    .as_ref()
+                    .map_or(f64::INFINITY, RankZeroReporter::wake_s)
+                    .min(heartbeat.due_s()),
             };
             let Worker { inbox, backend, .. } = &mut *self.worker;
             let progress = tokio::select! {
@@ -275,9 +326,13 @@ impl<B: Backend, S: Fn(WorkerEvent) -> bool> Training<'_, B, S> {
                 }
                 progress = backend.train(&mut self.hosted.session, self.group, request) => progress,
             };
-            let progress = progress.map_err(|failure| self.stopped_by(failure))?;
+            let mut progress = progress.map_err(|failure| self.stopped_by(failure))?;
             if progress.retuned {
                 self.worker.inbox.remove_batch(trial, round);
+            }
+            self.beat(&mut heartbeat)?;
+            if progress.wants_evaluation {
+                progress.evaluations.push(self.evaluate(&mut heartbeat)?);
             }
             self.worker.settle_checkpoint(self.hosted, false)?;
             if let Some(reporter) = &mut reporter {
@@ -288,7 +343,28 @@ impl<B: Backend, S: Fn(WorkerEvent) -> bool> Training<'_, B, S> {
                 return Ok(Stop::Left);
             }
         }
-        self.finish(reporter)
+        self.finish(reporter, &mut heartbeat)
+    }
+
+    /// A sign of progress after steps, if it is time.
+    fn beat(&self, heartbeat: &mut Heartbeat) -> Result<(), Stop> {
+        let (now_s, backend) = (self.worker.backend.now_s(), &self.worker.backend);
+        heartbeat.stepped(now_s, backend.steps(&self.hosted.session));
+        match heartbeat.take_due(now_s) {
+            Some(longest_s) => self.worker.announce(self.hosted, Activity::Training, longest_s),
+            None => Ok(()),
+        }
+    }
+
+    /// Evaluates together with all members, which may take much longer than a step.
+    fn evaluate(&mut self, heartbeat: &mut Heartbeat) -> Result<Evaluation, Stop> {
+        let longest_s = heartbeat.take(self.worker.backend.now_s());
+        self.worker.announce(self.hosted, Activity::Evaluating, longest_s)?;
+        let evaluated = self.worker.backend.evaluate(&mut self.hosted.session, self.group);
+        let evaluated = evaluated.map_err(|failure| self.stopped_by(failure))?;
+        heartbeat.resume(self.worker.backend.now_s());
+        self.worker.announce(self.hosted, Activity::Training, 0.0)?;
+        Ok(evaluated)
     }
 
     /// A group that is to be left anyway may end in the middle of a step, of which the head knows.
@@ -329,16 +405,22 @@ impl<B: Backend, S: Fn(WorkerEvent) -> bool> Training<'_, B, S> {
     }
 
     /// The trial is complete: all evaluate, and the first rank saves and reports.
-    fn finish(&mut self, reporter: Option<RankZeroReporter>) -> Result<Stop, Stop> {
-        let evaluated = self.worker.backend.evaluate(&mut self.hosted.session, self.group);
-        let last = evaluated.map_err(|failure| self.stopped_by(failure))?;
+    fn finish(
+        &mut self,
+        reporter: Option<RankZeroReporter>,
+        heartbeat: &mut Heartbeat,
+    ) -> Result<Stop, Stop> {
+        let last = self.evaluate(heartbeat)?;
         if let Some(mut reporter) = reporter {
             let metrics = last.values.clone();
             reporter.evaluated([last]);
             self.report(&mut reporter)?;
+            self.worker.announce(self.hosted, Activity::Saving, 0.0)?;
             self.worker.save(self.hosted, true)?;
             let (trial, round) = (self.hosted.task.trial, self.hosted.round);
             self.worker.send(WorkerEvent::Finished { trial, round, metrics })?;
+        } else {
+            self.worker.announce(self.hosted, Activity::Idle, 0.0)?;
         }
         Ok(Stop::Left)
     }

@@ -16,10 +16,12 @@ use super::{
 };
 use crate::{
     goodput::{Observation, Shape},
+    ids::Round,
     trials::group::{Batch, Evaluation, Form, Pause, Task, WorkerReport},
     wire::with_causes,
     worker::{
         Error,
+        checkpoint::NotSaved,
         protocol::{Backend, Failure, Role, StepProgress, StepRequest},
     },
 };
@@ -156,12 +158,8 @@ impl Backend for TorchBackend<'_> {
             progress.retuned = true;
             group.batch = batch;
         }
-        let team = group.team()?;
-        if session.wants_evaluation()? && !session.is_finished()? {
-            let values = session.evaluate(team)?;
-            progress.evaluations.push(Evaluation { epochs: session.epochs()?, values });
-        }
-        if team.rank > 0 {
+        progress.wants_evaluation = session.wants_evaluation()? && !session.is_finished()?;
+        if group.team()?.rank > 0 {
             // Nobody asks for it.
             session.seen = Seen::default();
         }
@@ -193,12 +191,16 @@ impl Backend for TorchBackend<'_> {
         })
     }
 
-    fn save(&mut self, prepared: &mut Prepared) -> Result<(), Failure> {
-        Ok(checkpoint::save(&prepared.session, &mut prepared.writer)?)
+    fn warning(&mut self, prepared: &mut Prepared) -> Option<String> {
+        prepared.session.warning.take()
     }
 
-    fn saved(&mut self, prepared: &mut Prepared, wait: bool) -> Result<Option<u64>, Failure> {
-        Ok(prepared.writer.finish(wait)?)
+    fn save(&mut self, prepared: &mut Prepared, round: Round) -> Result<(), NotSaved> {
+        checkpoint::save(&prepared.session, round, &mut prepared.writer)
+    }
+
+    fn saved(&mut self, prepared: &mut Prepared, wait: bool) -> Result<Option<u64>, NotSaved> {
+        prepared.writer.finish(wait)
     }
 
     fn leave(&mut self, group: Group) {

@@ -1,34 +1,45 @@
 //! A trial on disk: the safety net for when all its workers are gone.
 
 use std::{
-    fs::{self, File},
-    path::{Path, PathBuf},
+    io::{self, Read, Write},
     thread::{self, JoinHandle},
 };
 
 use serde::{Deserialize, Serialize};
-use tch::{Device, Tensor, no_grad};
+use tch::{Device, Kind, Tensor, no_grad};
 
 use super::{
     flat::{Layout, copy},
     session::{Counters, Session},
 };
-use crate::worker::Error;
+use crate::{
+    ids::Round,
+    wire::with_causes,
+    worker::{
+        Error,
+        checkpoint::{
+            self, CheckpointFolder, Contents, Durability, Loaded, NotSaved, Position, Problem, State,
+            Unreadable,
+        },
+    },
+};
 
-/// What there is to know about the tensors of a checkpoint.
+/// As many numbers are copied at once between tensors and files.
+const PIECE: i64 = 1 << 20;
+/// Bytes of a number.
+const NUMBER: usize = size_of::<f32>();
+
+/// What there is to know about the vectors of a checkpoint.
 #[derive(Debug, Serialize, Deserialize)]
-struct Header {
-    trainable: String,
+struct Progress {
     layout: Layout,
     counters: Counters,
 }
 
-const HEADER: &str = "header";
-
 /// Writes checkpoints on a thread of its own, one after the other.
 ///
-/// A checkpoint that is being written is waited for before the next one is, and before the writer is dropped: both would use the same
-/// temporary name, and after a release the trial may be started elsewhere.
+/// A checkpoint that is being written is waited for before the next one is, and before the writer is dropped: after a release the trial
+/// may be started elsewhere, and has to find it.
 #[derive(Debug, Default)]
 pub(super) struct CheckpointWriter {
     writing: Option<Writing>,
@@ -37,28 +48,30 @@ pub(super) struct CheckpointWriter {
 #[derive(Debug)]
 struct Writing {
     steps: u64,
-    thread: JoinHandle<Result<(), Error>>,
+    thread: JoinHandle<Result<(), NotSaved>>,
 }
 
 impl CheckpointWriter {
     fn start(
         &mut self,
         steps: u64,
-        write: impl FnOnce() -> Result<(), Error> + Send + 'static,
-    ) -> Result<(), Error> {
+        write: impl FnOnce() -> Result<(), NotSaved> + Send + 'static,
+    ) -> Result<(), NotSaved> {
         self.finish(true)?;
         let thread = thread::Builder::new().name("checkpoint".to_owned()).spawn(write);
-        self.writing = Some(Writing { steps, thread: thread.map_err(Error::io("starting a thread"))? });
+        let thread =
+            thread.map_err(|error| NotSaved(format!("no thread for checkpoints can be started: {error}")))?;
+        self.writing = Some(Writing { steps, thread });
         Ok(())
     }
 
     /// The steps of a checkpoint that was written since the last call; with `wait`, after it is.
-    pub(super) fn finish(&mut self, wait: bool) -> Result<Option<u64>, Error> {
+    pub(super) fn finish(&mut self, wait: bool) -> Result<Option<u64>, NotSaved> {
         let done = self.writing.take_if(|writing| wait || writing.thread.is_finished());
         let Some(Writing { steps, thread }) = done else { return Ok(None) };
         match thread.join() {
             Ok(written) => written.map(|()| Some(steps)),
-            Err(_) => Err(Error::Protocol("the thread that writes checkpoints has panicked".to_owned())),
+            Err(_) => Err(NotSaved("the thread that writes checkpoints has panicked".to_owned())),
         }
     }
 }
@@ -71,20 +84,19 @@ impl Drop for CheckpointWriter {
 }
 
 /// Copies the state, which takes no longer than a copy in memory, and has it written.
-pub(super) fn save(session: &Session, writer: &mut CheckpointWriter) -> Result<(), Error> {
-    let path = session.task.checkpoint.clone();
-    let header = Header {
-        trainable: session.task.trainable.clone(),
-        layout: session.flat.layout().clone(),
-        counters: session.counters(),
-    };
-    let header =
-        serde_json::to_vec(&header).map_err(|error| wrong(&path, format!("cannot be made: {error}")))?;
-    let mut tensors = vec![(HEADER.to_owned(), Tensor::f_from_slice(&header)?)];
-    for (name, vector) in vectors(session) {
-        tensors.push((name, copy(&vector, Device::Cpu)?));
+pub(super) fn save(session: &Session, round: Round, writer: &mut CheckpointWriter) -> Result<(), NotSaved> {
+    let failed = |error: Error| NotSaved(with_causes(&error));
+    let progress = Progress { layout: session.flat.layout().clone(), counters: session.counters() };
+    let state = serde_json::to_string(&progress).map_err(|error| NotSaved(error.to_string()))?;
+    let (mut vectors, mut copies) = (Vec::new(), Vec::new());
+    for (name, vector) in self::vectors(session) {
+        vectors.push((name, vector.numel() as u64));
+        copies.push(copy(&vector, Device::Cpu).map_err(failed)?);
     }
-    writer.start(session.steps(), move || write(&path, &tensors))
+    let position = Position { steps: session.steps(), round };
+    let state = State { contents: Contents { position, state, vectors }, durability: Durability::OnDisk };
+    let folder = CheckpointFolder::of(&session.task, checkpoint::Kind::Trained);
+    writer.start(session.steps(), move || folder.write(&state, |out| write(&copies, out)))
 }
 
 fn vectors(session: &Session) -> Vec<(String, Tensor)> {
@@ -97,65 +109,74 @@ fn vectors(session: &Session) -> Vec<(String, Tensor)> {
     all
 }
 
-/// Beside the old one, which it then replaces: at any moment there is a whole one.
-fn write(path: &Path, tensors: &[(String, Tensor)]) -> Result<(), Error> {
-    let failed = |what: &str| Error::io(format!("{what} the checkpoint {}", path.display()));
-    let folder = path.parent().unwrap_or_else(|| Path::new("."));
-    fs::create_dir_all(folder).map_err(failed("making the folder of"))?;
-    let mut part = path.as_os_str().to_owned();
-    part.push(format!(".{}", std::process::id()));
-    let part = PathBuf::from(part);
-    let written = Tensor::write_safetensors(tensors, &part).map_err(Error::from).and_then(|()| {
-        File::open(&part).and_then(|file| file.sync_all()).map_err(failed("saving"))?;
-        fs::rename(&part, path).map_err(failed("replacing"))?;
-        File::open(folder).and_then(|folder| folder.sync_all()).map_err(failed("saving the folder of"))
-    });
-    if written.is_err() {
-        // It may not even be there.
-        let _ = fs::remove_file(&part);
-    }
-    written
+/// Where the pieces of a vector begin, and how long they are.
+fn pieces(vector: &Tensor) -> impl Iterator<Item = (i64, i64)> + use<> {
+    let length = vector.numel() as i64;
+    (0..length).step_by(PIECE as usize).map(move |start| (start, PIECE.min(length - start)))
 }
 
-/// Resumes from the checkpoint of the session's trial, if there is one. Gives whether there was.
-pub(super) fn load(session: &mut Session) -> Result<bool, Error> {
-    let path = session.task.checkpoint.clone();
-    if !path.try_exists().map_err(Error::io(format!("looking for the checkpoint {}", path.display())))? {
-        return Ok(false);
-    }
-    let unreadable = |error: tch::TchError| wrong(&path, format!("cannot be read: {error}"));
-    let mut tensors: std::collections::BTreeMap<String, Tensor> =
-        Tensor::read_safetensors(&path).map_err(unreadable)?.into_iter().collect();
-    let mut take = |name: &str| {
-        tensors
-            .remove(name)
-            .ok_or_else(|| wrong(&path, format!("has no `{name}`; was it written by another program?")))
-    };
-    let header = Vec::<u8>::try_from(take(HEADER)?)?;
-    let header: Header = serde_json::from_slice(&header)
-        .map_err(|error| wrong(&path, format!("has a header that cannot be read: {error}")))?;
-    if header.trainable != session.task.trainable || header.layout != *session.flat.layout() {
-        return Err(wrong(
-            &path,
-            format!("is of another model (`{}`); remove it or choose another folder", header.trainable),
-        ));
-    }
-    for (name, mut vector) in vectors(session) {
-        let stored = take(&name)?;
-        if stored.size() != vector.size() {
-            return Err(wrong(
-                &path,
-                format!("has {:?} elements in `{name}`, not {:?}", stored.size(), vector.size()),
-            ));
+/// Numbers in the order of bytes of this machine, which is that of the format on all that libtorch runs on.
+fn write(vectors: &[Tensor], out: &mut dyn Write) -> io::Result<()> {
+    let mut buffer = vec![0; PIECE as usize * NUMBER];
+    for vector in vectors {
+        for (start, length) in pieces(vector) {
+            let bytes = &mut buffer[..length as usize * NUMBER];
+            let piece = vector.f_narrow(0, start, length).map_err(io::Error::other)?;
+            piece.f_copy_data_u8(bytes, length as usize).map_err(io::Error::other)?;
+            out.write_all(bytes)?;
         }
-        no_grad(|| vector.f_copy_(&stored).map(drop))?;
     }
-    session.restore(header.counters)?;
-    Ok(true)
+    Ok(())
 }
 
-fn wrong(path: &Path, problem: String) -> Error {
-    Error::Checkpoint { path: path.to_owned(), problem }
+/// Fills vectors of the session. An error leaves them half filled.
+fn read(vectors: &[(String, Tensor)], input: &mut dyn Read) -> Result<(), Error> {
+    let mut buffer = vec![0; PIECE as usize * NUMBER];
+    for (name, vector) in vectors {
+        for (start, length) in pieces(vector) {
+            let bytes = &mut buffer[..length as usize * NUMBER];
+            input.read_exact(bytes).map_err(Error::io(format!("reading `{name}` of a checkpoint")))?;
+            let piece = Tensor::f_from_data_size(bytes, &[length], Kind::Float)?;
+            no_grad(|| vector.f_narrow(0, start, length)?.f_copy_(&piece).map(drop))?;
+        }
+    }
+    Ok(())
+}
+
+/// Resumes from the last checkpoint of the session's trial, if there is one.
+pub(super) fn load(session: &mut Session) -> Result<(), Error> {
+    let folder = CheckpointFolder::of(&session.task, checkpoint::Kind::Trained);
+    let vectors = vectors(session);
+    let Loaded { state, warning } = folder.load(unreadable, |contents, input| {
+        let progress = match check(contents, session.flat.layout(), &vectors) {
+            Ok(progress) => progress,
+            Err(problem) => return Ok(Err(problem)),
+        };
+        read(&vectors, input)?;
+        Ok(Ok(progress.counters))
+    })?;
+    session.warning = warning;
+    state.map_or(Ok(()), |counters| session.restore(counters))
+}
+
+fn unreadable(Unreadable { path, source }: Unreadable) -> Error {
+    Error::Checkpoint { path, source }
+}
+
+/// Whether a checkpoint has what a model needs.
+fn check(contents: &Contents, layout: &Layout, vectors: &[(String, Tensor)]) -> Result<Progress, Problem> {
+    let progress: Progress =
+        serde_json::from_str(&contents.state).map_err(|error| Problem::State(error.to_string()))?;
+    if progress.layout != *layout {
+        return Err(Problem::State("the model has other variables now".to_owned()));
+    }
+    let wanted: Vec<(String, u64)> =
+        vectors.iter().map(|(name, vector)| (name.clone(), vector.numel() as u64)).collect();
+    if contents.vectors != wanted {
+        let problem = format!("it has the vectors {:?} instead of {wanted:?}", contents.vectors);
+        return Err(Problem::State(problem));
+    }
+    Ok(progress)
 }
 
 #[cfg(test)]
@@ -163,12 +184,13 @@ mod tests {
     use std::sync::{Arc, Mutex, mpsc};
 
     use super::*;
+    use crate::{ids::TrialId, trials::group::Task};
 
     /// A write that takes until it is let go, and is then put down.
     fn slow(
         log: &Arc<Mutex<Vec<u64>>>,
         steps: u64,
-    ) -> (mpsc::Sender<()>, impl FnOnce() -> Result<(), Error> + use<>) {
+    ) -> (mpsc::Sender<()>, impl FnOnce() -> Result<(), NotSaved> + use<>) {
         let (go, gone) = mpsc::channel();
         let log = log.clone();
         (go, move || {
@@ -200,8 +222,59 @@ mod tests {
         writer.start(7, || Ok(())).expect("it starts");
         assert_eq!(writer.finish(true).expect("it is written"), Some(7));
         assert_eq!(writer.finish(true).expect("nothing is written"), None);
-        writer.start(8, || Err(Error::Protocol("no space".to_owned()))).expect("it starts");
+        writer.start(8, || Err(NotSaved("no space".to_owned()))).expect("it starts");
         assert_eq!(writer.finish(true).expect_err("it failed").to_string(), "no space");
         assert_eq!(writer.finish(true).expect("nothing is written"), None);
+    }
+
+    /// What Ctrl-C does in the middle of a background checkpoint: the trial is saved once more, and its worker is free.
+    #[test]
+    fn a_release_waits_for_the_checkpoint_that_is_being_written() {
+        let path = std::env::temp_dir().join(format!("pollux-checkpoint-writer-{}", std::process::id()));
+        let task = Task { checkpoint: path.clone(), ..Task::new(TrialId(0), "net") };
+        let folder = CheckpointFolder::of(&task, checkpoint::Kind::Trained);
+        let numbers = Tensor::from_slice(&[1.0_f32, 2.0, 3.0]);
+        let write_at = |steps: u64, hold: Option<mpsc::Receiver<()>>| {
+            let (folder, numbers) = (folder.clone(), vec![numbers.copy()]);
+            let position = Position { steps, round: Round(1) };
+            let contents =
+                Contents { position, state: "{}".to_owned(), vectors: vec![("weights".to_owned(), 3)] };
+            let state = State { contents, durability: Durability::OnDisk };
+            move || {
+                folder.write(&state, |out| {
+                    hold.iter().for_each(|hold| hold.recv().expect("it is let go"));
+                    write(&numbers, out)
+                })
+            }
+        };
+        let (go, hold) = mpsc::channel();
+        let mut writer = CheckpointWriter::default();
+        writer.start(10, write_at(10, Some(hold))).expect("it starts");
+        let (release, released) = mpsc::channel();
+        let second = write_at(20, None);
+        let releasing = thread::spawn(move || {
+            writer.start(20, second).expect("the first one is written");
+            drop(writer);
+            release.send(()).expect("the test waits");
+        });
+        // However slow the machine is, it cannot come before it is let go.
+        let early = released.recv_timeout(std::time::Duration::from_millis(200));
+        assert!(early.is_err(), "the worker was free before the checkpoint was on disk");
+        go.send(()).expect("it waits");
+        released.recv().expect("it is free");
+        releasing.join().expect("no panic");
+        assert_eq!(std::fs::read_dir(&path).expect("a folder").count(), 2);
+        let mut read_back = Vec::new();
+        let loaded = folder.load(unreadable, |contents, input| {
+            let mut vector = [("weights".to_owned(), Tensor::zeros([3], (Kind::Float, Device::Cpu)))];
+            read(&vector, input)?;
+            let [(_, vector)] = &mut vector;
+            read_back = Vec::<f32>::try_from(&*vector)?;
+            Ok(Ok(contents.position.steps))
+        });
+        let loaded = loaded.expect("it can be read");
+        assert_eq!((loaded.state, loaded.warning), (Some(20), None));
+        assert_eq!(read_back, [1.0, 2.0, 3.0]);
+        std::fs::remove_dir_all(path).expect("it can be removed");
     }
 }

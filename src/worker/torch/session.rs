@@ -72,6 +72,8 @@ pub(super) struct Session {
     /// The first step of a team or a batch pays for what later ones do not.
     warm: bool,
     pub(super) seen: Seen,
+    /// What the user should know of its checkpoints.
+    pub(super) warning: Option<String>,
 }
 
 /// What was seen since the last report.
@@ -123,6 +125,7 @@ impl Session {
             buffers_before: None,
             warm: false,
             seen: Seen::default(),
+            warning: None,
         })
     }
 

@@ -18,6 +18,7 @@ use super::{
 use crate::{
     ids::NodeId,
     trials::group::{Form, Member, Pause},
+    wire::Secret,
     worker::{Error, protocol::Role},
 };
 
@@ -75,8 +76,9 @@ impl<'a> StateTransfer<'a> {
         await_all(&store, everybody).await?;
         let group = ProcessGroup::form(&store.prefix("all")?, place as usize, everybody, &self.options)?;
         self.aborts.register(form, group.abort_handle());
+        let peers = Peers::meet(&store.prefix("all")?, &group, session.device())?;
         let form_s = began.elapsed().as_secs_f64();
-        hand_over(&group, session)?;
+        hand_over(&group, &peers, session)?;
         let hand_over_s = began.elapsed().as_secs_f64() - form_s;
         if !trains {
             return Ok((None, Pause::default()));
@@ -93,8 +95,10 @@ impl<'a> StateTransfer<'a> {
             Team::new(nodes, group, &session.flat, session.task.measure_noise)?
         } else {
             let size = form.members.len();
-            let group = ProcessGroup::form(&store.prefix("members")?, place as usize, size, &self.options)?;
+            let store = store.prefix("members")?;
+            let group = ProcessGroup::form(&store, place as usize, size, &self.options)?;
             self.aborts.register(form, group.abort_handle());
+            Peers::meet(&store, &group, session.device())?.gather(&group, 0)?;
             Team::new(nodes, group, &session.flat, session.task.measure_noise)?
         };
         session.begin(&mut team)?;
@@ -148,15 +152,61 @@ fn catch_up_alone(session: &mut Session) -> Result<(), Error> {
     Ok(())
 }
 
-/// Gives all members the state of the most advanced one. Nothing is sent if all have it already.
-fn hand_over(group: &ProcessGroup, session: &mut Session) -> Result<(), Error> {
-    let device = session.device();
-    let mine = if session.is_current { signed(session.steps()) } else { -1 };
-    let mine = Tensor::f_from_slice(&[mine])?.f_to_device(device)?;
-    let mut steps = Vec::with_capacity(group.size());
-    for theirs in group.all_gather(&mine)? {
-        steps.push(theirs.f_int64_value(&[0])?);
+/// Who the members are. Gloo takes for a peer whoever calls first: that it is one, it shows by a random number that it has set in the
+/// room of the group, where only workers of the study get in.
+struct Peers {
+    /// By rank.
+    tokens: Vec<[i64; 2]>,
+    device: Device,
+}
+
+impl Peers {
+    fn meet(store: &Store, group: &ProcessGroup, device: Device) -> Result<Self, Error> {
+        let key = |rank: usize| format!("token/{rank}");
+        let mine = Secret::random()?;
+        store.set(&key(group.rank()), mine.reveal().as_bytes())?;
+        let mut tokens = Vec::with_capacity(group.size());
+        for rank in 0..group.size() {
+            let text = store.get(&key(rank), CONNECT_TIMEOUT)?;
+            let digits = str::from_utf8(&text).ok().and_then(|text| text.split_at_checked(16));
+            let number = |digits: &str| u64::from_str_radix(digits, 16).ok().map(u64::cast_signed);
+            let token = digits.and_then(|(high, low)| Some([number(high)?, number(low)?]));
+            tokens.push(token.ok_or_else(|| stranger(rank))?);
+        }
+        Ok(Self { tokens, device })
     }
+
+    /// A number with the token of a rank.
+    fn sign(&self, rank: usize, number: i64) -> Result<Tensor, Error> {
+        let [high, low] = self.tokens.get(rank).copied().ok_or_else(|| stranger(rank))?;
+        Ok(Tensor::f_from_slice(&[number, high, low])?.f_to_device(self.device)?)
+    }
+
+    /// The number, if it came from the rank.
+    fn verify(&self, rank: usize, signed: &Tensor) -> Result<i64, Error> {
+        let values = Vec::<i64>::try_from(signed.f_to_device(Device::Cpu)?)?;
+        match (values.as_slice(), self.tokens.get(rank)) {
+            ([number, token @ ..], Some(expected)) if token == expected => Ok(*number),
+            _ => Err(stranger(rank)),
+        }
+    }
+
+    /// A number of each rank.
+    fn gather(&self, group: &ProcessGroup, mine: i64) -> Result<Vec<i64>, Error> {
+        let gathered = group.all_gather(&self.sign(group.rank(), mine)?)?;
+        gathered.iter().enumerate().map(|(rank, theirs)| self.verify(rank, theirs)).collect()
+    }
+}
+
+fn stranger(rank: usize) -> Error {
+    let message = format!("who connected as rank {rank} is no member of the group");
+    c10d::Error::PeerLost { during: "forming a group", message }.into()
+}
+
+/// Gives all members the state of the most advanced one. Nothing is sent if all have it already.
+fn hand_over(group: &ProcessGroup, peers: &Peers, session: &mut Session) -> Result<(), Error> {
+    let mine = if session.is_current { signed(session.steps()) } else { -1 };
+    let steps = peers.gather(group, mine)?;
     let furthest = steps.iter().copied().max().unwrap_or(-1);
     let source = steps.iter().position(|steps| *steps == furthest).unwrap_or(0);
     if furthest < 0 && group.rank() == source {
@@ -166,19 +216,20 @@ fn hand_over(group: &ProcessGroup, session: &mut Session) -> Result<(), Error> {
     if furthest >= 0 && steps.iter().all(|steps| *steps == furthest) {
         return Ok(());
     }
-    send(group, source, session)
+    send(group, peers, source, session)
 }
 
-fn send(group: &ProcessGroup, source: usize, session: &mut Session) -> Result<(), Error> {
+fn send(group: &ProcessGroup, peers: &Peers, source: usize, session: &mut Session) -> Result<(), Error> {
     let device = session.device();
     let header = serde_json::to_vec(&session.counters())
         .map_err(|error| Error::Protocol(format!("the counters cannot be sent: {error}")))?;
-    let mut length = Tensor::f_from_slice(&[signed(header.len() as u64)])?.f_to_device(device)?;
+    let mut length = peers.sign(group.rank(), signed(header.len() as u64))?;
     group.broadcast(&mut length, source)?;
+    let length = peers.verify(source, &length)?;
     let mut bytes = if group.rank() == source {
         Tensor::f_from_slice(&header)?.f_to_device(device)?
     } else {
-        Tensor::f_zeros([length.f_int64_value(&[0])?], (Kind::Uint8, device))?
+        Tensor::f_zeros([length], (Kind::Uint8, device))?
     };
     group.broadcast(&mut bytes, source)?;
     let mut vectors = vec![session.flat.weights.shallow_clone()];

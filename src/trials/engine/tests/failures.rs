@@ -1,7 +1,10 @@
 //! Workers that die, and messages of the dead.
 
 use super::*;
-use crate::trials::group::FinalState;
+use crate::{
+    goodput::{Observation, Shape},
+    trials::group::FinalState,
+};
 
 fn checkpointed(trial: u32, generation: u32, epochs: f64) -> Input {
     let checkpoint = Checkpoint { name: format!("{trial}/{epochs}"), epochs };
@@ -84,6 +87,45 @@ fn reports_that_come_again_are_old() {
     assert_eq!(kinds(&scene.report(0, 1, 2, (0.6, 0.5)).0), ["measured"]);
     assert_eq!(scene.report(0, 1, 1, (0.5, 0.5)).0, []);
     assert_eq!(scene.report(0, 1, 3, (f64::NAN, 0.5)).0, [], "from nowhere");
+}
+
+/// A worker may report anything; what is journaled must be readable.
+#[test]
+fn step_times_that_are_no_numbers_are_left_out() {
+    let mut scene = Scene::two_running(2);
+    let fine = Observation {
+        shape: Shape::new(2, 1).expect("a shape"),
+        per_gpu: 32.0,
+        accumulation: 0,
+        iter_time_s: 0.1,
+        steps: 9.0,
+    };
+    let wrong = [
+        Observation { steps: f64::INFINITY, ..fine },
+        Observation { iter_time_s: f64::NAN, ..fine },
+        Observation { per_gpu: -1.0, ..fine },
+    ];
+    let steps = [fine].into_iter().chain(wrong).collect();
+    let report = Report { number: 1, epochs: 0.5, metrics: loss(0.5), steps, ..Report::default() };
+    let (facts, _) = scene.input(Input::group(TrialId(0), Generation(1), GroupEvent::Reported(report)));
+    assert!(matches!(&facts[0], Fact::Measured { steps, .. } if *steps == [fine]), "{facts:?}");
+}
+
+#[test]
+fn a_checkpoint_that_failed_is_written_down_and_costs_nothing() {
+    let mut scene = Scene::two_running(2);
+    let failed = |trial, generation| {
+        let event = GroupEvent::CheckpointFailed("no space".to_owned());
+        Input::group(TrialId(trial), Generation(generation), event)
+    };
+    let before = scene.trial(0).clone();
+    let (facts, commands) = scene.input(failed(0, 1));
+    assert_eq!(facts, [Fact::CheckpointFailed { trial: TrialId(0), reason: "no space".to_owned() }]);
+    assert_eq!(commands, []);
+    assert_eq!(scene.trial(0).failures, before.failures);
+    assert_eq!(scene.trial(0).phase, before.phase);
+    assert_eq!(scene.input(failed(0, 9)).0.len(), 1, "whatever the generation");
+    assert_eq!(scene.input(failed(7, 1)).0, [], "no such trial");
 }
 
 #[test]

@@ -25,6 +25,7 @@ const LINES: &str = r#"
 {"at_s":0.5,"fact":{"refitted":{"trial":3,"fit":{"models":{"t4":{"compute":{"alpha_s":0.1,"beta_s":0.01},"sync":[{"alpha_s":0.1,"beta_s":0.0},{"alpha_s":0.2,"beta_s":0.0}],"gamma":2.0}},"noise":100.0,"cap":4}}}}
 {"at_s":0.5,"fact":{"checkpointed":{"trial":3,"checkpoint":{"name":"3/2","epochs":0.5}}}}
 {"at_s":0.5,"fact":{"trial_pausing":{"trial":3}}}
+{"at_s":0.5,"fact":{"checkpoint_failed":{"trial":3,"reason":"no space left"}}}
 {"at_s":0.5,"fact":{"trial_paused":{"trial":3,"checkpoint":{"name":"3/2","epochs":0.5}}}}
 {"at_s":0.5,"fact":{"trial_interrupted":{"trial":3,"reason":"all workers were lost","failed":false}}}
 {"at_s":0.5,"fact":{"trial_done":{"trial":3,"values":[0.5]}}}

@@ -4,15 +4,19 @@ use std::{
     collections::BTreeMap,
     sync::{
         Arc, Mutex,
-        atomic::{AtomicU32, Ordering},
+        atomic::{AtomicBool, AtomicU32, Ordering},
     },
 };
 
 use tokio::sync::mpsc::UnboundedReceiver;
 
 use crate::{
+    ids::Round,
     trials::group::{Evaluation, Form, Pause, Task, WorkerReport},
-    worker::protocol::{Backend, Failure, Role, StepProgress, StepRequest},
+    worker::{
+        checkpoint::NotSaved,
+        protocol::{Backend, Failure, Role, StepProgress, StepRequest},
+    },
 };
 
 /// What a backend was asked to do.
@@ -38,6 +42,12 @@ pub(super) struct Script {
     pub(super) now_s: Arc<AtomicU32>,
     /// Steps until the trial is complete.
     pub(super) finish: Arc<AtomicU32>,
+    /// Checkpoints are written as soon as they are begun, and not only when they are waited for.
+    pub(super) is_done: Arc<AtomicBool>,
+    /// Checkpoints cannot be written.
+    pub(super) is_full: Arc<AtomicBool>,
+    /// What the next rendezvous finds wrong with the checkpoints.
+    pub(super) warning: Arc<Mutex<Option<String>>>,
 }
 
 impl Script {
@@ -126,18 +136,27 @@ impl Backend for Fake {
         Ok(WorkerReport { steps: session.steps.unwrap_or(0), ..WorkerReport::default() })
     }
 
-    fn save(&mut self, session: &mut FakeSession) -> Result<(), Failure> {
+    fn warning(&mut self, _: &mut FakeSession) -> Option<String> {
+        self.script.warning.lock().unwrap().take()
+    }
+
+    fn save(&mut self, session: &mut FakeSession, round: Round) -> Result<(), NotSaved> {
         assert_eq!(session.saving, None, "one at a time");
+        assert!(round > Round(0), "after a group");
         self.script.called(Call::Save);
         session.saving = session.steps;
         Ok(())
     }
 
-    fn saved(&mut self, session: &mut FakeSession, wait: bool) -> Result<Option<u64>, Failure> {
+    fn saved(&mut self, session: &mut FakeSession, wait: bool) -> Result<Option<u64>, NotSaved> {
         if wait {
             self.script.called(Call::Wait);
         }
-        Ok(session.saving.take_if(|_| wait))
+        let is_done = wait || self.script.is_done.load(Ordering::Relaxed);
+        match session.saving.take_if(|_| is_done) {
+            Some(_) if self.script.is_full.load(Ordering::Relaxed) => Err(NotSaved("no space".to_owned())),
+            steps => Ok(steps),
+        }
     }
 
     fn leave(&mut self, (): ()) {

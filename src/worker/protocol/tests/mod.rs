@@ -49,6 +49,8 @@ struct World {
     meet: UnboundedSender<Result<u64, Failure>>,
     step: UnboundedSender<Steps>,
     events: UnboundedReceiver<WorkerEvent>,
+    /// What it does, with its steps and the longest of them, since the last look.
+    signs: Vec<(Activity, u64, f64)>,
 }
 
 impl World {
@@ -62,17 +64,22 @@ impl World {
         let (send, events) = mpsc::unbounded_channel();
         let backend = Fake { script: script.clone(), prepares, meetings, steps };
         tokio::spawn(Worker::new(slot(0), backend, coming, move |event| send.send(event).is_ok()).run());
-        Self { script, commands, prepare, meet, step, events }
+        Self { script, commands, prepare, meet, step, events, signs: Vec::new() }
     }
 
-    /// Lets the worker do all that it can, and gives its events.
+    /// Lets the worker do all that it can, and gives its events but for the signs of its progress.
     async fn settle(&mut self) -> Vec<WorkerEvent> {
         for _ in 0..100 {
             yield_now().await;
         }
         let mut events = Vec::new();
         while let Ok(event) = self.events.try_recv() {
-            events.push(event);
+            match event {
+                WorkerEvent::Progress { trial: TRIAL, steps, longest_step_s, activity, .. } => {
+                    self.signs.push((activity, steps, longest_step_s));
+                }
+                event => events.push(event),
+            }
         }
         events
     }
@@ -80,6 +87,13 @@ impl World {
     async fn command(&mut self, command: WorkerCommand) -> Vec<WorkerEvent> {
         self.commands.send(command).unwrap();
         self.settle().await
+    }
+
+    /// A step that ends at this time.
+    async fn step_until(&mut self, now_s: u32) -> Vec<(Activity, u64, f64)> {
+        self.script.now_s.store(now_s, Ordering::Relaxed);
+        self.step(StepProgress::default()).await;
+        std::mem::take(&mut self.signs)
     }
 
     async fn step(&mut self, progress: StepProgress) -> Vec<WorkerEvent> {
@@ -211,12 +225,12 @@ async fn only_the_first_rank_reports_and_saves() {
     let mut other = World::training(&[1, 0]).await;
     other.script.now_s.store(1000, Ordering::Relaxed);
     assert_eq!(other.step(evaluated.clone()).await, []);
-    let quiet = StepRequest { leave: false, batch: None, wake_s: None };
-    assert_eq!(other.script.calls(), [Call::Train(quiet)]);
+    let quiet = StepRequest { leave: false, batch: None, wake_s: 1010.0 };
+    assert_eq!(other.script.calls(), [Call::Train(quiet)], "it only gives signs");
 
     let mut first = World::training(&[0, 1]).await;
     assert_eq!(first.step(StepProgress::default()).await, [], "nothing is due");
-    assert_eq!(first.script.calls(), [Call::Train(StepRequest { wake_s: Some(10.0), ..quiet })]);
+    assert_eq!(first.script.calls(), [Call::Train(StepRequest { wake_s: 10.0, ..quiet })]);
     assert_eq!(first.step(evaluated).await, [reported(7, &[evaluation(1.0)])], "evaluations come at once");
     first.script.now_s.store(10, Ordering::Relaxed);
     assert_eq!(first.step(StepProgress::default()).await, [reported(8, &[])]);
@@ -254,6 +268,73 @@ async fn no_checkpoint_is_left_behind() {
     }
 }
 
+/// A full disk costs checkpoints, and nothing else.
+#[tokio::test]
+async fn a_checkpoint_that_cannot_be_written_is_told_once_and_tried_again() {
+    let mut world = World::training(&[0]).await;
+    world.script.is_done.store(true, Ordering::Relaxed);
+    let failed = WorkerEvent::CheckpointFailed { trial: TRIAL, reason: "no space".to_owned() };
+    for (now_s, is_full, event) in [
+        (100, true, Some(failed.clone())),
+        (200, true, None),
+        (300, true, None),
+        (400, false, Some(checkpointed(9))),
+        (500, false, Some(checkpointed(10))),
+        (600, true, Some(failed)),
+    ] {
+        world.script.is_full.store(is_full, Ordering::Relaxed);
+        world.script.now_s.store(now_s, Ordering::Relaxed);
+        let mut events = world.step(StepProgress::default()).await;
+        events.retain(|event| !matches!(event, WorkerEvent::Reported(_)));
+        assert_eq!(events, Vec::from_iter(event), "at {now_s}");
+        assert!(world.script.calls().contains(&Call::Save), "at {now_s}");
+    }
+}
+
+#[tokio::test]
+async fn what_could_not_be_saved_on_release_is_a_failure_of_the_environment() {
+    for state in [FinalState::Saved, FinalState::Discarded] {
+        let mut world = World::training(&[0]).await;
+        world.script.is_full.store(true, Ordering::Relaxed);
+        let left = StepProgress { left: true, ..StepProgress::default() };
+        world.step.send(Ok(left)).unwrap();
+        let events = world.command(release(state)).await;
+        let (reason, cause) = ("no space".to_owned(), FailureCause::Environment);
+        let last = match state {
+            FinalState::Saved => WorkerEvent::Failed { trial: TRIAL, reason, cause },
+            FinalState::Discarded => RELEASED,
+        };
+        assert_eq!(events.last(), Some(&last));
+        assert_eq!(world.script.calls().last(), Some(&Call::Drop));
+    }
+}
+
+#[tokio::test]
+async fn a_trial_that_is_complete_is_so_without_a_checkpoint() {
+    let mut world = World::training(&[0]).await;
+    world.script.is_full.store(true, Ordering::Relaxed);
+    world.script.finish.store(6, Ordering::Relaxed);
+    let events = world.step(StepProgress::default()).await;
+    assert!(
+        matches!(
+            events[..],
+            [WorkerEvent::Reported(_), WorkerEvent::CheckpointFailed { .. }, WorkerEvent::Finished { .. }]
+        ),
+        "{events:?}"
+    );
+}
+
+#[tokio::test]
+async fn what_is_wrong_with_checkpoints_is_told_before_the_training() {
+    let mut world = World::new();
+    world.prepare().await;
+    *world.script.warning.lock().unwrap() = Some("it is damaged".to_owned());
+    world.meet.send(Ok(5)).unwrap();
+    let events = world.command(WorkerCommand::Form(form(3, &[0], &[]))).await;
+    let failed = WorkerEvent::CheckpointFailed { trial: TRIAL, reason: "it is damaged".to_owned() };
+    assert!(matches!(&events[..], [first, WorkerEvent::Formed { .. }] if *first == failed), "{events:?}");
+}
+
 #[tokio::test]
 async fn what_has_no_state_is_not_saved() {
     let mut world = World::new();
@@ -277,6 +358,55 @@ async fn a_complete_trial_is_evaluated_reported_saved_and_finished() {
     other.script.finish.store(6, Ordering::Relaxed);
     assert_eq!(other.step(StepProgress::default()).await, []);
     assert_eq!(other.script.calls(), [Call::Evaluate, Call::Leave]);
+}
+
+/// Whoever hears nothing knows that the training stands still: signs come after steps, and from no other thread.
+#[tokio::test]
+async fn every_rank_gives_signs_of_steps_and_only_of_steps() {
+    for members in [[0, 1], [1, 0]] {
+        let mut world = World::training(&members).await;
+        assert_eq!(std::mem::take(&mut world.signs), [(Activity::Joining, 0, 0.0)]);
+        assert_eq!(
+            world.step_until(3).await,
+            [(Activity::Training, 6, 3.0)],
+            "the first step is told of at once"
+        );
+        assert_eq!(world.step_until(4).await, []);
+        assert_eq!(world.step_until(9).await, []);
+        // The longest since the last sign, not the last one.
+        assert_eq!(world.step_until(13).await, [(Activity::Training, 9, 5.0)]);
+        // Time alone is no reason, and neither are commands.
+        world.script.now_s.store(500, Ordering::Relaxed);
+        let retune = WorkerCommand::Retune { trial: TRIAL, round: Round(3), batch: OTHER };
+        assert_eq!(world.command(retune).await, []);
+        assert_eq!(world.signs, []);
+        assert_eq!(world.step_until(510).await, [(Activity::Training, 10, 497.0)]);
+    }
+}
+
+#[tokio::test]
+async fn what_takes_long_besides_steps_is_announced() {
+    let evaluating = StepProgress { wants_evaluation: true, ..StepProgress::default() };
+    let mut world = World::training(&[0, 1]).await;
+    world.step_until(2).await;
+    world.script.now_s.store(5, Ordering::Relaxed);
+    assert_eq!(world.step(evaluating.clone()).await, [reported(7, &[evaluation(2.0)])]);
+    let signs = [(Activity::Evaluating, 7, 3.0), (Activity::Training, 7, 0.0)];
+    assert_eq!(std::mem::take(&mut world.signs), signs);
+    // The end: an evaluation, then a checkpoint that others wait for.
+    world.script.finish.store(8, Ordering::Relaxed);
+    let signs = [(Activity::Evaluating, 8, 1.0), (Activity::Training, 8, 0.0), (Activity::Saving, 8, 0.0)];
+    assert_eq!(world.step_until(6).await, signs);
+    assert_eq!(world.command(release(FinalState::Saved)).await, [checkpointed(8), RELEASED]);
+    assert_eq!(world.signs, [(Activity::Saving, 8, 0.0)]);
+
+    let mut other = World::training(&[1, 0]).await;
+    other.step_until(2).await;
+    other.script.finish.store(7, Ordering::Relaxed);
+    let signs = [(Activity::Evaluating, 7, 1.0), (Activity::Training, 7, 0.0), (Activity::Idle, 7, 0.0)];
+    assert_eq!(other.step_until(3).await, signs);
+    assert_eq!(other.command(release(FinalState::Discarded)).await, [RELEASED]);
+    assert_eq!(other.signs, [], "there is nothing to wait for");
 }
 
 #[tokio::test]

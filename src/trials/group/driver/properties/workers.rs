@@ -1,7 +1,7 @@
 //! What workers do with their commands, and the events they send.
 
 use super::*;
-use crate::trials::group::Pause;
+use crate::trials::group::{Activity, Pause};
 
 impl World {
     /// Whether a round can still form, as far as this slot is concerned.
@@ -22,7 +22,7 @@ impl World {
     /// A worker does the next thing. What it does besides its duty is up to `chance`; 0 is nothing.
     pub(super) fn work(&mut self, at: SlotId, chance: u32) -> bool {
         let slot = self.slot(at);
-        if !slot.is_alive {
+        if !slot.is_alive || slot.is_stuck {
             return false;
         }
         let state = slot.state.clone();
@@ -56,6 +56,20 @@ impl World {
         true
     }
 
+    /// Whether a group takes no steps, because one of its members does not.
+    fn waits_for_stuck(&self, form: &Form) -> bool {
+        form.members.iter().any(|member| self.slots[&member.slot].is_stuck)
+    }
+
+    /// A worker that trains takes another step.
+    pub(super) fn give_sign(&mut self, at: SlotId) {
+        if let State::Training(form) = self.slots[&at].state.clone()
+            && !self.waits_for_stuck(&form)
+        {
+            self.slot(at).events.push_back(Some(progress(form.round, Activity::Training)));
+        }
+    }
+
     fn form(&self, at: SlotId, form: &Form, state: &State) -> Option<(State, Vec<WorkerEvent>)> {
         let everybody = || form.members.iter().chain(&form.donors).map(|member| member.slot);
         if !self.slots[&at].commands.is_empty() || !everybody().all(|slot| self.can_form(slot, form.round)) {
@@ -78,11 +92,16 @@ impl World {
         let (trial, round) = (TRIAL, form.round);
         let leaves = |command: &WorkerCommand| !matches!(command, WorkerCommand::Retune { .. });
         let stays = State::Training(form.clone());
-        if self.slots[&at].commands.iter().any(leaves) {
+        let is_urgent = |command: &WorkerCommand| matches!(command, WorkerCommand::Form(form) if form.broken);
+        let commands = &self.slots[&at].commands;
+        if commands.iter().any(is_urgent) || (commands.iter().any(leaves) && !self.waits_for_stuck(form)) {
             return Some((State::Ready, Vec::new()));
         }
         if form.members.iter().any(|member| !self.slots[&member.slot].is_alive) {
             return Some((State::Ready, vec![broken(round)]));
+        }
+        if self.waits_for_stuck(form) {
+            return None;
         }
         let is_first = form.members[0].slot == at;
         let metrics = BTreeMap::new();
@@ -93,9 +112,13 @@ impl World {
             )),
             2 => Some((State::Ready, vec![broken(round)])),
             3 if is_first => Some((State::Ready, vec![WorkerEvent::Finished { trial, round, metrics }])),
-            4..=8 if is_first => {
+            4..=7 if is_first => {
                 let report = WorkerReport { trial, round, epochs: 0.5, ..WorkerReport::default() };
                 Some((stays, vec![WorkerEvent::Reported(Box::new(report))]))
+            }
+            8 if is_first => {
+                let reason = "no space".to_owned();
+                Some((stays, vec![WorkerEvent::CheckpointFailed { trial, reason }]))
             }
             9 if is_first => Some((stays, vec![WorkerEvent::Checkpointed { trial, steps: 1 }])),
             // A late copy of an old event.
@@ -119,9 +142,12 @@ impl World {
             }
             WorkerCommand::Form(form) => {
                 let is_in = |list: &[Member]| list.iter().any(|member| member.slot == at);
+                let joining = Some(progress(form.round, Activity::Joining));
                 slot.state = if is_in(&form.members) {
+                    slot.events.push_back(joining);
                     State::Joining(form)
                 } else if is_in(&form.donors) {
+                    slot.events.push_back(joining);
                     State::Donating(form)
                 } else {
                     slot.has_state = false;
@@ -144,6 +170,10 @@ impl World {
 
 fn formed(round: Round) -> WorkerEvent {
     WorkerEvent::Formed { trial: TRIAL, round, steps: 0, pause: Pause::default() }
+}
+
+const fn progress(round: Round, activity: Activity) -> WorkerEvent {
+    WorkerEvent::Progress { trial: TRIAL, round, steps: 1, longest_step_s: 0.1, activity }
 }
 
 fn broken(round: Round) -> WorkerEvent {

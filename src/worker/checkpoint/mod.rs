@@ -1,0 +1,17 @@
+//! Checkpoints: the states of trials on disk, for when all workers of a trial are gone.
+//!
+//! Both ways to train use the same files ([`envelope`]) in the same folders ([`CheckpointFolder`]). Each file says whose state it holds
+//! and has a checksum over everything, and no file is ever changed or replaced: what is not whole, or not this trial's, is not used.
+
+mod envelope;
+mod files;
+mod folder;
+mod identity;
+#[cfg(test)]
+mod tests;
+
+pub(crate) use self::{
+    envelope::{Contents, Kind, Position, Problem},
+    folder::{CheckpointFolder, Durability, Loaded, NotSaved, State, Unreadable},
+    identity::Identity,
+};
