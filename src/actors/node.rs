@@ -107,22 +107,27 @@ impl Node {
         let (kill, killed) = oneshot::channel();
         self.kills[process] = Some(kill);
         let NodeContext { address, secret, spawner, .. } = &self.around;
-        let command = (self.spec.processes[process].start)(address, secret);
+        let command = (self.spec.processes[process].start)(address, secret).map_err(Gone::from);
         match command.and_then(|command| spawner.spawn(command, self.log(process).as_deref(), killed)) {
             Ok(running) => {
+                let (start, limit) = self.driver.started(process);
+                context.run_later(limit, move |actor, context| {
+                    let outputs = actor.driver.overdue(process, start);
+                    actor.carry_out(outputs, "", context);
+                });
                 let ended = running.into_actor(self);
                 context.spawn(ended.map(move |how, actor, context| actor.ended(process, &how, context)));
             }
-            Err(problem) => self.ended(process, &problem.into(), context),
+            Err(gone) => self.ended(process, &gone, context),
         }
     }
 
     /// A process is gone.
-    fn ended(&mut self, process: usize, Gone { how, is_killed }: &Gone, context: &mut Context<Self>) {
+    fn ended(&mut self, process: usize, Gone { how, fault }: &Gone, context: &mut Context<Self>) {
         tracing::warn!(node = %self.spec.node, process, how, "a worker process has ended");
         self.kills[process] = None;
         self.forget(process);
-        let outputs = self.driver.ended(process, how, *is_killed);
+        let outputs = self.driver.ended(process, how, *fault);
         self.carry_out(outputs, how, context);
     }
 

@@ -17,7 +17,11 @@ use tokio::{
     sync::oneshot,
 };
 
-use crate::wire::{Address, Secret};
+use crate::{
+    trials::node::ProcessFault,
+    wire::{Address, Secret},
+    worker::environment::is_to_blame,
+};
 
 /// Prepares a worker process for the head at this address.
 pub(crate) type Starter = Arc<dyn Fn(&Address, &Secret) -> Result<process::Command, String> + Send + Sync>;
@@ -33,13 +37,20 @@ pub(crate) struct ProcessSpec {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Gone {
     pub(super) how: String,
-    /// By `SIGKILL`: somebody else's doing.
-    pub(super) is_killed: bool,
+    pub(super) fault: ProcessFault,
 }
 
 impl From<String> for Gone {
     fn from(how: String) -> Self {
-        Self { how, is_killed: false }
+        Self { how, fault: ProcessFault::Own }
+    }
+}
+
+impl Gone {
+    /// A process could not be started.
+    fn never_started(what: &str, error: &io::Error) -> Self {
+        let fault = if is_to_blame(error) { ProcessFault::Environment } else { ProcessFault::Own };
+        Self { how: format!("{what}: {error}"), fault }
     }
 }
 
@@ -49,13 +60,13 @@ pub(super) type Running = Pin<Box<dyn Future<Output = Gone>>>;
 /// What starts processes: the system, or a test.
 pub(super) trait Spawner: Send + Sync {
     /// Starts a process whose output goes to a log, if there is one; a message through `kill` ends it. An error says why it cannot be
-    /// started.
+    /// started, and whose fault that is.
     fn spawn(
         &self,
         command: process::Command,
         log: Option<&Path>,
         kill: oneshot::Receiver<()>,
-    ) -> Result<Running, String>;
+    ) -> Result<Running, Gone>;
 }
 
 /// Real processes.
@@ -67,12 +78,15 @@ impl Spawner for SystemSpawner {
         command: process::Command,
         log: Option<&Path>,
         kill: oneshot::Receiver<()>,
-    ) -> Result<Running, String> {
+    ) -> Result<Running, Gone> {
         let open = |path: &Path| -> io::Result<(File, File)> {
             let log = OpenOptions::new().create(true).append(true).open(path)?;
             Ok((log.try_clone()?, log))
         };
-        let log = log.map(open).transpose().map_err(|error| format!("its log cannot be written: {error}"))?;
+        let log = log
+            .map(open)
+            .transpose()
+            .map_err(|error| Gone::never_started("its log cannot be written", &error))?;
         let mut command = Command::from(command);
         command.stdin(process::Stdio::null()).kill_on_drop(true);
         if let Some((out, err)) = log {
@@ -80,7 +94,8 @@ impl Spawner for SystemSpawner {
         }
         // Ctrl-C is for the head, which lets trials write their state first.
         command.process_group(0);
-        let child = command.spawn().map_err(|error| format!("the system refuses: {error}"))?;
+        let child =
+            command.spawn().map_err(|error| Gone::never_started("its process cannot be started", &error))?;
         Ok(Box::pin(watch(child, kill)))
     }
 }
@@ -98,7 +113,11 @@ async fn watch(mut child: Child, kill: oneshot::Receiver<()>) -> Gone {
     match status {
         Ok(status) => Gone {
             how: format!("its process ended ({status})"),
-            is_killed: status.signal() == Some(Signal::KILL.as_raw()),
+            fault: if status.signal() == Some(Signal::KILL.as_raw()) {
+                ProcessFault::Killed
+            } else {
+                ProcessFault::Own
+            },
         },
         Err(error) => format!("its process was lost: {error}").into(),
     }

@@ -158,9 +158,9 @@ impl Head {
         let keeper = self.keeper(study_id, engine.state(), &exit);
         let keeper = keeper.map(|keeper| CheckpointKeeper::start_in_arbiter(&third.handle(), |_| keeper));
         let supervisor = {
-            let exit = exit.clone();
+            let (exit, notify) = (exit.clone(), self.notify.clone());
             Supervisor::start_in_arbiter(&head.handle(), move |_| {
-                Supervisor::new(engine, journal, clock, watch, &exit)
+                Supervisor::new(engine, journal, clock, watch, &exit).notifying(notify)
             })
         };
         let happened = supervisor.clone().recipient();
@@ -178,12 +178,14 @@ impl Head {
                 Allocator::new(allocate, supervisor, &exit)
             })
         };
-        let mut facts = vec![suggester.clone().recipient(), allocator.clone().recipient()];
-        facts.extend(keeper.clone().map(Addr::recipient));
+        let facts = vec![suggester.clone().recipient(), allocator.clone().recipient()];
+        // A checkpoint is removed when the end of its trial is on disk, not before.
+        let settled = keeper.clone().map(Addr::recipient).into_iter().collect();
         let services = ServiceAddresses {
             suggester: suggester.clone().recipient(),
             allocator: allocator.recipient(),
             facts,
+            settled,
         };
         let (groups, stage) = self.open(study_id, &happened, &exit)?;
         supervisor.do_send(Begin { services, groups });

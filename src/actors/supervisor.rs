@@ -1,4 +1,4 @@
-use std::{mem, sync::Arc, time::Duration};
+use std::{collections::VecDeque, mem, sync::Arc, time::Duration};
 
 use actix::{Actor, ActorFutureExt, AsyncContext, Context, Handler, Recipient, SpawnHandle, fut};
 use tokio::{sync::oneshot, time::Instant};
@@ -7,6 +7,7 @@ use super::{
     clock::Clock,
     exit::{ActorGuard, ExitSender, SessionExit},
     message::{EngineInput, FactsAppended, ForAllocator, ForSuggester, ForTrial},
+    session::Notify,
 };
 use crate::{
     ids::TrialId,
@@ -15,10 +16,15 @@ use crate::{
         engine::{Command, Engine, Fact, GroupCommand, Input, JournalEntry, Outcome, Step},
         group::FinalState,
     },
+    wire::with_causes,
 };
 
 /// So long a wait for the disk is put off for a suggestion that is on its way: about as long as the wait itself.
 const SHARED_WAIT: Duration = Duration::from_millis(5);
+
+/// The first pause before a journal is written again that could not be; each one is twice as long as the one before.
+const PAUSE: Duration = Duration::from_secs(1);
+const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
 /// Those who run trials.
 pub(super) trait TrialRunners: Send {
@@ -33,7 +39,10 @@ pub(super) type Watch = Box<dyn FnMut(&Engine, &[JournalEntry]) + Send>;
 pub(super) struct ServiceAddresses {
     pub(super) suggester: Recipient<ForSuggester>,
     pub(super) allocator: Recipient<ForAllocator>,
+    /// Who only think about facts, and hear of them at once.
     pub(super) facts: Vec<Recipient<FactsAppended>>,
+    /// Who act on facts, and hear of them when those that create or end a trial are on disk.
+    pub(super) settled: Vec<Recipient<FactsAppended>>,
 }
 
 /// What can be noticed outside of the head.
@@ -43,6 +52,14 @@ enum Effect {
     Group(TrialId, GroupCommand),
     Finish(Outcome),
     Acknowledge(oneshot::Sender<()>),
+}
+
+/// The journal cannot be written for now.
+struct Blocked {
+    error: store::Error,
+    tries: u32,
+    /// What it could not take yet; none if it could not be brought to the disk.
+    step: Option<(Step, Option<oneshot::Sender<()>>)>,
 }
 
 /// Owns the engine and the journal. Everything that happens comes here, and everything that is to be done comes from here.
@@ -64,7 +81,11 @@ pub(super) struct Supervisor {
     /// Since when a fact that has to survive a loss of power may not be on disk.
     since: Option<Instant>,
     settling: Option<SpawnHandle>,
-    /// The journal could not be written: whatever happens from now on has not happened.
+    notify: Option<Notify>,
+    blocked: Option<Blocked>,
+    /// What has happened while the journal could not be written, in its order.
+    waiting: VecDeque<EngineInput>,
+    /// The journal is lost: whatever happens from now on has not happened.
     is_deaf: bool,
 }
 
@@ -90,7 +111,22 @@ impl Supervisor {
             held: Vec::new(),
             since: None,
             settling: None,
+            notify: None,
+            blocked: None,
+            waiting: VecDeque::new(),
             is_deaf: false,
+        }
+    }
+
+    /// The same, with somebody who is told what is no fact.
+    pub(super) fn notifying(mut self, notify: Option<Notify>) -> Self {
+        self.notify = notify;
+        self
+    }
+
+    fn notify(&self, notice: &str) {
+        if let Some(notify) = &self.notify {
+            notify(notice);
         }
     }
 
@@ -98,13 +134,31 @@ impl Supervisor {
         if self.is_deaf {
             return;
         }
-        tracing::trace!(?input, "input");
-        self.is_asked &= !matches!(input, Input::Suggested { .. });
-        let Step { facts, commands } = self.engine.handle(input, self.clock.now_s());
-        if let Err(error) = self.journal.append(&facts) {
-            self.fail(error);
+        if let Some(blocked) = self.blocked.take() {
+            if input == Input::StopRequested {
+                // That cannot be written down either, and whoever asks for it does not want to wait.
+                return self.fail(blocked.error);
+            }
+            self.blocked = Some(blocked);
+            self.waiting.push_back(EngineInput { input, ack });
             return;
         }
+        tracing::trace!(?input, "input");
+        self.is_asked &= !matches!(input, Input::Suggested { .. });
+        let step = self.engine.handle(input, self.clock.now_s());
+        match self.journal.append(&step.facts) {
+            Ok(()) => self.written(step, ack, context),
+            Err(error) => self.block(Blocked { error, tries: 1, step: Some((step, ack)) }, context),
+        }
+    }
+
+    /// All that follows from a step that is in the journal.
+    fn written(
+        &mut self,
+        Step { facts, commands }: Step,
+        ack: Option<oneshot::Sender<()>>,
+        context: &mut Context<Self>,
+    ) {
         let is_milestone = |entry: &JournalEntry| entry.fact.is_milestone();
         let is_end = |command: &Command| matches!(command, Command::Finished(_));
         if facts.iter().any(is_milestone) || commands.iter().any(is_end) {
@@ -122,10 +176,49 @@ impl Supervisor {
         }
     }
 
+    /// The journal could not be written: later, or never.
+    fn block(&mut self, blocked: Blocked, context: &mut Context<Self>) {
+        if !blocked.error.is_of_the_environment() {
+            return self.fail(blocked.error);
+        }
+        tracing::warn!(error = %blocked.error, tries = blocked.tries, "the journal cannot be written");
+        if blocked.tries == 1 {
+            self.notify(&waits_for(&blocked.error));
+        }
+        let pause = PAUSE.saturating_mul(1 << (blocked.tries - 1).min(8)).min(LONGEST_PAUSE);
+        self.blocked = Some(blocked);
+        context.run_later(pause, Self::write_again);
+    }
+
+    fn write_again(&mut self, context: &mut Context<Self>) {
+        let Some(Blocked { tries, step, .. }) = self.blocked.take() else { return };
+        let written = match &step {
+            Some((step, _)) => self.journal.append(&step.facts),
+            None => self.journal.sync(),
+        };
+        if let Err(error) = written {
+            return self.block(Blocked { error, tries: tries.saturating_add(1), step }, context);
+        }
+        tracing::info!(tries, "the journal can be written again");
+        self.notify("the study goes on: its journal can be written again");
+        if let Some((step, ack)) = step {
+            self.written(step, ack, context);
+        } else {
+            self.since = None;
+            self.release(context);
+        }
+        while self.blocked.is_none()
+            && let Some(EngineInput { input, ack }) = self.waiting.pop_front()
+        {
+            self.take(input, ack, context);
+        }
+    }
+
     /// Whatever happens from now on has not happened.
     fn fail(&mut self, error: store::Error) {
         self.is_deaf = true;
         self.held.clear();
+        self.waiting.clear();
         self.exit.send(SessionExit::Failed(error.into()));
     }
 
@@ -184,7 +277,7 @@ impl Supervisor {
     /// Waits for the disk, and does what was held back until then.
     fn settle(&mut self, context: &mut Context<Self>) {
         self.settling = None;
-        let Some(since) = self.since.filter(|_| !self.is_deaf) else { return };
+        let Some(since) = self.since.filter(|_| !self.is_deaf && self.blocked.is_none()) else { return };
         // The next trial is about to be created, and can share the wait.
         let patience = SHARED_WAIT.saturating_sub(since.elapsed());
         if self.is_asked && !patience.is_zero() {
@@ -196,7 +289,7 @@ impl Supervisor {
                 self.since = None;
                 self.release(context);
             }
-            Err(error) => self.fail(error),
+            Err(error) => self.block(Blocked { error, tries: 1, step: None }, context),
         }
     }
 
@@ -218,13 +311,16 @@ impl Supervisor {
     }
 
     /// Tells those who are concerned what became true.
-    fn show(&mut self, facts: &[JournalEntry], supervisor: &Recipient<EngineInput>) {
+    fn show(&mut self, facts: &Arc<[JournalEntry]>, supervisor: &Recipient<EngineInput>) {
         if let Some(watch) = &mut self.watch {
             watch(&self.engine, facts);
         }
-        let Some((_, groups)) = &mut self.staff else { return };
+        let Some((services, groups)) = &mut self.staff else { return };
         for trial in facts.iter().filter_map(|entry| entry.fact.ends_group_of()) {
             groups.command(trial, GroupCommand::Stop(FinalState::Discarded), supervisor);
+        }
+        for listener in &services.settled {
+            listener.do_send(FactsAppended(facts.clone()));
         }
     }
 
@@ -242,6 +338,16 @@ impl Supervisor {
         };
         self.alarm = Some(context.run_later(self.clock.until(at_s), ring));
     }
+}
+
+/// What the user is told of a journal that cannot be written for now.
+fn waits_for(error: &store::Error) -> String {
+    let problem = match error {
+        store::Error::Full { path, .. } => format!("no space left for {}", path.display()),
+        error => with_causes(error),
+    };
+    let longest_s = LONGEST_PAUSE.as_secs();
+    format!("the study waits: {problem}; it tries again at least every {longest_s} s, and goes on by itself")
 }
 
 impl Actor for Supervisor {

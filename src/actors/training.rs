@@ -24,18 +24,18 @@ use crate::{
     ids::{GpuType, NodeId, SlotId},
     space::{Program, Study},
     trials::{
-        engine::{Fact, Outcome},
+        engine::{Fact, NO_METRIC, Outcome},
         group::{Batch, Task},
     },
     wire::{Address, Secret, with_causes},
     worker::{self, Slot},
 };
 
-/// A study that leaves all choices to whoever starts it. No trainable has a metric of this name, so none is stopped early for it.
+/// A study that leaves all choices to whoever starts it, without an objective.
 const STUDY: &str = "
 space: {unused: {float: [0, 1]}}
-objective: {minimize: (none)}
-search: {algorithm: random, parallel: 1}
+objective: {minimize: nothing}
+search: {algorithm: random, parallel: 1, max_failures: 0}
 scheduler: {interval: 4s, immediate: true}
 ";
 
@@ -184,6 +184,9 @@ fn check(slots: &[u32], there: u32) -> Result<(), Error> {
 fn study(tasks: &[Task], settings: &TrainingSettings) -> Study {
     let mut study = Study::from_yaml("training", STUDY).expect("the constant is a study");
     study.search.trials = tasks.len() as u32;
+    for objective in &mut study.objectives {
+        NO_METRIC.clone_into(&mut objective.metric);
+    }
     if let Some(task) = tasks.first() {
         let max_batch = settings.max_batch.unwrap_or(task.initial_batch);
         study.trial.silence = settings.silence;

@@ -251,10 +251,10 @@ impl Backend for ModelledBackend {
             let Some(meeting) = site.meetings.get(&at) else {
                 return Poll::Ready(Err("the rendezvous is gone".to_owned()));
             };
-            match (&meeting.lost, meeting.complete) {
-                (Some(reason), _) => Poll::Ready(Err(reason.clone())),
-                (None, Some(offer)) => Poll::Ready(Ok(offer)),
-                (None, None) => Poll::Pending,
+            match &meeting.lost {
+                Some(reason) => Poll::Ready(Err(reason.clone())),
+                None if meeting.is_complete => Poll::Ready(Ok(meeting.furthest)),
+                None => Poll::Pending,
             }
         });
         let offer = offer.await.map_err(Failure::Group)?;
@@ -262,12 +262,11 @@ impl Backend for ModelledBackend {
             group.in_agreement = true;
             return Ok(Pause::default());
         }
-        let state = match offer {
-            Some(state) => state,
-            None => {
-                let loaded = self.site.borrow_mut().disk.load(at.0);
-                loaded.map_err(Failure::Trial)?.unwrap_or_default()
-            }
+        let state = if let Some(state) = offer {
+            state
+        } else {
+            let loaded = self.site.borrow_mut().disk.load(at.0);
+            loaded.map_err(Failure::Trial)?.unwrap_or_default()
         };
         session.state = Some(state);
         self.until(self.in_seconds(0.05, 0.5)).await;

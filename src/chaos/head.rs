@@ -1,6 +1,10 @@
 //! The head: what its actors do with their messages, around the real engine, services and drivers.
 
-use std::{collections::BTreeMap, rc::Rc};
+use std::{
+    collections::{BTreeMap, VecDeque},
+    fmt::Write,
+    rc::Rc,
+};
 
 use rand::RngExt;
 
@@ -18,7 +22,7 @@ use crate::{
             Step, TrialKind,
         },
         group::{Driver, FinalState, Limits, Output, Task, WorkerCommand, WorkerEvent},
-        node::{NodeDriver, NodeOutput, SlotOwner},
+        node::{NodeDriver, NodeOutput, ProcessFault, SlotOwner},
         trial_seed,
     },
 };
@@ -60,6 +64,16 @@ pub(super) struct Head {
     held: Vec<Effect>,
     /// A fact that has to survive a loss of power may not be on disk.
     is_waiting: bool,
+    /// The journal cannot be written for now.
+    blocked: Option<Blocked>,
+    /// What has happened meanwhile.
+    waiting: VecDeque<Input>,
+}
+
+struct Blocked {
+    tries: u32,
+    /// What could not be appended; none if it could not be waited for.
+    step: Option<Step>,
 }
 
 /// What others than the head can notice.
@@ -78,7 +92,7 @@ struct GroupActor {
 }
 
 pub(super) struct NodeActor {
-    driver: NodeDriver<Owner>,
+    pub(super) driver: NodeDriver<Owner>,
     /// The connection of each slot.
     pub(super) workers: Vec<Option<Life>>,
     /// The number of each process that runs.
@@ -90,17 +104,18 @@ impl World {
     pub(super) fn stand(&self) -> String {
         let Some(head) = &self.head else { return "there is no head".to_owned() };
         let state = head.engine.state();
+        // Texts take all that is written to them.
         let mut text = format!("{} of {} trials have ended", state.ended.len(), state.created());
         for (trial, active) in &state.active {
             let (phase, slots) = (active.phase.name(), active.slots());
-            text += &format!("; trial {trial} is {phase} at {:.2} epochs on {slots:?}", active.epochs);
+            let _ = write!(text, "; trial {trial} is {phase} at {:.2} epochs on {slots:?}", active.epochs);
         }
         for (node, actor) in self.scenario.nodes.iter().zip(&head.nodes) {
             for index in 0..actor.workers.len() {
                 let owner = actor.driver.owner(index).map(|owner| owner.trial);
-                text += &format!("; slot {}.{index} is up: {}", node.node, actor.driver.is_up(index));
+                let _ = write!(text, "; slot {}.{index} is up: {}", node.node, actor.driver.is_up(index));
                 if let Some(trial) = owner {
-                    text += &format!(", of trial {trial}");
+                    let _ = write!(text, ", of trial {trial}");
                 }
             }
         }
@@ -123,8 +138,19 @@ impl World {
         let (nodes, began) = (Vec::new(), (today_s, self.now_s));
         let (groups, drivers) = (BTreeMap::new(), BTreeMap::new());
         let (held, is_waiting, next_group) = (Vec::new(), false, 0);
-        self.head =
-            Some(Head { engine, services, groups, drivers, nodes, next_group, began, held, is_waiting });
+        self.head = Some(Head {
+            engine,
+            services,
+            groups,
+            drivers,
+            nodes,
+            next_group,
+            began,
+            held,
+            is_waiting,
+            blocked: None,
+            waiting: VecDeque::new(),
+        });
         self.note(format_args!("head {} starts with {} facts", self.heads, entries.len()));
         self.take(Input::Started)?;
         if self.scenario.kind == TrialKind::Rigid {
@@ -164,7 +190,7 @@ impl World {
         self.programs.end_all();
         for process in self.processes.numbers() {
             let after_s = self.seconds(0.0, noticed_s.max(1e-6));
-            self.after(after_s, Event::Kill { process, how: "the head is gone", is_killed: false });
+            self.after(after_s, Event::Kill { process, how: "the head is gone", fault: ProcessFault::Own });
         }
         self.crash = None;
         let pause_s = self.seconds(0.5, 15.0);
@@ -173,7 +199,7 @@ impl World {
 
     pub(super) fn lose_power(&mut self) -> Result<(), String> {
         for process in self.processes.numbers() {
-            self.kill_process(process, "power", true);
+            self.kill_process(process, "power", ProcessFault::Killed);
         }
         let cuts = self.journal.cuts();
         let at = cuts[self.rng.random_range(0..cuts.len())];
@@ -207,19 +233,35 @@ impl World {
     /// The engine takes an input, as the supervisor has it do.
     pub(super) fn take(&mut self, input: Input) -> Result<(), String> {
         let clock_s = self.clock(&input);
-        let crash = self.crash.take();
-        self.note(format_args!("engine: {}", shown(&input)));
         let Some(head) = &mut self.head else { return Ok(()) };
-        let Step { facts, commands } = head.engine.handle(input, clock_s);
+        if head.blocked.is_some() {
+            if input == Input::StopRequested {
+                self.note(format_args!(
+                    "the head ends: it is to stop, and there is no space for the journal"
+                ));
+                self.end_head(0.1);
+            } else {
+                head.waiting.push_back(input);
+            }
+            return Ok(());
+        }
+        let crash = self.crash.take();
+        self.site.borrow_mut().trace.note(self.now_s, format_args!("engine: {}", shown(&input)));
+        let step = head.engine.handle(input, clock_s);
         if crash == Some(CrashPoint::BeforeJournal) {
             self.kill_head("before the journal has it");
             return Ok(());
         }
-        if self.journal.append(&facts).is_err() {
-            self.note(format_args!("the head ends: no space for the journal"));
-            self.end_head(0.1);
+        if self.journal.append(&step.facts).is_err() {
+            self.block(Blocked { tries: 1, step: Some(step) });
             return Ok(());
         }
+        self.written(step, crash)
+    }
+
+    /// All that follows from a step that is in the journal.
+    fn written(&mut self, Step { facts, commands }: Step, crash: Option<CrashPoint>) -> Result<(), String> {
+        let Some(head) = &mut self.head else { return Ok(()) };
         self.rules.appended(&facts, &head.engine)?;
         let is_end = |command: &Command| matches!(command, Command::Finished(_));
         head.is_waiting |= facts.iter().any(|entry| entry.fact.is_milestone()) || commands.iter().any(is_end);
@@ -240,6 +282,40 @@ impl World {
             return Ok(());
         }
         self.release()
+    }
+
+    /// The journal cannot be written: it is tried again.
+    fn block(&mut self, blocked: Blocked) {
+        self.note(format_args!("the journal cannot be written"));
+        let pause_s = (0.5 * f64::from(1 << (blocked.tries - 1).min(8))).min(30.0);
+        if let Some(head) = &mut self.head {
+            head.blocked = Some(blocked);
+            self.after(pause_s, Event::WriteAgain { head: self.heads });
+        }
+    }
+
+    pub(super) fn write_again(&mut self, of: u32) -> Result<(), String> {
+        let Some(head) = self.head.as_mut().filter(|_| of == self.heads) else { return Ok(()) };
+        let Some(Blocked { tries, step }) = head.blocked.take() else { return Ok(()) };
+        let written = match &step {
+            Some(step) => self.journal.append(&step.facts),
+            None => self.journal.sync(),
+        };
+        if written.is_err() {
+            self.block(Blocked { tries: tries + 1, step });
+            return Ok(());
+        }
+        if let Some(step) = step {
+            self.written(step, None)?;
+        } else {
+            head.is_waiting = false;
+            self.release()?;
+        }
+        loop {
+            let head = self.head.as_mut().filter(|head| of == self.heads && head.blocked.is_none());
+            let Some(input) = head.and_then(|head| head.waiting.pop_front()) else { return Ok(()) };
+            self.take(input)?;
+        }
     }
 
     /// The services only think, so they need not wait for the disk.
@@ -284,12 +360,15 @@ impl World {
         let Some(head) = self.head.as_mut().filter(|head| head.is_waiting && of == self.heads) else {
             return Ok(());
         };
-        head.is_waiting = false;
-        if self.journal.sync().is_err() {
-            self.note(format_args!("the head ends: no space for the journal"));
-            self.end_head(0.1);
+        if head.blocked.is_some() {
+            // What it waits for comes first.
             return Ok(());
         }
+        if self.journal.sync().is_err() {
+            self.block(Blocked { tries: 1, step: None });
+            return Ok(());
+        }
+        head.is_waiting = false;
         self.release()
     }
 
@@ -365,7 +444,7 @@ impl World {
             }
             (Address::Allocator, Message::Allocate(request)) => self.allocate(&request),
             (Address::Group(group), Message::Launch(trial, launch)) => {
-                self.launch_group(group, trial, launch)
+                self.launch_group(group, trial, launch);
             }
             (Address::Group(group), Message::Group(command)) => self.on_group_command(group, command),
             (Address::Group(group), Message::FromWorker { slot, event }) => {
@@ -537,12 +616,12 @@ impl World {
                 }
                 outputs
             }
-            Message::Ended { process, how, is_killed } => {
+            Message::Ended { process, how, fault } => {
                 actor.processes[process] = None;
                 for index in actor.driver.slots_of(process) {
                     actor.workers[index] = None;
                 }
-                actor.driver.ended(process, how, is_killed)
+                actor.driver.ended(process, how, fault)
             }
             _ => return,
         };
@@ -573,7 +652,7 @@ impl World {
         self.carry_out_by_node(node, outputs);
     }
 
-    fn carry_out_by_node(&mut self, node: usize, outputs: Vec<NodeOutput<Owner>>) {
+    pub(super) fn carry_out_by_node(&mut self, node: usize, outputs: Vec<NodeOutput<Owner>>) {
         for output in outputs {
             let Some(actor) = self.head.as_ref().and_then(|head| head.nodes.get(node)) else { return };
             match output {
@@ -594,7 +673,7 @@ impl World {
                     if let Some(process) = actor.processes[process] {
                         let after_s = self.seconds(0.0, 0.02);
                         let how = "signal: 9";
-                        self.after(after_s, Event::Kill { process, how, is_killed: true });
+                        self.after(after_s, Event::Kill { process, how, fault: ProcessFault::Killed });
                     }
                 }
                 NodeOutput::GiveUp { .. } => {
@@ -603,6 +682,13 @@ impl World {
                 }
             }
         }
+    }
+
+    /// The time of a process to connect is over.
+    pub(super) fn check_start(&mut self, of: u32, node: usize, process: usize, start: u64) {
+        let actor = self.head.as_mut().filter(|_| of == self.heads).and_then(|head| head.nodes.get_mut(node));
+        let outputs = actor.map(|actor| actor.driver.overdue(process, start)).unwrap_or_default();
+        self.carry_out_by_node(node, outputs);
     }
 
     pub(super) fn slot(node: NodeId, index: u32) -> SlotId {

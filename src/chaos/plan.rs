@@ -27,7 +27,7 @@ pub(crate) enum Fault {
     WorkerStuck,
     /// All processes of a machine die, and cannot be started for a while.
     NodeLost,
-    /// A process ends before its workers have connected.
+    /// A process ends, or stands still, before its workers have connected.
     StartFails,
     /// `kill -9` of the head, at some point between journal and commands.
     HeadKilled,

@@ -21,7 +21,7 @@ use crate::{
     ids::{SlotId, TrialId},
     trials::{
         group::{WorkerCommand, WorkerEvent},
-        node::NodeDescription,
+        node::{NodeDescription, ProcessFault},
     },
     worker::protocol::Worker,
 };
@@ -110,17 +110,25 @@ impl World {
         let is_doomed = cannot || self.site.borrow_mut().strikes(Fault::StartFails);
         let (lives, is_stopped) = (Vec::new(), false);
         self.processes.running.insert(process, Process { head, node, number, lives, is_stopped });
-        if let Some(actor) = self.head.as_mut().and_then(|head| head.nodes.get_mut(node)) {
-            actor.processes[number] = Some(process);
-        }
         self.note(format_args!("process {process} starts on node {node}"));
+        let Some(actor) = self.head.as_mut().and_then(|head| head.nodes.get_mut(node)) else { return };
+        actor.processes[number] = Some(process);
+        if !cannot {
+            let (start, limit) = actor.driver.started(number);
+            let overdue = Event::CheckStart { head, node, process: number, start };
+            self.after(limit.as_secs_f64(), overdue);
+        }
         let after_s = self.seconds(0.1, 1.5);
-        let event = if is_doomed {
-            Event::Kill { process, how: "exit status: 1", is_killed: false }
-        } else {
-            Event::Connect(process)
-        };
-        self.after(after_s, event);
+        if !is_doomed {
+            self.after(after_s, Event::Connect(process));
+        } else if cannot {
+            let (how, fault) = ("no more processes", ProcessFault::Environment);
+            self.after(after_s, Event::Kill { process, how, fault });
+        } else if self.rng.random_bool(0.7) {
+            let (how, fault) = ("exit status: 1", ProcessFault::Own);
+            self.after(after_s, Event::Kill { process, how, fault });
+        }
+        // Else it stands still before it has connected.
     }
 
     /// The workers of a process have reached the head.
@@ -164,12 +172,12 @@ impl World {
             self.send(Address::Up(life), Message::Event(event));
         }
         if ended {
-            self.kill_process(process, "exit status: 0", false);
+            self.kill_process(process, "exit status: 0", ProcessFault::Own);
         }
     }
 
     /// A process is dead, with all that it was doing.
-    pub(super) fn kill_process(&mut self, process: u64, how: &'static str, is_killed: bool) {
+    pub(super) fn kill_process(&mut self, process: u64, how: &'static str, fault: ProcessFault) {
         let Some(of) = self.processes.running.remove(&process) else { return };
         self.note(format_args!("process {process} on node {} ends: {how}", of.node));
         for life in &of.lives {
@@ -183,7 +191,7 @@ impl World {
             }
         }
         if of.head == self.heads && self.head.is_some() {
-            let ended = Message::Ended { process: of.number, how, is_killed };
+            let ended = Message::Ended { process: of.number, how, fault };
             self.send(Address::Node(of.node), ended);
         }
     }
@@ -197,7 +205,7 @@ impl World {
         }
         self.send(Address::Up(life), Message::Lost);
         let after_s = self.seconds(0.0, 0.15);
-        self.after(after_s, Event::Kill { process, how: "exit status: 0", is_killed: false });
+        self.after(after_s, Event::Kill { process, how: "exit status: 0", fault: ProcessFault::Own });
     }
 
     pub(super) fn stop_process(&mut self, process: u64) {
@@ -241,7 +249,7 @@ impl World {
         let trials = lost.iter().flat_map(|process| self.trials_of(*process)).collect();
         self.expect_recovery(trials);
         for process in lost {
-            self.kill_process(process, "signal: 9", true);
+            self.kill_process(process, "signal: 9", ProcessFault::Killed);
         }
     }
 

@@ -209,8 +209,10 @@ pub(super) struct Meeting {
     members: Vec<SlotId>,
     everybody: BTreeSet<SlotId>,
     seats: BTreeMap<SlotId, Seat>,
-    /// All are there, and this is the furthest state of them.
-    pub(super) complete: Option<Option<State>>,
+    /// All are there.
+    pub(super) is_complete: bool,
+    /// The furthest state of them, if anybody has any.
+    pub(super) furthest: Option<State>,
     pub(super) lost: Option<String>,
     votes: BTreeMap<SlotId, Vote>,
     step_ends_s: Option<f64>,
@@ -224,7 +226,8 @@ impl Meeting {
             members,
             everybody,
             seats: BTreeMap::new(),
-            complete: None,
+            is_complete: false,
+            furthest: None,
             lost: None,
             votes: BTreeMap::new(),
             step_ends_s: None,
@@ -234,8 +237,8 @@ impl Meeting {
 
     fn begin(&mut self) {
         let offers = self.seats.values().filter_map(|seat| seat.offer);
-        self.complete =
-            Some(offers.reduce(|best, other| if other.useful > best.useful { other } else { best }));
+        self.furthest = offers.reduce(|best, other| if other.useful > best.useful { other } else { best });
+        self.is_complete = true;
     }
 
     fn end_step(&mut self) -> Agreed {

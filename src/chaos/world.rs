@@ -20,6 +20,7 @@ use crate::{
     trials::{
         engine::{AllocatorRequest, GroupCommand, Input, JournalEntry, Launch, SuggestRequest, TrialKind},
         group::{WorkerCommand, WorkerEvent},
+        node::ProcessFault,
     },
 };
 
@@ -55,14 +56,14 @@ pub(super) enum Message {
     FromWorker { slot: crate::ids::SlotId, event: Option<WorkerEvent> },
     ToWorker { index: usize, from: Owner, command: WorkerCommand },
     KillWorker { index: usize, from: Owner, reason: String },
-    Ended { process: usize, how: &'static str, is_killed: bool },
+    Ended { process: usize, how: &'static str, fault: ProcessFault },
     Command(WorkerCommand),
     Joined,
     Event(WorkerEvent),
     Lost,
 }
 
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Copy)]
 pub(super) enum Event {
     Deliver(Address),
     Poll(Life),
@@ -73,6 +74,17 @@ pub(super) enum Event {
     GroupTime {
         head: u32,
         group: u64,
+    },
+    /// The head tries again to write the journal.
+    WriteAgain {
+        head: u32,
+    },
+    /// The time of a process to connect is over.
+    CheckStart {
+        head: u32,
+        node: usize,
+        process: usize,
+        start: u64,
     },
     /// The head waits for the disk.
     Settle {
@@ -87,7 +99,7 @@ pub(super) enum Event {
     Kill {
         process: u64,
         how: &'static str,
-        is_killed: bool,
+        fault: ProcessFault,
     },
     /// A process that stands still goes on, if it is still there.
     Continue(u64),
@@ -316,10 +328,12 @@ impl World {
             Event::Alarm(number) => return self.ring(number),
             Event::StartHead => return self.start_head(),
             Event::GroupTime { head, group } => self.tell_time(head, group),
+            Event::WriteAgain { head } => return self.write_again(head),
+            Event::CheckStart { head, node, process, start } => self.check_start(head, node, process, start),
             Event::Settle { head } => return self.settle_facts(head),
             Event::Start { head, node, process } => self.start_process(head, node, process),
             Event::Connect(process) => self.connect(process),
-            Event::Kill { process, how, is_killed } => self.kill_process(process, how, is_killed),
+            Event::Kill { process, how, fault } => self.kill_process(process, how, fault),
             Event::Continue(process) => self.go_on(process),
             Event::Silent(process) => self.fall_silent(process),
             Event::Fault => self.next_fault()?,
@@ -368,8 +382,8 @@ impl World {
                 let Some(process) = self.processes.any_connected(&mut self.rng) else { return Ok(()) };
                 self.expect_recovery(self.trials_of(process));
                 match fault {
-                    Fault::WorkerKilled => self.kill_process(process, "signal: 9", true),
-                    Fault::WorkerExits => self.kill_process(process, "exit status: 1", false),
+                    Fault::WorkerKilled => self.kill_process(process, "signal: 9", ProcessFault::Killed),
+                    Fault::WorkerExits => self.kill_process(process, "exit status: 1", ProcessFault::Own),
                     Fault::ConnectionLost => self.cut(process),
                     Fault::WorkerStuck => self.stick(process),
                     _ => self.stop_process(process),

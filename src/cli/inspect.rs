@@ -4,7 +4,7 @@ use std::{io::Write, path::Path};
 
 use crate::{
     cli,
-    ids::{SlotId, TrialId},
+    ids::{NodeId, SlotId, TrialId},
     space::{Objective, Study, Value},
     store::{Reader, Status, TrialRow, TrialState},
     trials::engine::{Fact, JournalEntry},
@@ -69,8 +69,18 @@ fn status_json(study: &Study, status: &Status, best: Option<&TrialRow>) -> serde
         "seconds": status.at_s - status.created_s,
         "facts": status.facts,
         "ended": status.ended,
+        "waiting": waits(status),
         "best": best.map(|row| trial_json(study, row)),
     })
+}
+
+/// What has to be mended before all of the study goes on.
+fn waits(status: &Status) -> Vec<String> {
+    let text = |(node, reason): &(Option<NodeId>, String)| match node {
+        None => reason.clone(),
+        Some(node) => format!("node {node} cannot start workers: {reason}"),
+    };
+    status.waits.iter().map(text).collect()
 }
 
 fn status_text(folder: &Path, study: &Study, status: &Status, best: Option<&TrialRow>) -> String {
@@ -89,6 +99,7 @@ fn status_text(folder: &Path, study: &Study, status: &Status, best: Option<&Tria
         lines.push(format!("  best    trial {}: {}, {}", best.trial, result(study, best), best.params));
     }
     lines.push(format!("  time    {}", duration(status.at_s - status.created_s)));
+    lines.extend(waits(status).iter().map(|reason| format!("  waits   {reason}")));
     lines.extend(status.ended.iter().map(|reason| format!("  no more trials: {reason}")));
     lines.join("\n")
 }
@@ -243,6 +254,7 @@ pub(crate) fn event(entry: &JournalEntry, trial: TrialId) -> Option<String> {
         Fact::TrialDone { .. } => "done".to_owned(),
         Fact::TrialStopped { reason, .. } => format!("stopped: {reason}"),
         Fact::TrialFailed { reason, .. } => format!("failed: {reason}"),
+        Fact::TrialRetried { .. } => "to run again".to_owned(),
         Fact::TrialCancelled { reason, .. } => format!("cancelled: {reason}"),
         _ => return None,
     })

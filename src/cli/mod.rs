@@ -18,6 +18,7 @@ mod parallel;
 mod plot;
 mod profile;
 mod results;
+mod retry;
 mod run;
 mod simulate;
 mod simulate_study;
@@ -39,8 +40,8 @@ use clap::Parser;
 pub use self::ask_tell::answer_requests;
 use self::{
     args::{
-        BestArgs, CheckArgs, Cli, Command, FolderArgs, FsckArgs, ImportanceArgs, ShowArgs, SimulateCommand,
-        StopArgs, TimelineArgs, format,
+        BestArgs, CheckArgs, Cli, Command, FolderArgs, FsckArgs, ImportanceArgs, RetryArgs, ShowArgs,
+        SimulateCommand, StopArgs, TimelineArgs, format,
     },
     error::{Error, ExitStatus},
 };
@@ -116,6 +117,7 @@ fn run(
         Command::Show(ShowArgs { folder, trial, json }) => inspect::show(&folder, trial, format(json), out),
         Command::Timeline(TimelineArgs { folder, svg }) => timeline::run(&folder, svg, out),
         Command::Stop(StopArgs { folder, no_wait }) => stop::run(&folder, no_wait, out, stderr),
+        Command::Retry(RetryArgs { folder, trials }) => retry::run(&folder, &trials, out),
         Command::Fsck(FsckArgs { folder, repair }) => return fsck::run(&folder, repair, out),
         Command::Best(BestArgs { journal, count, json }) => results::best(&journal, count, format(json), out),
         Command::Importance(ImportanceArgs { journal, objective, json }) => {

@@ -11,7 +11,7 @@ use thiserror::Error;
 use super::{inspect, output::Format};
 use crate::{
     cli,
-    store::{self, Reader, Runner},
+    store::{self, Folder, Reader, Runner},
 };
 
 /// What can be wrong with a study that is to be stopped.
@@ -48,17 +48,20 @@ pub(super) fn run(
     }
     inspect::status(folder, Format::Text, out)?;
     if !reader.status()?.done {
-        let (file, folder) = (reader.folder().study(), folder.display());
-        // As `run` has marked it.
-        let devices = reader.folder().emulated();
-        let emulated = devices.as_deref().and_then(|devices| devices.split_once(", time scale "));
-        let emulated = emulated.map_or_else(String::new, |(cluster, time_scale)| {
-            format!(" --emulate {cluster} --time-scale {time_scale}")
-        });
-        let resume = format!("resume with: pollux-tune run {} --folder {folder}{emulated}", file.display());
-        writeln!(out, "{resume}").map_err(cli::Error::Stdout)?;
+        writeln!(out, "resume with: {}", resume(reader.folder())).map_err(cli::Error::Stdout)?;
     }
     Ok(())
+}
+
+/// The command that resumes a study.
+pub(super) fn resume(folder: &Folder) -> String {
+    // As `run` has marked it.
+    let devices = folder.emulated();
+    let emulated = devices.as_deref().and_then(|devices| devices.split_once(", time scale "));
+    let emulated = emulated.map_or_else(String::new, |(cluster, time_scale)| {
+        format!(" --emulate {cluster} --time-scale {time_scale}")
+    });
+    format!("pollux-tune run {} --folder {}{emulated}", folder.study().display(), folder.root().display())
 }
 
 /// As Ctrl-C does. One that has ended in the meantime needs it no more.

@@ -280,13 +280,12 @@ impl Backend for EmulatedBackend {
             return Ok(Pause::default());
         }
         let met = Instant::now();
-        let (state, idle_s, min_s) = match offer {
-            Some(Offer { state, idle_s }) => (state, idle_s, PAUSE_S),
-            None => {
-                let Loaded { state, warning } = checkpoint::load(session)?;
-                session.warning = warning;
-                (state.unwrap_or_default(), 0.0, FIRST_PAUSE_S)
-            }
+        let (state, idle_s, min_s) = if let Some(Offer { state, idle_s }) = offer {
+            (state, idle_s, PAUSE_S)
+        } else {
+            let Loaded { state, warning } = checkpoint::load(session)?;
+            session.warning = warning;
+            (state.unwrap_or_default(), 0.0, FIRST_PAUSE_S)
         };
         session.state = Some(state);
         session.stepped = Some(earlier(met, idle_s * self.place.time_scale));

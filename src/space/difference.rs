@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::{Objective, Space, Study};
+use super::{Constraint, Objective, Space, Study};
 
 /// A difference between a study file and the study that it is to continue.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -72,7 +72,7 @@ fn parameters(space: &Space) -> Named {
 }
 
 fn constraints(space: &Space) -> Vec<&str> {
-    let mut all: Vec<&str> = space.constraints().iter().map(|constraint| constraint.text()).collect();
+    let mut all: Vec<&str> = space.constraints().iter().map(Constraint::text).collect();
     all.sort_unstable();
     all.dedup();
     all

@@ -4,6 +4,7 @@ use std::{
 };
 
 use rusqlite::ErrorCode;
+use rustix::io::Errno;
 use thiserror::Error;
 
 use crate::trials::engine;
@@ -156,6 +157,29 @@ impl Error {
         }
     }
 
+    /// Whether it may mend itself without the study being touched: there is no room on the disk, or no more files or memory. What is
+    /// missing, replaced or damaged stays so.
+    #[must_use]
+    pub fn is_of_the_environment(&self) -> bool {
+        match self {
+            Self::Full { .. } => true,
+            Self::Failed { source: Cause::Io(error), .. } => {
+                let out_of = [Errno::MFILE, Errno::NFILE, Errno::NOMEM, Errno::AGAIN];
+                Errno::from_io_error(error).is_some_and(|errno| out_of.contains(&errno))
+            }
+            Self::Failed { source: Cause::Sqlite(error), .. } => matches!(
+                error.sqlite_error_code(),
+                Some(
+                    ErrorCode::SystemIoFailure
+                        | ErrorCode::OutOfMemory
+                        | ErrorCode::CannotOpen
+                        | ErrorCode::DatabaseBusy
+                )
+            ),
+            _ => false,
+        }
+    }
+
     /// Whether the user can correct it: with another folder, by ending another process, or with room on the disk.
     #[must_use]
     pub const fn is_of_input(&self) -> bool {
@@ -188,5 +212,29 @@ mod tests {
         assert!(Error::io("write", path, io::ErrorKind::StorageFull.into()).is_of_input());
         assert!(!Error::io("write", path, io::ErrorKind::TimedOut.into()).is_of_input());
         assert!(Error::NoStudy(path.to_owned()).is_of_input());
+    }
+
+    #[test]
+    fn what_may_mend_itself_is_told_apart() {
+        let path = Path::new("study");
+        let of = |error: io::Error| Error::io("write", path, error).is_of_the_environment();
+        assert!(of(io::ErrorKind::StorageFull.into()) && of(Errno::MFILE.into()) && of(Errno::DQUOT.into()));
+        assert!(!of(io::ErrorKind::PermissionDenied.into()) && !of(io::ErrorKind::NotFound.into()));
+        let code = |code| {
+            Error::sqlite(
+                "write",
+                path,
+                rusqlite::Error::SqliteFailure(rusqlite::ffi::Error::new(code), None),
+            )
+        };
+        for waits in [rusqlite::ffi::SQLITE_FULL, rusqlite::ffi::SQLITE_IOERR, rusqlite::ffi::SQLITE_NOMEM] {
+            assert!(code(waits).is_of_the_environment());
+        }
+        for stays in
+            [rusqlite::ffi::SQLITE_CORRUPT, rusqlite::ffi::SQLITE_READONLY, rusqlite::ffi::SQLITE_NOTADB]
+        {
+            assert!(!code(stays).is_of_the_environment());
+        }
+        assert!(!Error::NoStudy(path.to_owned()).is_of_the_environment());
     }
 }

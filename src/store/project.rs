@@ -105,7 +105,7 @@ impl Projection {
                 || self.state.active.keys().chain(self.spans.keys()).copied().collect(),
                 |trial| vec![trial],
             );
-            study |= entry.fact.trial().is_none();
+            study |= entry.fact.trial().is_none() || matches!(entry.fact, Fact::TrialRetried { .. });
             for trial in trials {
                 self.write_spans(to, trial, until_s, entry.at_s)?;
                 changed.insert(trial);
@@ -210,7 +210,10 @@ impl Projection {
     fn write_study(&mut self, to: &Connection) -> Result<(), Problem> {
         let State { yaml, stopping, done, search_ended, .. } = &self.state;
         let ended = search_ended.as_ref().map(|end| end.reason.clone());
-        let row = vec![1.into(), yaml.clone().into(), (*stopping).into(), (*done).into(), ended.into()];
+        let waits = serde_json::to_string(&waits(&self.state))?;
+        let flags = [(*stopping).into(), (*done).into()];
+        let mut row: Vec<Value> = vec![1.into(), yaml.clone().into()];
+        row.extend(flags.into_iter().chain([ended.into(), waits.into()]));
         self.summary.sums.study = insert(to, &STUDY, row)?;
         Ok(())
     }
@@ -261,6 +264,12 @@ fn slot_rows(id: NodeId, node: &NodeState) -> impl Iterator<Item = Vec<Value>> {
         let (gpu_type, up) = (node.gpu_type.name().to_owned(), node.up.contains(&slot));
         vec![id.0.into(), slot.into(), gpu_type.into(), up.into()]
     })
+}
+
+/// What has to be mended, of the study and of nodes.
+fn waits(state: &State) -> Vec<(Option<NodeId>, &str)> {
+    let study = state.waiting.iter().map(|wait| (None, wait.reason.as_str()));
+    study.chain(state.blocked.iter().map(|(node, reason)| (Some(*node), reason.as_str()))).collect()
 }
 
 fn span(active: &ActiveTrial) -> Option<(Generation, Vec<SlotId>)> {

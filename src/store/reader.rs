@@ -148,6 +148,8 @@ pub struct Status {
     pub ended: Option<String>,
     /// A process runs it now.
     pub is_run: bool,
+    /// What it waits for: of the whole study, or of a machine that cannot start workers.
+    pub waits: Vec<(Option<NodeId>, String)>,
 }
 
 /// A trial had a slot for a while.
@@ -285,9 +287,26 @@ impl Reader {
         let (summary, row) = self.at_once(|at| Ok((Summary::read(at)?, study_row(at)?)))?;
         let wanted = self.parse(&row.yaml)?.search.trials;
         let Summary { facts, created_s, at_s, states: trials, slots, busy, .. } = summary;
-        let StudyRow { stopping, done, ended, .. } = row;
+        let StudyRow { stopping, done, ended, mut waits, .. } = row;
         let is_run = self.is_run();
-        Ok(Status { created_s, at_s, facts, wanted, trials, slots, busy, stopping, done, ended, is_run })
+        if !is_run {
+            // Whoever comes next finds out by itself.
+            waits.clear();
+        }
+        Ok(Status {
+            created_s,
+            at_s,
+            facts,
+            wanted,
+            trials,
+            slots,
+            busy,
+            stopping,
+            done,
+            ended,
+            is_run,
+            waits,
+        })
     }
 
     /// Whether a process runs the study now.
@@ -329,12 +348,14 @@ struct StudyRow {
     stopping: bool,
     done: bool,
     ended: Option<String>,
+    waits: Vec<(Option<NodeId>, String)>,
 }
 
 fn study_row(at: &Connection) -> Result<StudyRow, Flaw> {
     let wanted = Summary::read(at)?.sums.study;
     let mut rows = STUDY.all(at, "", wanted, |row| {
-        Ok(StudyRow { yaml: row.get(1)?, stopping: row.get(2)?, done: row.get(3)?, ended: row.get(4)? })
+        let (yaml, stopping, done, ended) = (row.get(1)?, row.get(2)?, row.get(3)?, row.get(4)?);
+        Ok(StudyRow { yaml, stopping, done, ended, waits: json(row, 5)?.unwrap_or_default() })
     })?;
     rows.pop().ok_or(Flaw::Rows(STUDY.name))
 }

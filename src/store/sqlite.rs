@@ -54,6 +54,7 @@ CREATE TABLE study (
     stopping INTEGER NOT NULL,
     done INTEGER NOT NULL,
     ended TEXT,                -- why there are no more trials
+    waits TEXT NOT NULL,       -- JSON, what has to be mended: a node, or none for the whole study, and why
     sum INTEGER NOT NULL
 ) STRICT;
 CREATE TABLE slots (

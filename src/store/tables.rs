@@ -23,9 +23,9 @@ pub(super) struct Table {
 
 pub(super) const STUDY: Table = Table {
     name: "study",
-    select: "SELECT id, yaml, stopping, done, ended, sum FROM study",
-    insert: "INSERT OR REPLACE INTO study (id, yaml, stopping, done, ended, sum) VALUES (?, ?, ?, ?, ?, ?)",
-    columns: 5,
+    select: "SELECT id, yaml, stopping, done, ended, waits, sum FROM study",
+    insert: "INSERT OR REPLACE INTO study (id, yaml, stopping, done, ended, waits, sum) VALUES (?, ?, ?, ?, ?, ?, ?)",
+    columns: 6,
 };
 
 pub(super) const SLOTS: Table = Table {

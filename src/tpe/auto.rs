@@ -89,6 +89,13 @@ impl Suggester for Auto {
         }
         self.then.tell(id, outcome)
     }
+
+    fn retract(&mut self, id: TrialId) -> Result<(), Error> {
+        if let Some(first) = &mut self.first {
+            first.retract(id)?;
+        }
+        self.then.retract(id)
+    }
 }
 
 #[cfg(test)]

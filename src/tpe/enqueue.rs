@@ -64,4 +64,8 @@ impl<S: Suggester> Suggester for Enqueue<S> {
     fn tell(&mut self, id: TrialId, outcome: Outcome) -> Result<(), Error> {
         self.next.tell(id, outcome)
     }
+
+    fn retract(&mut self, id: TrialId) -> Result<(), Error> {
+        self.next.retract(id)
+    }
 }

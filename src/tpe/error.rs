@@ -21,6 +21,9 @@ pub enum Error {
     /// A second result.
     #[error("trial {0} already has a result")]
     DuplicateResult(TrialId),
+    /// Only failures can be taken back.
+    #[error("trial {0} has not failed, so there is nothing to take back")]
+    NotRetractable(TrialId),
     /// A point that is not in the space.
     #[error("trial {0}: its point is not in the search space")]
     BadPoint(TrialId),

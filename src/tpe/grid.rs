@@ -131,6 +131,10 @@ impl Suggester for Grid {
     fn tell(&mut self, id: TrialId, outcome: Outcome) -> Result<(), Error> {
         self.history.tell(id, &outcome)
     }
+
+    fn retract(&mut self, id: TrialId) -> Result<(), Error> {
+        self.history.retract(id)
+    }
 }
 
 #[cfg(test)]

@@ -240,6 +240,24 @@ impl History {
         self.ranked.insert(place, row as u32);
         Ok(())
     }
+
+    /// Takes back that a trial has failed or was cancelled.
+    pub(super) fn retract(&mut self, id: TrialId) -> Result<(), Error> {
+        let row = *self.rows.get(&id).ok_or(Error::UnknownTrial(id))?;
+        match self.merits[row] {
+            Some(Merit::Failed) => {
+                self.failed -= 1;
+                self.with_result.retain(|other| *other as usize != row);
+                self.ranked.retain(|other| *other as usize != row);
+            }
+            Some(Merit::Cancelled) => self.cancelled.retain(|other| *other != row),
+            Some(Merit::Done(_) | Merit::Several | Merit::Stopped { .. }) | None => {
+                return Err(Error::NotRetractable(id));
+            }
+        }
+        self.merits[row] = None;
+        Ok(())
+    }
 }
 
 /// A point in a form that can be found again; no coordinate is negative.
@@ -294,6 +312,26 @@ mod tests {
         assert_eq!(history.informative(), 6);
         assert_eq!(history.best(9), [6, 3, 5, 2, 4, 1, 0]);
         assert_eq!(history.best(1), [6]);
+    }
+
+    #[test]
+    fn failures_can_be_taken_back_and_results_cannot() {
+        let mut history = History::new(Dims::flat(vec![Dim::Continuous]).expect("it is a space"));
+        let outcomes = [Outcome::Failed, Outcome::Done(vec![1.0]), Outcome::Cancelled];
+        for (id, outcome) in (0..).map(TrialId).zip(&outcomes) {
+            history.insert(id, &vec![Some(0.5)]).expect("it is new");
+            history.tell(id, outcome).expect("it is the first result");
+        }
+        assert_eq!(history.retract(TrialId(1)), Err(Error::NotRetractable(TrialId(1))));
+        assert_eq!(history.retract(TrialId(9)), Err(Error::UnknownTrial(TrialId(9))));
+        for id in [0, 2].map(TrialId) {
+            assert_eq!(history.retract(id), Ok(()));
+            assert_eq!(history.retract(id), Err(Error::NotRetractable(id)), "it runs");
+        }
+        assert_eq!((history.best(9), history.results(), history.cancelled()), (vec![1], &[1][..], &[][..]));
+        assert_eq!(history.informative(), 1);
+        assert_eq!(history.tell(TrialId(0), &Outcome::Done(vec![0.5])), Ok(()));
+        assert_eq!(history.best(9), [0, 1]);
     }
 
     #[test]

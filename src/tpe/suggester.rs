@@ -59,6 +59,9 @@ pub trait Suggester: Send {
 
     /// Records a result.
     fn tell(&mut self, id: TrialId, outcome: Outcome) -> Result<(), Error>;
+
+    /// Takes back that a trial has failed or was cancelled: it runs again.
+    fn retract(&mut self, id: TrialId) -> Result<(), Error>;
 }
 
 impl Suggester for Box<dyn Suggester> {
@@ -77,6 +80,10 @@ impl Suggester for Box<dyn Suggester> {
     fn tell(&mut self, id: TrialId, outcome: Outcome) -> Result<(), Error> {
         (**self).tell(id, outcome)
     }
+
+    fn retract(&mut self, id: TrialId) -> Result<(), Error> {
+        (**self).retract(id)
+    }
 }
 
 /// A suggester that keeps all trials in a [`History`] and needs nothing but a way to choose.
@@ -84,6 +91,9 @@ pub(super) trait FromHistory: Send {
     const NAME: &'static str;
 
     fn history(&mut self) -> &mut History;
+
+    /// A result was taken back: what was learned from it is no longer true.
+    fn unlearn(&mut self) {}
 
     /// A point for a trial that is not in the history yet.
     fn choose(&mut self, rng: &mut ChaCha8Rng) -> Result<Point, Error>;
@@ -107,5 +117,11 @@ impl<S: FromHistory> Suggester for S {
 
     fn tell(&mut self, id: TrialId, outcome: Outcome) -> Result<(), Error> {
         self.history().tell(id, &outcome)
+    }
+
+    fn retract(&mut self, id: TrialId) -> Result<(), Error> {
+        self.history().retract(id)?;
+        self.unlearn();
+        Ok(())
     }
 }

@@ -18,11 +18,24 @@ const KILLS: u32 = 12;
 /// How long to wait with the next try; twice as long each time.
 const PAUSE: Duration = Duration::from_millis(500);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+/// How long workers may take to connect; twice as long each time, as libraries may come over a slow network.
+const CONNECT: Duration = Duration::from_secs(60);
 
 /// A group that has a worker or waits for one. Two groups of a trial differ.
 pub trait SlotOwner: Clone + PartialEq {
     /// Its trial.
     fn trial(&self) -> TrialId;
+}
+
+/// Whose fault the end of a process is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ProcessFault {
+    /// Its own: it will do no better the next time.
+    Own,
+    /// That of whoever sent `SIGKILL`.
+    Killed,
+    /// That of the machine, which has no more processes, files, memory or room on its disk: it never began.
+    Environment,
 }
 
 /// What is to be done about a machine, in this order.
@@ -110,6 +123,8 @@ pub struct NodeDriver<O> {
     of: NodeDescription,
     slots: Vec<SlotState<O>>,
     processes: Vec<ProcessState>,
+    /// Processes that were started so far.
+    starts: u64,
     has_joined: bool,
     outputs: Vec<NodeOutput<O>>,
 }
@@ -126,10 +141,14 @@ struct SlotState<O> {
 
 #[derive(Debug, Clone, PartialEq, Default)]
 struct ProcessState {
+    /// The number of its last start.
+    start: u64,
     /// Ends since a worker of it last connected.
     failures: u32,
-    /// Those of them that were not the work of `SIGKILL`.
+    /// Those of them that were its own fault.
     faults: u32,
+    /// Those of them that were the work of `SIGKILL`.
+    kills: u32,
 }
 
 impl<O: SlotOwner> NodeDriver<O> {
@@ -144,7 +163,7 @@ impl<O: SlotOwner> NodeDriver<O> {
             (slots.collect(), of.processes.iter().map(|_| ProcessState::default()).collect::<Vec<_>>());
         let start = |process| NodeOutput::Start { process, after: Duration::ZERO };
         let outputs = (0..processes.len()).map(start).collect();
-        (Self { of, slots, processes, has_joined: false, outputs: Vec::new() }, outputs)
+        (Self { of, slots, processes, starts: 0, has_joined: false, outputs: Vec::new() }, outputs)
     }
 
     /// The group that a worker works for.
@@ -172,7 +191,8 @@ impl<O: SlotOwner> NodeDriver<O> {
         let slot = self.slot(index);
         let Some(state) = self.slots.get_mut(index) else { return Vec::new() };
         state.is_up = true;
-        self.processes[state.process] = ProcessState::default();
+        let process = &mut self.processes[state.process];
+        *process = ProcessState { start: process.start, ..ProcessState::default() };
         if self.has_joined {
             self.outputs.push(NodeOutput::Engine(Input::WorkerJoined { slot }));
         } else if self.slots.iter().all(|state| state.is_up) {
@@ -196,6 +216,27 @@ impl<O: SlotOwner> NodeDriver<O> {
         self.take_outputs()
     }
 
+    /// A process was started. [`overdue`](Self::overdue) is to be called with the number after the time: it may have stood still before
+    /// anybody could talk to it.
+    #[must_use]
+    pub fn started(&mut self, process: usize) -> (u64, Duration) {
+        self.starts += 1;
+        let state = &mut self.processes[process];
+        state.start = self.starts;
+        (self.starts, CONNECT.saturating_mul(1 << state.failures.min(4)))
+    }
+
+    /// The time of a process to connect is over.
+    #[must_use]
+    pub fn overdue(&self, process: usize, start: u64) -> Vec<NodeOutput<O>> {
+        let is_connected = self.slots_of(process).all(|index| self.is_up(index));
+        if self.processes[process].start == start && !is_connected {
+            vec![NodeOutput::Kill { process }]
+        } else {
+            Vec::new()
+        }
+    }
+
     /// The worker of a slot stands still, as the group says that it works for. Its process is of no use any more: all its workers are
     /// gone from now on. Another group knows nothing of it.
     #[must_use]
@@ -215,16 +256,22 @@ impl<O: SlotOwner> NodeDriver<O> {
 
     /// A process is gone: another one takes its place.
     #[must_use]
-    pub fn ended(&mut self, process: usize, how: &str, is_killed: bool) -> Vec<NodeOutput<O>> {
+    pub fn ended(&mut self, process: usize, how: &str, fault: ProcessFault) -> Vec<NodeOutput<O>> {
         let own: Vec<usize> = self.slots_of(process).collect();
         for index in own {
             self.lose(index, how);
         }
         let state = &mut self.processes[process];
         state.failures += 1;
-        state.faults += u32::from(!is_killed);
+        state.faults += u32::from(fault == ProcessFault::Own);
+        state.kills += u32::from(fault == ProcessFault::Killed);
         let failures = state.failures;
-        if (state.faults >= TRIES || failures >= KILLS) && !self.has_joined {
+        let is_hopeless = state.faults >= TRIES || state.faults + state.kills >= KILLS;
+        if fault == ProcessFault::Environment {
+            // No other process would do better: it is tried until it can be started.
+            let (node, reason) = (self.of.node, how.to_owned());
+            self.outputs.push(NodeOutput::Engine(Input::NodeBlocked { node, reason }));
+        } else if is_hopeless && !self.has_joined {
             self.outputs.push(NodeOutput::GiveUp { process });
         }
         let pause = PAUSE.saturating_mul(1 << failures.saturating_sub(2).min(8)).min(LONGEST_PAUSE);

@@ -5,6 +5,7 @@ use std::{
     io::{BufRead, BufReader, Read, Write},
     path::{Path, PathBuf},
     process::{Child, ChildStderr, Command, Stdio},
+    sync::mpsc,
     thread,
     time::{Duration, Instant},
 };
@@ -32,6 +33,13 @@ fn until(what: &str, is_so: impl Fn() -> bool) {
         assert!(began.elapsed() < Duration::from_secs(120), "{what}: not in two minutes");
         thread::sleep(Duration::from_millis(5));
     }
+}
+
+/// Waits for what may never come if the head has failed.
+fn in_time<T: Send + 'static>(what: &str, work: impl FnOnce() -> T + Send + 'static) -> T {
+    let (done, wait) = mpsc::channel();
+    thread::spawn(move || done.send(work()));
+    wait.recv_timeout(Duration::from_secs(120)).unwrap_or_else(|_| panic!("{what}: not in two minutes"))
 }
 
 /// Whether a process runs; one that has ended and waits for its parent does not.
@@ -71,12 +79,14 @@ impl Scene {
 
     /// Waits until a program says something through a pipe.
     fn hear(&self, pipe: &str) -> String {
-        fs::read_to_string(self.0.join(pipe)).expect("a pipe").trim().to_owned()
+        let path = self.0.join(pipe);
+        in_time(pipe, move || fs::read_to_string(path).expect("a pipe").trim().to_owned())
     }
 
     /// Lets a program go on that reads from a pipe.
     fn tell(&self, pipe: &str) {
-        fs::write(self.0.join(pipe), "go\n").expect("a pipe");
+        let path = self.0.join(pipe);
+        in_time(pipe, move || fs::write(path, "go\n").expect("a pipe"));
     }
 
     fn file(&self, name: &str) -> PathBuf {
@@ -277,8 +287,8 @@ fn a_launcher_without_its_head_starts_nothing() {
 #[test]
 fn records_of_earlier_versions_are_honoured() {
     let scene = Scene::new("earlier", "echo '{\"loss\": 1}'", "", 1);
+    assert_eq!(scene.run().end().0, Some(0));
     let home = scene.file("study/checkpoints/trial-0");
-    fs::create_dir_all(&home).expect("a folder");
     let mut old = Command::new("sleep").arg("10000").env("POLLUX_TUNE_FOLDER", &home).spawn().expect("sleep");
     let mut other = Command::new("sleep").arg("10000").spawn().expect("sleep");
     fs::write(home.join("process"), old.id().to_string()).expect("it can be written");

@@ -229,7 +229,7 @@ search: {trials: 12, parallel: 4, algorithm: random, early_stopping: {rule: asha
 scheduler: {interval: 5s}
 ";
     let study = Study::from_yaml("study.yaml", yaml).expect("it is a study");
-    let faults = Faults { worker: 20, node: 5, group: 20, head: 3, messages: 100 };
+    let faults = Faults { worker: 20, node: 5, group: 20, environment: 10, trial: 5, head: 3, messages: 100 };
     let mut world = World::new(&study, TrialKind::Elastic, &[("t4", 3), ("a100", 2)], 11);
     for _ in 0..600 {
         world.step(faults);

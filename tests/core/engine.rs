@@ -46,20 +46,24 @@ fn finish(world: &mut World, seed: u64) {
     assert_eq!(world.services.suggest.results(), 12, "seed {seed}");
 }
 
-const MILD: Faults = Faults { worker: 10, node: 2, group: 10, head: 1, messages: 100 };
-const WILD: Faults = Faults { worker: 60, node: 20, group: 50, head: 5, messages: 300 };
+const MILD: Faults =
+    Faults { worker: 10, node: 2, group: 10, environment: 10, trial: 0, head: 1, messages: 100 };
+const WILD: Faults =
+    Faults { worker: 60, node: 20, group: 50, environment: 40, trial: 0, head: 5, messages: 300 };
 
 #[test]
 fn elastic_studies_end_well_whatever_happens() {
-    let (mut reshapes, mut restarts) = (0, 0);
+    let (mut reshapes, mut restarts, mut waits) = (0, 0, 0);
     for seed in 0..40 {
         let faults = if seed % 2 == 0 { MILD } else { WILD };
         let policy = if seed % 4 < 3 { "goodput" } else { "static" };
         let world = play(&study(policy), TrialKind::Elastic, faults, seed);
         reshapes += world.reshapes;
         restarts += world.restarts;
+        waits += world.waits;
     }
-    assert!(reshapes > 200 && restarts > 100, "too little happened: {reshapes}, {restarts}");
+    let enough = reshapes > 200 && restarts > 100 && waits > 100;
+    assert!(enough, "too little happened: {reshapes}, {restarts}, {waits}");
 }
 
 #[test]
@@ -75,6 +79,35 @@ fn rigid_studies_end_well_whatever_happens() {
         let faults = if seed % 2 == 0 { MILD } else { WILD };
         play(&study("goodput"), TrialKind::Rigid, faults, seed);
     }
+}
+
+/// Trials that fail by themselves stay failed until they are retried; then each has its result.
+#[test]
+fn failed_trials_run_again_when_they_are_retried() {
+    let mut retried = 0;
+    for seed in 0..30 {
+        let kind = if seed % 2 == 0 { TrialKind::Elastic } else { TrialKind::Rigid };
+        let mut world = World::new(&study("goodput"), kind, &NODES, seed);
+        let faults = Faults { trial: 40, ..MILD };
+        let mut steps = 0;
+        while world.outcome.is_none() {
+            world.step(faults);
+            steps += 1;
+            assert!(steps < 200_000, "seed {seed}: it does not end");
+        }
+        let again = world.retry();
+        retried += again;
+        while world.outcome.is_none() {
+            world.step(NONE);
+            steps += 1;
+            assert!(steps < 400_000, "seed {seed}: it does not end");
+        }
+        assert_eq!(world.outcome, Some(Outcome::Done), "seed {seed}");
+        let state = world.engine.state();
+        assert_eq!((state.failed, state.finished), (0, 12), "seed {seed}: {again} were retried");
+        assert_eq!(world.services.suggest.results(), 12, "seed {seed}");
+    }
+    assert!(retried > 20, "too little happened: {retried}");
 }
 
 #[test]

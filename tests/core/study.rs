@@ -167,7 +167,7 @@ fn mistakes_name_place_path_and_what_is_allowed() {
         (
             "search: 5",
             "study.yaml:3:9: search: found `5`, allowed is a mapping with the keys algorithm, trials, \
-          parallel, seed, timeout, early_stopping",
+          parallel, seed, timeout, max_failures, early_stopping",
         ),
         (
             "search: {early_stopping: {rule: threshold}}",

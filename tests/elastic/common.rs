@@ -20,7 +20,7 @@ use serde_json::json;
 use tch::Tensor;
 
 use crate::{
-    net::{BATCH, EXAMPLES},
+    net::{BATCH, EXAMPLES, Gate},
     processes::children,
 };
 
@@ -149,6 +149,47 @@ pub(crate) fn train_in_passes(
         run.number += usize::from(is_end);
     }
     all
+}
+
+/// Changes of the workers of a training, each after so many steps. The training waits there until its workers were told to form the next
+/// group, and goes slowly, so that it has not taken all steps when they hear of it.
+pub(crate) struct Rescales<'a> {
+    plan: &'a [(u64, &'a [u32])],
+    gates: Vec<Gate>,
+    done: usize,
+}
+
+impl<'a> Rescales<'a> {
+    pub(crate) fn new(folder: &Folder, plan: &'a [(u64, &'a [u32])]) -> Self {
+        let gates = plan.iter().map(|(at, _)| Gate::closed(folder.path(), &at.to_string())).collect();
+        Self { plan, gates, done: 0 }
+    }
+
+    /// The parameters of the trial, with those that make it wait.
+    pub(crate) fn params(&self, mut params: serde_json::Value) -> serde_json::Value {
+        let stops: String =
+            self.gates.iter().zip(self.plan).map(|(gate, (at, _))| gate.after(*at, None)).collect();
+        (params["gates"], params["brake_ms"]) = (stops.into(), 10.into());
+        params
+    }
+
+    /// Something has happened to the trial.
+    pub(crate) fn follow(&mut self, run: &Run, event: &TrainingEvent) {
+        if let (TrainingEvent::Forming { group: 2.., .. }, Some(last)) = (event, self.done.checked_sub(1)) {
+            self.gates[last].open();
+        }
+        if let (Some(steps), Some((at, slots))) = (steps(event), self.plan.get(self.done))
+            && steps == *at
+        {
+            assert!(run.training.is_settled(), "the last change takes longer than {steps} steps");
+            run.training.rescale(slots).expect("slots of the training");
+            self.done += 1;
+        }
+    }
+
+    pub(crate) fn check(&self) {
+        assert_eq!(self.done, self.plan.len(), "the training has ended before its last change");
+    }
 }
 
 /// Steps that were reported, if it is a report.

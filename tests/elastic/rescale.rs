@@ -7,39 +7,29 @@ use pollux_tune::{
 use serde_json::json;
 
 use crate::{
-    common::{Folder, STEPS, assert_same, sgd, state, steps, task, train},
+    common::{Folder, Rescales, STEPS, assert_same, sgd, state, steps, task, train},
     net::{EXAMPLES, Gate},
 };
 
-/// Trains with a group that changes after so many steps, and says which groups there were. The training waits there until its
-/// workers were told to form the next group, and then goes slowly, so that it has not taken all steps when they hear of it.
+/// Trains with a group that changes after so many steps, and says which groups there were.
 fn rescaled(params: &serde_json::Value, plan: &[(u64, &[u32])]) -> Vec<Vec<u32>> {
     let folder = Folder::new();
-    let gates: Vec<Gate> = plan.iter().map(|(at, _)| Gate::closed(folder.path(), &at.to_string())).collect();
-    let stops: String = gates.iter().zip(plan).map(|(gate, (at, _))| gate.after(*at, None)).collect();
-    let mut slow = params.clone();
-    (slow["gates"], slow["brake_ms"]) = (stops.into(), 10.into());
-    let tasks = [task(&folder, "undisturbed", params.clone()), task(&folder, "rescaled", slow)];
-    let mut changes = 0;
+    let mut rescales = Rescales::new(&folder, plan);
+    let tasks = [
+        task(&folder, "undisturbed", params.clone()),
+        task(&folder, "rescaled", rescales.params(params.clone())),
+    ];
     let mut groups = Vec::new();
     let all = train(tasks.into(), &[0], |run, event| {
         if run.number == 0 {
             return;
         }
-        match event {
-            TrainingEvent::Forming { group, .. } if *group > 1 => gates[changes - 1].open(),
-            TrainingEvent::Formed { slots, .. } => groups.push(slots.clone()),
-            _ => {}
+        if let TrainingEvent::Formed { slots, .. } = event {
+            groups.push(slots.clone());
         }
-        if let (Some(steps), Some((at, slots))) = (steps(event), plan.get(changes))
-            && steps == *at
-        {
-            assert!(run.training.is_settled(), "the last change takes longer than {steps} steps");
-            run.training.rescale(slots).expect("slots of the training");
-            changes += 1;
-        }
+        rescales.follow(run, event);
     });
-    assert_eq!(changes, plan.len(), "the training has ended before its last change");
+    rescales.check();
     let last = all[1].iter().rev().find_map(steps).expect("there are reports");
     assert_eq!(last, STEPS, "every step was taken once");
     let undisturbed = state(&folder, "undisturbed");

@@ -9,10 +9,10 @@ use std::{
     time::Duration,
 };
 
-use pollux_tune::{actors::TrainingEvent, trials::group::Task};
+use pollux_tune::actors::TrainingEvent;
 use rustix::process::Pid;
 
-use crate::common::{Folder, STEPS, assert_same, sgd, state, steps, task, train};
+use crate::common::{Folder, Rescales, STEPS, assert_same, sgd, state, steps, task, train};
 
 /// Where a process listens: everybody can read that in `/proc/net/tcp`.
 fn ports(pid: Pid) -> Vec<SocketAddr> {
@@ -40,9 +40,8 @@ fn ports(pid: Pid) -> Vec<SocketAddr> {
 fn strangers_can_neither_join_nor_disturb_a_training() {
     const SHORT: Duration = Duration::from_millis(300);
     let folder = Folder::new();
-    // Long enough for all changes, however slow the rest of the machine is.
-    let tasks = ["undisturbed", "disturbed"].map(|name| Task { epochs: 30.0, ..task(&folder, name, sgd()) });
-    let mut plan = [(20, &[0][..]), (50, &[0, 1]), (80, &[1]), (110, &[0, 1])].into_iter().peekable();
+    let mut rescales = Rescales::new(&folder, &[(20, &[0]), (50, &[0, 1]), (80, &[1]), (110, &[0, 1])]);
+    let tasks = [task(&folder, "undisturbed", sgd()), task(&folder, "disturbed", rescales.params(sgd()))];
     let (mut strangers, mut talkers) = (Vec::new(), Vec::new());
     let all = train(tasks.into(), &[0, 1], |run, event| {
         if run.number == 0 && strangers.is_empty() && matches!(event, TrainingEvent::Formed { .. }) {
@@ -50,7 +49,7 @@ fn strangers_can_neither_join_nor_disturb_a_training() {
             assert!(found.len() >= 2, "each worker hosts a rendezvous: {found:?}");
             for address in found {
                 assert!(address.ip().is_loopback(), "{address} can be reached from other machines");
-                for words in [&b""[..], b"ptr1", b"half a message", &[0; 1 << 16]] {
+                for words in [&b""[..], b"ptr1", b"half a message", &[0; 1 << 13]] {
                     // Those of a group go with it.
                     let Ok(mut stranger) = TcpStream::connect(address) else { continue };
                     stranger.set_write_timeout(Some(SHORT)).expect("a timeout");
@@ -63,15 +62,11 @@ fn strangers_can_neither_join_nor_disturb_a_training() {
                 }));
             }
         }
-        if let (1, Some(steps), Some((at, slots))) = (run.number, steps(event), plan.peek())
-            && steps >= *at
-            && run.training.is_settled()
-        {
-            run.training.rescale(slots).expect("slots of the training");
-            plan.next();
+        if run.number == 1 {
+            rescales.follow(run, event);
         }
     });
-    assert!(plan.peek().is_none(), "the training has ended before its last change");
+    rescales.check();
     assert!(!strangers.is_empty());
     for talker in talkers {
         let (address, error) = talker.join().expect("it ends");
@@ -79,6 +74,6 @@ fn strangers_can_neither_join_nor_disturb_a_training() {
     }
     let broken = all.iter().flatten().find(|event| matches!(event, TrainingEvent::Broken { .. }));
     assert_eq!(broken, None, "no group was disturbed");
-    assert_eq!(all[1].iter().rev().find_map(steps), Some(5 * STEPS));
+    assert_eq!(all[1].iter().rev().find_map(steps), Some(STEPS));
     assert_same(&state(&folder, "disturbed"), &state(&folder, "undisturbed"), "disturbed");
 }

@@ -42,8 +42,9 @@ fn the_corpus_holds() {
         let files = files(target);
         assert!(files.len() >= 5, "{target} has a corpus of {}", files.len());
         for file in files {
-            eprintln!("{}", file.display());
-            run(target, &fs::read(&file).unwrap());
+            let bytes = fs::read(&file).unwrap();
+            let held = std::panic::catch_unwind(|| run(target, &bytes));
+            assert!(held.is_ok(), "{}", file.display());
         }
     }
 }
@@ -186,8 +187,15 @@ fn seeds() {
     for seed in 0..6 {
         let study = Study::from_yaml("study.yaml", ELASTIC).unwrap();
         let mut world = World::new(&study, TrialKind::Elastic, &[("t4", 2), ("t4", 2)], seed);
-        let faults =
-            Faults { worker: 20, node: 5, group: 5, head: if seed == 0 { 0 } else { 5 }, messages: 0 };
+        let faults = Faults {
+            worker: 20,
+            node: 5,
+            group: 5,
+            head: if seed == 0 { 0 } else { 5 },
+            messages: 0,
+            environment: 0,
+            trial: 0,
+        };
         (0..600).for_each(|_| world.step(faults));
         let lines = world.journal.iter().take(64).map(|entry| serde_json::to_string(entry).unwrap());
         write("journal", &format!("{seed}"), lines.collect::<Vec<_>>().join("\n").as_bytes());

@@ -18,6 +18,7 @@ mod fuzz_targets;
 mod gateway;
 #[path = "../support/processes.rs"]
 mod processes;
+mod recovery;
 mod store;
 #[path = "../support/world.rs"]
 #[expect(dead_code, reason = "studies run to their end here")]

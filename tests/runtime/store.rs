@@ -41,11 +41,16 @@ scheduler: {interval: 5s}
 
 /// Everything that happens in a study in which much goes wrong.
 fn eventful() -> World {
-    let faults = Faults { worker: 20, node: 5, group: 20, head: 3, messages: 100 };
+    let faults =
+        Faults { worker: 20, node: 5, group: 20, environment: 20, trial: 20, head: 3, messages: 100 };
     let mut world = World::new(&study(), TrialKind::Elastic, &[("t4", 3), ("a100", 2)], 11);
     for _ in 0..600 {
         world.step(faults);
     }
+    while world.outcome.is_none() {
+        world.step(NONE);
+    }
+    assert!(world.waits > 0 && world.retry() > 0, "too little happened");
     while world.outcome.is_none() {
         world.step(NONE);
     }
@@ -98,6 +103,13 @@ fn a_study_is_replayed_and_its_tables_agree() {
         assert_eq!((count(false), count(true)), (state.active.len() as u32, state.ended.len() as u32));
         assert_eq!((status.facts, status.done, status.is_run), (state.facts, state.done, true));
         assert_eq!(status.slots as usize, state.slot_count());
+        let waits: Vec<&String> = status.waits.iter().map(|(_, reason)| reason).collect();
+        assert_eq!(waits, state.waiting.iter().map(|wait| &wait.reason).collect::<Vec<_>>());
+        for row in
+            entry.fact.trial().map(|trial| reader.trial(trial).expect("it can be read")).iter().flatten()
+        {
+            assert_eq!(row.ended_s.is_some(), row.state.is_end(), "{row:?}");
+        }
     }
     assert_eq!(engine.state(), world.engine.state());
     let reader = Reader::open(&root).expect("it can be read");

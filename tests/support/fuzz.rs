@@ -219,7 +219,9 @@ impl Head {
         for trial in self.drivers.keys().copied().collect::<Vec<_>>() {
             let outputs = self.drivers.get_mut(&trial).map(|driver| driver.on_lost(slot, self.now_s));
             let inputs = self.carry_out(trial, outputs.unwrap_or_default());
-            inputs.into_iter().for_each(|input| self.hear(input));
+            for input in inputs {
+                self.hear(input);
+            }
         }
         self.hear(Input::WorkerLost { slot, reason: "says the fuzzer".to_owned() });
     }

@@ -24,12 +24,17 @@ pub(crate) struct Faults {
     pub(crate) worker: u32,
     pub(crate) node: u32,
     pub(crate) group: u32,
+    /// Groups that find what they all share broken.
+    pub(crate) environment: u32,
+    /// Trials that fail by themselves.
+    pub(crate) trial: u32,
     pub(crate) head: u32,
     /// Messages that come twice, or overtake others.
     pub(crate) messages: u32,
 }
 
-pub(crate) const NONE: Faults = Faults { worker: 0, node: 0, group: 0, head: 0, messages: 0 };
+pub(crate) const NONE: Faults =
+    Faults { worker: 0, node: 0, group: 0, environment: 0, trial: 0, head: 0, messages: 0 };
 
 /// The workers of a trial as they are in truth.
 struct Group {
@@ -64,9 +69,11 @@ pub(crate) struct World {
     inbox: Vec<Input>,
     groups: BTreeMap<TrialId, Group>,
     alive: BTreeMap<NodeId, (GpuType, u32, BTreeSet<u32>)>,
+    is_waiting: bool,
     pub(crate) inputs: usize,
     pub(crate) reshapes: usize,
     pub(crate) restarts: usize,
+    pub(crate) waits: usize,
 }
 
 impl World {
@@ -91,9 +98,11 @@ impl World {
             inbox: Vec::new(),
             groups: BTreeMap::new(),
             alive: (0..).zip(nodes).map(node).collect(),
+            is_waiting: false,
             inputs: 0,
             reshapes: 0,
             restarts: 0,
+            waits: 0,
         };
         world.begin();
         world
@@ -199,6 +208,7 @@ impl World {
             let promises = [&self.twin, &self.engine].map(|engine| engine.promise(*trial).to_bits());
             assert_eq!(promises[0], promises[1], "the stopping rule follows from the facts, too");
         }
+        self.check_wait(&step.facts);
         self.journal.extend(step.facts);
         if faults.head > 0 && self.chance(faults.head) {
             // Killed between journal and command.
@@ -206,6 +216,27 @@ impl World {
         }
         for command in step.commands {
             self.carry_out(command);
+        }
+    }
+
+    /// While the study waits, one trial at a time is launched to find out.
+    fn check_wait(&mut self, facts: &[JournalEntry]) {
+        for JournalEntry { fact, .. } in facts {
+            match fact {
+                Fact::StudyWaiting { .. } => (self.waits, self.is_waiting) = (self.waits + 1, true),
+                Fact::StudyResumed {} | Fact::HeadStarted {} => self.is_waiting = false,
+                _ => {}
+            }
+        }
+        let state = self.engine.state();
+        assert_eq!(self.is_waiting, state.waiting.is_some());
+        let probe = state.waiting.as_ref().and_then(|wait| wait.probe);
+        for JournalEntry { fact, .. } in facts {
+            if let (Fact::TrialStarted { trial, holders, .. }, true) = (fact, self.is_waiting)
+                && holders.is_empty()
+            {
+                assert_eq!(probe, Some(*trial), "only to find out");
+            }
         }
     }
 
@@ -294,16 +325,19 @@ impl World {
             return;
         }
         let trial = whole[self.rng.random_range(0..whole.len())];
-        if self.chance(faults.group) {
-            let generation = self.groups[&trial].generation;
-            self.groups.remove(&trial);
-            let reason = "bad luck".to_owned();
-            self.inbox.push(Input::group(
-                trial,
-                generation,
-                GroupEvent::Failed { reason, cause: FailureCause::Infrastructure },
-            ));
-            return;
+        let causes = [
+            (faults.group, FailureCause::Infrastructure),
+            (faults.environment, FailureCause::Environment),
+            (faults.trial, FailureCause::Trial),
+        ];
+        for (of_thousand, cause) in causes {
+            if self.chance(of_thousand) {
+                let generation = self.groups[&trial].generation;
+                self.groups.remove(&trial);
+                let reason = "bad luck".to_owned();
+                self.inbox.push(Input::group(trial, generation, GroupEvent::Failed { reason, cause }));
+                return;
+            }
         }
         let advance = self.rng.random_range(0.2..1.0);
         let noise = NoiseScale::new(self.rng.random_range(10.0..1000.0)).ok();
@@ -414,6 +448,20 @@ impl World {
     /// Asks for an orderly stop.
     pub(crate) fn stop(&mut self) {
         self.inbox.push(Input::StopRequested);
+    }
+
+    /// Puts failed trials back while no head runs, and starts again; how many they are.
+    pub(crate) fn retry(&mut self) -> usize {
+        let state = self.engine.state();
+        let at_s = state.at_s;
+        let facts = state.retry(&[]).expect("all that have failed can be retried");
+        for fact in &facts {
+            let entry = JournalEntry { at_s, fact: fact.clone() };
+            self.twin.apply(&entry).expect("it follows");
+            self.journal.push(entry);
+        }
+        self.restart();
+        facts.iter().filter(|fact| matches!(fact, Fact::TrialRetried { .. })).count()
     }
 
     /// Starts again after an orderly stop.

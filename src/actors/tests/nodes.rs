@@ -1,4 +1,12 @@
-use std::{path::Path, process, sync::Arc, time::Duration};
+use std::{
+    path::Path,
+    process,
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
+    time::Duration,
+};
 
 use actix::{Actor, Addr};
 use tokio::{
@@ -22,6 +30,7 @@ use crate::{
     trials::{
         engine::{FailureCause, Input},
         group::{FinalState, Task, WorkerCommand, WorkerEvent},
+        node::ProcessFault,
     },
     wire::{Address, GatewayEvent, Hello, Secret, VERSION, WorkerHandle, WorkerId},
 };
@@ -39,11 +48,12 @@ impl FakeProcess {
     }
 
     fn be_killed(self) {
-        let _ = self.end.send(Gone { how: "signal: 9".to_owned(), is_killed: true });
+        let _ = self.end.send(Gone { how: "signal: 9".to_owned(), fault: ProcessFault::Killed });
     }
 }
 
-struct FakeSpawner(UnboundedSender<FakeProcess>);
+/// With a number of attempts that the system refuses first.
+struct FakeSpawner(UnboundedSender<FakeProcess>, AtomicU32);
 
 impl Spawner for FakeSpawner {
     fn spawn(
@@ -51,9 +61,16 @@ impl Spawner for FakeSpawner {
         _: process::Command,
         _: Option<&Path>,
         kill: oneshot::Receiver<()>,
-    ) -> Result<Running, String> {
+    ) -> Result<Running, Gone> {
+        let left = self.1.load(Ordering::Relaxed);
+        if left > 0 {
+            self.1.store(left - 1, Ordering::Relaxed);
+            return Err(Gone { how: "no more processes".to_owned(), fault: ProcessFault::Environment });
+        }
         let (end, ended) = oneshot::channel();
-        self.0.send(FakeProcess { at: Instant::now(), end, kill }).map_err(|_| "no test".to_owned())?;
+        self.0
+            .send(FakeProcess { at: Instant::now(), end, kill })
+            .map_err(|_| Gone::from("no test".to_owned()))?;
         Ok(Box::pin(async { ended.await.unwrap_or_else(|_| "dropped by the test".to_owned().into()) }))
     }
 }
@@ -74,6 +91,12 @@ struct FakeWorker {
 
 impl Scene {
     fn new() -> Self {
+        Self::refusing(0)
+    }
+
+    /// The same on a machine that refuses some processes first.
+    fn refusing(processes: u32) -> Self {
+        let refused = AtomicU32::new(processes);
         let (spawned, processes) = mpsc::unbounded_channel();
         let ((supervisor, inputs), (exit, exits)) = (probe::<EngineInput>(), exits());
         let process =
@@ -85,7 +108,7 @@ impl Scene {
             address: Address::Unix("nowhere".into()),
             secret: Secret::random().expect("random numbers"),
             logs: None,
-            spawner: Arc::new(FakeSpawner(spawned)),
+            spawner: Arc::new(FakeSpawner(spawned, refused)),
             supervisor,
             exit,
         };
@@ -161,6 +184,26 @@ fn prepared(trial: u32) -> WorkerEvent {
 
 fn released(trial: u32) -> WorkerEvent {
     WorkerEvent::Released { trial: TrialId(trial) }
+}
+
+/// No number of refusals is a reason to give up, as long as they are not the worker's fault.
+#[test]
+fn a_machine_without_processes_is_waited_for() {
+    in_virtual_time(async {
+        let mut scene = Scene::refusing(100);
+        let first = scene.processes.recv().await.expect("a process");
+        let second = scene.processes.recv().await.expect("a process");
+        assert!(drain(&mut scene.exits).is_empty(), "it was not given up");
+        let blocked = Input::NodeBlocked { node: NodeId(3), reason: "no more processes".to_owned() };
+        let inputs = scene.inputs();
+        assert_eq!((inputs.len(), inputs.iter().all(|input| *input == blocked)), (100, true));
+        for index in 0..3 {
+            scene.join(u64::from(index), index);
+        }
+        settle().await;
+        assert!(matches!(scene.inputs()[..], [Input::NodeJoined { .. }]));
+        drop((first, second));
+    });
 }
 
 #[test]
@@ -256,7 +299,7 @@ fn a_worker_that_stands_still_is_killed_with_its_process_and_the_reason_told() {
         // It is once enough, and after that there may be another worker.
         owner.kill(&scene, 0);
         other.kill(&scene, 2);
-        let _ = process.end.send(Gone { how: "signal: 9".to_owned(), is_killed: true });
+        let _ = process.end.send(Gone { how: "signal: 9".to_owned(), fault: ProcessFault::Killed });
         let _next = scene.processes.recv().await.expect("another one takes its place");
         let _again = scene.join(7, 0);
         owner.kill(&scene, 0);
@@ -276,6 +319,25 @@ async fn pauses(scene: &mut Scene, count: usize, end: impl Fn(FakeProcess)) -> V
         end(process);
     }
     pauses
+}
+
+#[test]
+fn a_process_that_never_connects_is_killed_and_another_one_started() {
+    in_virtual_time(async {
+        let mut scene = Scene::new();
+        let mut stuck = scene.processes.recv().await.expect("a process");
+        let second = scene.processes.recv().await.expect("a process");
+        let begun = Instant::now();
+        let mut workers = vec![scene.join(2, 2)];
+        (&mut stuck.kill).await.expect("it is to be killed");
+        assert_eq!(begun.elapsed().as_secs(), 60);
+        stuck.be_killed();
+        let third = scene.processes.recv().await.expect("another process");
+        workers.extend([0, 1].map(|index| scene.join(u64::from(index), index)));
+        settle().await;
+        assert!(matches!(scene.inputs()[..], [Input::NodeJoined { slots: 3, .. }]));
+        drop((second, third, workers));
+    });
 }
 
 #[test]

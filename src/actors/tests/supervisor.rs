@@ -16,6 +16,7 @@ use crate::{
         error::Error,
         exit::SessionExit,
         message::{EngineInput, FactsAppended, ForAllocator, ForSuggester, ForTrial},
+        session::Notify,
         supervisor::{Begin, ServiceAddresses, Supervisor, TrialRunners, Watch},
     },
     ids::{Generation, GpuType, NodeId, TrialId},
@@ -38,18 +39,32 @@ async fn settle() {
 /// What has happened, in its order.
 type Log = Arc<Mutex<Vec<String>>>;
 
-/// A journal that takes this many appends.
+/// A journal that takes this many appends, and then fails.
 struct FakeJournal {
     log: Log,
     room: usize,
+    /// How often the disk is full before there is room for everything; none if the journal is lost.
+    full: Option<usize>,
+    /// How often facts cannot be brought to the disk.
+    unsynced: usize,
+}
+
+fn full() -> store::Error {
+    let source = std::io::Error::from(std::io::ErrorKind::StorageFull).into();
+    store::Error::Full { path: "journal".into(), source }
 }
 
 impl Journal for FakeJournal {
     fn append(&mut self, entries: &[JournalEntry]) -> Result<(), store::Error> {
-        if self.room == 0 {
-            return Err(store::Error::InUse("journal".into()));
+        match (self.room, &mut self.full) {
+            (0, None) => return Err(store::Error::InUse("journal".into())),
+            (0, Some(0)) => self.room = usize::MAX,
+            (0, Some(full)) => {
+                *full -= 1;
+                return Err(self::full());
+            }
+            _ => self.room -= 1,
         }
-        self.room -= 1;
         if !entries.is_empty() {
             let kinds: Vec<&str> = entries.iter().map(|entry| entry.fact.kind()).collect();
             self.log.lock().expect("a log").push(kinds.join(" "));
@@ -58,6 +73,10 @@ impl Journal for FakeJournal {
     }
 
     fn sync(&mut self) -> Result<(), store::Error> {
+        if self.unsynced > 0 {
+            self.unsynced -= 1;
+            return Err(full());
+        }
         self.log.lock().expect("a log").push("sync".to_owned());
         Ok(())
     }
@@ -86,6 +105,7 @@ struct Scene {
     supervisor: Addr<Supervisor>,
     suggest: UnboundedReceiver<ForSuggester>,
     facts: UnboundedReceiver<FactsAppended>,
+    settled: UnboundedReceiver<FactsAppended>,
     exits: UnboundedReceiver<SessionExit>,
     log: Log,
 }
@@ -93,18 +113,35 @@ struct Scene {
 impl Scene {
     /// A study of rigid trials that has begun, whose journal takes this many appends.
     fn new(settings: &str, room: usize, watch: Option<Watch>) -> Self {
+        Self::with_disk(settings, room, None, 0, watch)
+    }
+
+    /// The same whose disk is then full for a number of tries, and which cannot be waited for a number of times.
+    fn with_disk(
+        settings: &str,
+        room: usize,
+        full: Option<usize>,
+        unsynced: usize,
+        watch: Option<Watch>,
+    ) -> Self {
         let log = Log::default();
         let study = study(settings);
         let engine = Engine::new(&study, TrialKind::Rigid).expect("a study");
         let (exit, exits) = exits();
-        let journal = Box::new(FakeJournal { log: log.clone(), room });
-        let supervisor = Supervisor::new(engine, journal, Clock::after(0.0, 1.0), watch, &exit).start();
+        let journal = Box::new(FakeJournal { log: log.clone(), room, full, unsynced });
+        let notices = log.clone();
+        let notify: Notify =
+            Arc::new(move |notice: &str| notices.lock().expect("a log").push(notice.to_owned()));
+        let supervisor = Supervisor::new(engine, journal, Clock::after(0.0, 1.0), watch, &exit);
+        let supervisor = supervisor.notifying(Some(notify)).start();
         let (suggester, suggest) = probe::<ForSuggester>();
         let (allocator, _) = probe::<ForAllocator>();
         let (appended, facts) = probe::<FactsAppended>();
-        let services = ServiceAddresses { suggester, allocator, facts: vec![appended] };
+        let (on_disk, settled) = probe::<FactsAppended>();
+        let (facts_to, settled_to) = (vec![appended], vec![on_disk]);
+        let services = ServiceAddresses { suggester, allocator, facts: facts_to, settled: settled_to };
         supervisor.do_send(Begin { services, groups: Box::new(FakeRunners(log.clone())) });
-        Self { supervisor, suggest, facts, exits, log }
+        Self { supervisor, suggest, facts, settled, exits, log }
     }
 
     fn input(&self, input: Input) {
@@ -131,6 +168,11 @@ impl Scene {
     fn finish(&self, trial: u32) {
         let metrics = Metrics::from([("loss".to_owned(), 0.5.into())]);
         self.input(Input::group(TrialId(trial), Generation(1), GroupEvent::Finished(metrics)));
+    }
+
+    /// The same without the waits for the disk.
+    fn take_unsynced(&self) -> Vec<String> {
+        self.take_log().into_iter().filter(|line| line != "sync").collect()
     }
 
     fn take_log(&self) -> Vec<String> {
@@ -199,6 +241,24 @@ fn trials_share_the_wait_for_the_disk() {
 }
 
 #[test]
+fn who_acts_on_facts_hears_of_them_when_they_are_on_disk() {
+    in_virtual_time(async {
+        let mut scene = Scene::new("search: {trials: 2, parallel: 1}", usize::MAX, None);
+        scene.join();
+        scene.suggest().await;
+        settle().await;
+        drop((drain(&mut scene.facts), drain(&mut scene.settled)));
+        // The next suggestion is on its way, so the wait for the disk is put off.
+        scene.finish(0);
+        time::sleep(Duration::from_millis(1)).await;
+        assert_eq!((drain(&mut scene.facts).len(), drain(&mut scene.settled).len()), (1, 0));
+        settle().await;
+        let heard = drain(&mut scene.settled);
+        assert_eq!(heard.iter().map(|facts| facts.0[0].fact.kind()).collect::<Vec<_>>(), ["trial_done"]);
+    });
+}
+
+#[test]
 fn a_slow_suggestion_does_not_hold_up_what_has_happened() {
     in_virtual_time(async {
         let mut scene = Scene::new("search: {trials: 2, parallel: 1}", usize::MAX, None);
@@ -231,6 +291,78 @@ fn after_a_failed_journal_nothing_happens() {
         assert_eq!(scene.take_log(), ["study_created head_started", "node_joined"]);
         assert_eq!(drain(&mut scene.facts).len(), 2);
         assert!(drain(&mut scene.exits).is_empty());
+    });
+}
+
+const BLOCKED: &str =
+    "the study waits: no space left for journal; it tries again at least every 30 s, and goes on by itself";
+const WRITTEN: &str = "the study goes on: its journal can be written again";
+
+/// Nobody acts on what is not written down, nothing is forgotten, and all of it happens when there is room again.
+#[test]
+fn a_full_disk_is_waited_for() {
+    in_virtual_time(async {
+        let settings = "search: {trials: 2, parallel: 1}";
+        let mut scene = Scene::with_disk(settings, 2, Some(7), 0, None);
+        scene.join();
+        let began = Instant::now();
+        scene.suggest().await;
+        settle().await;
+        assert_eq!(scene.take_unsynced(), ["study_created head_started", "node_joined", BLOCKED]);
+        // It happens while the study waits, and somebody wants to know when it is settled.
+        let (ack, answer) = oneshot::channel();
+        let event = GroupEvent::Failed { reason: "NaN".to_owned(), cause: FailureCause::Trial };
+        let input = Input::group(TrialId(0), Generation(1), event);
+        scene.supervisor.do_send(EngineInput { input, ack: Some(ack) });
+        time::sleep(Duration::from_secs(60)).await;
+        assert!(scene.take_log().is_empty(), "nobody is told twice, and nobody acts");
+        answer.await.expect("it is acknowledged in the end");
+        assert_eq!(began.elapsed().as_secs(), 1 + 2 + 4 + 8 + 16 + 30 + 30);
+        let log = ["trial_created trial_started", WRITTEN, "trial_failed", "-> launch 0", "-> discard 0"];
+        assert_eq!(scene.take_unsynced(), log);
+        scene.suggest().await;
+        scene.finish(1);
+        let exit = scene.exits.recv().await;
+        assert!(matches!(exit, Some(SessionExit::Finished(Outcome::Done))), "{exit:?}");
+    });
+}
+
+/// Facts that are in the journal, but not safe from a loss of power, are not acted on either.
+#[test]
+fn a_disk_that_cannot_be_waited_for_is_tried_again() {
+    in_virtual_time(async {
+        let mut scene = Scene::with_disk("search: {trials: 2, parallel: 1}", usize::MAX, None, 2, None);
+        settle().await;
+        assert_eq!(scene.take_log(), ["study_created head_started", BLOCKED]);
+        assert!(drain(&mut scene.exits).is_empty());
+        scene.join();
+        time::sleep(Duration::from_secs(2)).await;
+        assert!(scene.take_log().is_empty());
+        time::sleep(Duration::from_secs(2)).await;
+        assert_eq!(scene.take_log(), ["sync", WRITTEN, "node_joined"]);
+        scene.suggest().await;
+        scene.finish(0);
+        scene.suggest().await;
+        scene.finish(1);
+        let exit = scene.exits.recv().await;
+        assert!(matches!(exit, Some(SessionExit::Finished(Outcome::Done))), "{exit:?}");
+    });
+}
+
+#[test]
+fn a_study_that_waits_for_its_journal_can_be_stopped() {
+    in_virtual_time(async {
+        let mut scene = Scene::with_disk("search: {trials: 2, parallel: 1}", 2, Some(usize::MAX), 0, None);
+        scene.join();
+        scene.suggest().await;
+        time::sleep(Duration::from_secs(1000)).await;
+        assert!(drain(&mut scene.exits).is_empty());
+        scene.input(Input::StopRequested);
+        let exit = scene.exits.recv().await;
+        assert!(
+            matches!(exit, Some(SessionExit::Failed(Error::Store(store::Error::Full { .. })))),
+            "{exit:?}"
+        );
     });
 }
 

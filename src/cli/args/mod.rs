@@ -15,8 +15,8 @@ pub(super) use self::{
     run::RunArgs,
     simulate::SimulateCommand,
     study::{
-        AskTellArgs, BestArgs, CheckArgs, FolderArgs, FsckArgs, ImportanceArgs, ShowArgs, StopArgs,
-        TimelineArgs,
+        AskTellArgs, BestArgs, CheckArgs, FolderArgs, FsckArgs, ImportanceArgs, RetryArgs, ShowArgs,
+        StopArgs, TimelineArgs,
     },
     train::TrainArgs,
 };
@@ -46,6 +46,7 @@ pub(super) enum Command {
     Show(ShowArgs),
     Timeline(TimelineArgs),
     Stop(StopArgs),
+    Retry(RetryArgs),
     Fsck(FsckArgs),
     Best(BestArgs),
     Importance(ImportanceArgs),

@@ -1,4 +1,5 @@
-//! Commands about studies: `check`, `ask-tell`, `status`, `trials`, `show`, `timeline`, `stop`, `fsck`, `best` and `importance`.
+//! Commands about studies: `check`, `ask-tell`, `status`, `trials`, `show`, `timeline`, `stop`, `retry`, `fsck`, `best` and
+//! `importance`.
 
 use std::path::PathBuf;
 
@@ -113,6 +114,24 @@ Stop a study that runs, to resume it later
 
 Asks the process that runs the study to stop as by Ctrl-C: trials write their state first. Then shows the
 state of the study.";
+
+/// Let failed trials of a study run again
+#[derive(Debug, Args)]
+#[command(long_about = ABOUT_RETRY, arg_required_else_help = true)]
+pub(crate) struct RetryArgs {
+    /// The folder of the study
+    #[arg(value_name = "FOLDER")]
+    pub(crate) folder: PathBuf,
+    /// The numbers of failed trials [default: all of them]
+    #[arg(value_name = "TRIAL")]
+    pub(crate) trials: Vec<u32>,
+}
+
+const ABOUT_RETRY: &str = "\
+Let failed trials of a study run again
+
+The next `run` runs them with the same parameters, from their last checkpoint if there is one, and the search
+forgets that they failed. A study that is done or has failed is open again. It must not be running.";
 
 /// Tell whether the journal of a study is whole, and repair it
 #[derive(Debug, Args)]

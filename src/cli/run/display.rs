@@ -12,8 +12,8 @@ use indicatif::{HumanDuration, MultiProgress, ProgressBar, ProgressStyle};
 use super::progress::{Best, Progress};
 use crate::{
     cli::inspect::event,
-    space::Value,
-    trials::engine::{Engine, Fact, JournalEntry},
+    space::{Objective, Value},
+    trials::engine::{Engine, Fact, JournalEntry, Metrics, TrialKind, Wait},
 };
 
 /// How often the moving lines move.
@@ -75,9 +75,14 @@ impl Display {
         let is_terminal = self.is_terminal;
         let mut last: Option<Instant> = None;
         let mut best = Best::default();
+        let mut is_warned = false;
         move |engine, entries| {
             best.update(engine, entries);
             for entry in entries {
+                if let Some(line) = missing_metric(entry, engine).filter(|_| !is_warned) {
+                    is_warned = true;
+                    let _ = updates.send(Update::Line(line));
+                }
                 if let Some(line) = line(entry, engine, is_terminal) {
                     let at_s = entry.at_s - engine.state().started_s;
                     let _ = updates.send(Update::Line(format!("{at_s:7.1} s  {line}")));
@@ -99,9 +104,30 @@ impl Display {
     }
 }
 
+/// How a study that waits goes on.
+fn goes_on() -> String {
+    format!("it tries again at least every {} s, and goes on by itself", Wait::LONGEST_S)
+}
+
+/// A warning for programs and functions, which may still print the metric of an objective at their end.
+fn missing_metric(entry: &JournalEntry, engine: &Engine) -> Option<String> {
+    let Fact::Measured { trial, metrics, .. } = &entry.fact else { return None };
+    let known = &engine.state().active.get(trial)?.metrics;
+    let is_missing = |objective: &&Objective| !known.contains_key(&objective.metric);
+    let objective = engine.study().objectives.iter().find(is_missing)?;
+    if metrics.is_empty() || TrialKind::of(engine.study()) == TrialKind::Elastic {
+        return None;
+    }
+    let came: Vec<String> = known.keys().map(|name| format!("`{name}`")).collect();
+    let (came, metric) = (came.join(", "), &objective.metric);
+    Some(format!(
+        "warning: trial {trial} reports {came}, but not `{metric}`, the objective: it fails if that does not come"
+    ))
+}
+
 /// A line for the user, if a fact is worth one. Moving lines show the rest.
 fn line(entry: &JournalEntry, engine: &Engine, is_terminal: bool) -> Option<String> {
-    let metrics = |metrics: &crate::trials::engine::Metrics| {
+    let metrics = |metrics: &Metrics| {
         let each =
             metrics.iter().map(|(name, value)| format!("{name} {}", Value::from(value.value()).short()));
         each.collect::<Vec<_>>().join(", ")
@@ -115,6 +141,22 @@ fn line(entry: &JournalEntry, engine: &Engine, is_terminal: bool) -> Option<Stri
             let values =
                 goals.map(|(goal, value)| format!("{} {}", goal.metric, Value::from(*value).short()));
             format!("trial {trial} is done: {}", values.collect::<Vec<_>>().join(", "))
+        }
+        Fact::StudyWaiting { reason } => {
+            // Once, however often it is found broken.
+            engine.state().waiting.as_ref().filter(|wait| wait.tries == 1)?;
+            format!("the study waits: {reason}; {}", goes_on())
+        }
+        Fact::StudyResumed {} => "the study goes on: what it has waited for is mended".to_owned(),
+        Fact::NodeBlocked { node, reason } => {
+            format!("node {node} cannot start workers: {reason}; {}", goes_on())
+        }
+        Fact::SuggestionsReopened {} => "the study goes on: its limit is no longer reached".to_owned(),
+        Fact::TrialRetried { trial } => format!("trial {trial} is to run again"),
+        Fact::TrialInterrupted { reason, .. }
+            if engine.state().waiting.as_ref().is_some_and(|wait| wait.reason == *reason) =>
+        {
+            return None;
         }
         Fact::TrialStopped { trial, .. }
         | Fact::TrialFailed { trial, .. }

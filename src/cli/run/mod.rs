@@ -1,6 +1,7 @@
 //! `run`: a study from its first trial, or from where it was, to its end.
 
 mod display;
+mod failures;
 mod machine;
 mod progress;
 mod signals;
@@ -29,6 +30,7 @@ use crate::{
     space::{KeepCheckpoints, Program, Study},
     store::{Folder, Reader},
     trials::engine::Outcome,
+    wire::with_causes,
 };
 
 /// What to run, and on what.
@@ -125,7 +127,7 @@ pub(super) fn run(
         cli::Error::Unfinished { folder: folder.to_owned(), source }
     })?;
     let emulated = Folder::new(folder).emulated();
-    conclude(&finished, folder, emulated.as_deref(), out)
+    conclude(&finished, folder, emulated.as_deref(), out, stderr)
 }
 
 /// What has come to its end ran on what it ran on.
@@ -293,6 +295,8 @@ fn log_to(folder: &Path) -> Result<(), cli::Error> {
     let level = level.unwrap_or(LevelFilter::INFO);
     let subscriber =
         tracing_subscriber::fmt().with_writer(Mutex::new(file)).with_ansi(false).with_max_level(level);
+    // The user is told of a full disk once, and not with every line that does not fit.
+    let subscriber = subscriber.log_internal_errors(false);
     // A program that embeds this may have one of its own.
     let _ = subscriber.try_init();
     Ok(())
@@ -304,13 +308,20 @@ fn conclude(
     folder: &Path,
     emulated: Option<&str>,
     out: &mut impl Write,
+    stderr: &mut impl Write,
 ) -> Result<ExitStatus, cli::Error> {
     let place = Folder::new(folder);
     if finished.search().trials().len() > 0 {
-        results::best(folder, BEST, Format::Text, out)?;
-        let drawing = folder.join("timeline.svg");
-        write_atomically(&drawing, &timeline::draw(&Reader::open(folder)?, emulated)?)?;
-        writeln!(out, "timeline  {}", drawing.display()).map_err(cli::Error::Stdout)?;
+        match show_results(folder, emulated, out) {
+            // What keeps a study waiting may keep it from drawing, too; whoever stopped it has it all in the journal.
+            Err(error) if finished.outcome == Outcome::Stopped && !error.is_broken_pipe() => {
+                let _ = writeln!(stderr, "warning: {}", with_causes(&error));
+            }
+            shown => shown?,
+        }
+    }
+    for line in failures::summary(folder, finished.search().trials()) {
+        writeln!(out, "{line}").map_err(cli::Error::Stdout)?;
     }
     writeln!(out, "journal   {}", place.journal().display()).map_err(cli::Error::Stdout)?;
     writeln!(out, "logs      {}", place.logs().display()).map_err(cli::Error::Stdout)?;
@@ -323,6 +334,14 @@ fn conclude(
     };
     writeln!(out, "{line}").map_err(cli::Error::Stdout)?;
     Ok(status)
+}
+
+/// The best trials, and a picture of all.
+fn show_results(folder: &Path, emulated: Option<&str>, out: &mut impl Write) -> Result<(), cli::Error> {
+    results::best(folder, BEST, Format::Text, out)?;
+    let drawing = folder.join("timeline.svg");
+    write_atomically(&drawing, &timeline::draw(&Reader::open(folder)?, emulated)?)?;
+    writeln!(out, "timeline  {}", drawing.display()).map_err(cli::Error::Stdout)
 }
 
 /// A command as a shell takes it.

@@ -207,6 +207,8 @@ pub struct SearchSettings {
     pub seed: u64,
     /// The longest the study may take.
     pub timeout: Option<Duration>,
+    /// The study ends as failed after this many failures if no trial has finished; never if it is 0.
+    pub max_failures: u32,
     /// When trials are stopped early.
     pub early_stopping: EarlyStopping,
 }

@@ -303,6 +303,7 @@ impl Reader<'_> {
             parallel: values.count("parallel")?,
             seed: values.whole("seed")?,
             timeout: values.duration("timeout"),
+            max_failures: values.count("max_failures")?,
             early_stopping,
         })
     }

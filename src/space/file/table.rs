@@ -139,6 +139,12 @@ pub(super) const SEARCH: &[Field] = &[
         "What all random choices follow from",
     ),
     field("timeout", Kind::Duration, None, "The longest the study may take; no limit by default"),
+    field(
+        "max_failures",
+        Kind::Whole { min: 0, max: u32::MAX as u64 },
+        Some("10"),
+        "The study ends as failed after this many failed trials if none has finished; 0 for never",
+    ),
     field("early_stopping", Kind::Section(EARLY_STOPPING), None, "When trials are stopped early"),
 ];
 

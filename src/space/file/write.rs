@@ -88,7 +88,7 @@ fn trial(trial: &TrialSettings) -> Entries<14> {
     ]
 }
 
-fn search(search: &SearchSettings) -> Entries<6> {
+fn search(search: &SearchSettings) -> Entries<7> {
     let stopping = &search.early_stopping;
     let threshold =
         stopping.threshold.map_or_else(String::new, |bound| format!(", threshold: {}", number(bound)));
@@ -105,6 +105,7 @@ fn search(search: &SearchSettings) -> Entries<6> {
         ("parallel", Some(search.parallel.to_string())),
         ("seed", Some(search.seed.to_string())),
         ("timeout", search.timeout.map(duration)),
+        ("max_failures", Some(search.max_failures.to_string())),
         ("early_stopping", Some(stopping)),
     ]
 }

@@ -179,6 +179,10 @@ impl FromHistory for Gp {
         &mut self.history
     }
 
+    fn unlearn(&mut self) {
+        self.fitted = None;
+    }
+
     fn choose(&mut self, rng: &mut ChaCha8Rng) -> Result<Point, Error> {
         let startup = (STARTUP + self.axes.len()).min(MAX_STARTUP);
         let found = if self.history.informative() < startup {

@@ -2,7 +2,7 @@
 
 use super::{
     ActiveTrial, Checkpoint, EndedTrial, Engine, Error, Fact, JournalEntry, Metrics, NodeState, Phase,
-    SearchEnd, Severity, State, Target, WorkerGroup,
+    SearchEnd, SearchLimit, Severity, State, Target, Unfinished, Wait, WorkerGroup, limits::TIME_IS_UP,
 };
 use crate::{
     ids::{Generation, SlotId, TrialId},
@@ -34,6 +34,9 @@ impl Engine {
             self.stopper.end(trial, end.kind())?;
         }
         self.state.apply(entry)?;
+        if let Fact::TrialRetried { trial } = fact {
+            self.stopper.reopen(*trial);
+        }
         Ok(verdict)
     }
 
@@ -85,34 +88,24 @@ impl State {
         match fact {
             Fact::StudyCreated { yaml } | Fact::StudyChanged { yaml } => yaml.clone_into(&mut self.yaml),
             Fact::HeadStarted {} => self.restart(*at_s),
-            Fact::NodeJoined { node, gpu_type, island, slots } => {
-                if self.nodes.contains_key(node) {
-                    return Err(Error::out_of_place(fact, format!("node {node} is here already")));
-                }
-                let (gpu_type, up) = (gpu_type.clone(), (0..*slots).collect());
-                self.nodes.insert(*node, NodeState { gpu_type, island: *island, slots: *slots, up });
+            Fact::NodeJoined { .. }
+            | Fact::NodeLost { .. }
+            | Fact::SlotJoined { .. }
+            | Fact::SlotLost { .. }
+            | Fact::NodeBlocked { .. } => self.apply_to_nodes(*at_s, fact)?,
+            Fact::StudyWaiting { reason } => {
+                self.waiting = Some(Wait::again(self.waiting.as_ref(), *at_s, reason));
             }
-            Fact::NodeLost { node, reason } => {
-                self.nodes.remove(node);
-                self.lose(*at_s, reason, |slot| slot.node == *node);
-            }
-            Fact::SlotJoined { slot } => {
-                if let Some(node) = self.nodes.get_mut(&slot.node) {
-                    node.up.insert(slot.index);
-                }
-            }
-            Fact::SlotLost { slot, reason } => {
-                if let Some(node) = self.nodes.get_mut(&slot.node) {
-                    node.up.remove(&slot.index);
-                }
-                self.lose(*at_s, reason, |other| other == slot);
-            }
+            Fact::StudyResumed {} => self.waiting = None,
             Fact::ResultImported { .. } => self.imported += 1,
             Fact::TrialEnqueued { params } => self.queue.push_back(params.clone()),
             Fact::PlanAdopted { targets, .. } => self.adopt_targets(fact, targets)?,
-            Fact::SuggestionsEnded { reason, severity } => {
-                self.search_ended = Some(SearchEnd { reason: reason.clone(), severity: *severity });
+            Fact::SuggestionsEnded { reason, severity, limit } => {
+                // Journals of earlier versions name the limit in words only.
+                let limit = limit.or((reason == TIME_IS_UP).then_some(SearchLimit::Timeout));
+                self.search_ended = Some(SearchEnd { reason: reason.clone(), severity: *severity, limit });
             }
+            Fact::SuggestionsReopened {} => (self.search_ended, self.done) = (None, false),
             Fact::StopRequested {} => self.stopping = true,
             Fact::StudyDone {} => self.done = true,
             Fact::TrialCreated { trial, params, point } => self.create(*at_s, fact, *trial, params, point)?,
@@ -126,20 +119,71 @@ impl State {
             | Fact::TrialPausing { trial }
             | Fact::TrialPaused { trial, .. }
             | Fact::TrialInterrupted { trial, .. } => {
-                let formed_s = self.of(fact, *trial)?.apply(*at_s, fact)?;
-                if let Some(seconds) = formed_s {
+                let progress = self.progress;
+                let change = self.of(fact, *trial)?.apply(*at_s, fact, progress)?;
+                if let Some(seconds) = change.formed_s {
                     self.reshapes.0 += 1;
                     self.reshapes.1 += seconds;
                 }
+                self.progress += u64::from(change.is_progress);
+                if let (Fact::TrialStarted { holders, .. }, Some(wait)) = (fact, &mut self.waiting)
+                    && holders.is_empty()
+                {
+                    wait.probe = wait.probe.or(Some(*trial));
+                }
             }
+            Fact::TrialRetried { trial } => self.retry_trial(*at_s, fact, *trial)?,
             Fact::TrialDone { .. }
             | Fact::TrialStopped { .. }
             | Fact::TrialFailed { .. }
             | Fact::TrialCancelled { .. } => self.end(*at_s, fact)?,
         }
+        self.forget_probe();
         self.at_s = *at_s;
         self.facts += 1;
         Ok(())
+    }
+
+    /// What has become of the machines.
+    fn apply_to_nodes(&mut self, at_s: f64, fact: &Fact) -> Result<(), Error> {
+        match fact {
+            Fact::NodeJoined { node, gpu_type, island, slots } => {
+                if self.nodes.contains_key(node) {
+                    return Err(Error::out_of_place(fact, format!("node {node} is here already")));
+                }
+                let (gpu_type, up) = (gpu_type.clone(), (0..*slots).collect());
+                self.nodes.insert(*node, NodeState { gpu_type, island: *island, slots: *slots, up });
+                self.blocked.remove(node);
+            }
+            Fact::NodeLost { node, reason } => {
+                self.nodes.remove(node);
+                self.lose(at_s, reason, |slot| slot.node == *node);
+            }
+            Fact::SlotJoined { slot } => {
+                if let Some(node) = self.nodes.get_mut(&slot.node) {
+                    node.up.insert(slot.index);
+                }
+                self.blocked.remove(&slot.node);
+            }
+            Fact::SlotLost { slot, reason } => {
+                if let Some(node) = self.nodes.get_mut(&slot.node) {
+                    node.up.remove(&slot.index);
+                }
+                self.lose(at_s, reason, |other| other == slot);
+            }
+            Fact::NodeBlocked { node, reason } => drop(self.blocked.insert(*node, reason.clone())),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// A trial without a group finds nothing out.
+    fn forget_probe(&mut self) {
+        let Some(wait) = &mut self.waiting else { return };
+        let is_launched = |trial: &TrialId| {
+            self.active.get(trial).is_some_and(|active| !matches!(active.phase, Phase::Waiting))
+        };
+        wait.probe = wait.probe.filter(is_launched);
     }
 
     /// A head has started: nothing runs.
@@ -150,6 +194,9 @@ impl State {
         let before_s = self.at_s;
         (self.started_s, self.stopping, self.done) = (at_s, false, false);
         self.nodes.clear();
+        self.blocked.clear();
+        // A new head finds out by itself.
+        self.waiting = None;
         for active in self.active.values_mut() {
             active.count(before_s);
             active.usage.until_s = at_s;
@@ -163,7 +210,7 @@ impl State {
         for active in self.active.values_mut() {
             active.count(at_s);
             if active.lose(&lost) {
-                active.failures.add(reason);
+                active.failures.add(at_s, reason, self.progress);
             }
         }
     }
@@ -204,17 +251,56 @@ impl State {
         let active = self.active.remove(&trial);
         let mut active = active.ok_or_else(|| Error::NotActive { kind: fact.kind(), trial })?;
         active.count(at_s);
-        let ActiveTrial { params, created_s, epochs, generation, metrics, usage, .. } = active;
+        let ActiveTrial { params, point, checkpoint, created_s, epochs, generation, metrics, usage, .. } =
+            active;
+        let unfinished = match end {
+            End::Done(_) | End::Stopped(_) => {
+                self.progress += 1;
+                self.finished += 1;
+                None
+            }
+            End::Failed(_) | End::Cancelled(_) => Some(Box::new(Unfinished { point, checkpoint })),
+        };
+        self.failed += u32::from(matches!(end, End::Failed(_)));
         let (ended_s, slot_s) = (at_s, usage.slot_s);
-        let ended = EndedTrial { params, created_s, ended_s, end, epochs, generation, metrics, slot_s };
+        let ended =
+            EndedTrial { params, created_s, ended_s, end, epochs, generation, metrics, slot_s, unfinished };
         self.ended.insert(trial, ended);
+        Ok(())
+    }
+
+    /// A trial that had failed or was cancelled waits again, with nothing held against it.
+    fn retry_trial(&mut self, at_s: f64, fact: &Fact, trial: TrialId) -> Result<(), Error> {
+        let ended = self.ended.get(&trial);
+        let Some((ended, unfinished)) = ended.and_then(|ended| Some((ended, ended.unfinished.as_deref()?)))
+        else {
+            return Err(Error::out_of_place(fact, format!("trial {trial} has not failed")));
+        };
+        let Unfinished { point, checkpoint } = unfinished.clone();
+        let mut active = ActiveTrial::new(ended.params.clone(), point, ended.created_s);
+        active.epochs = checkpoint.as_ref().map_or(0.0, |checkpoint| checkpoint.epochs);
+        (active.checkpoint, active.generation) = (checkpoint, ended.generation);
+        (active.usage.until_s, active.usage.slot_s) = (at_s, ended.slot_s);
+        self.failed -= u32::from(matches!(ended.end, End::Failed(_)));
+        self.ended.remove(&trial);
+        self.active.insert(trial, active);
+        self.done = false;
         Ok(())
     }
 }
 
+/// What a fact about a trial means for the study.
+#[derive(Default)]
+struct Change {
+    /// Its group was formed again, which took these seconds.
+    formed_s: Option<f64>,
+    /// It is further than ever before.
+    is_progress: bool,
+}
+
 impl ActiveTrial {
-    /// Makes a fact about this trial true. If its group was formed again, gives the seconds that took.
-    fn apply(&mut self, at_s: f64, fact: &Fact) -> Result<Option<f64>, Error> {
+    /// Makes a fact about this trial true, at some progress of the study.
+    fn apply(&mut self, at_s: f64, fact: &Fact, progress: u64) -> Result<Change, Error> {
         if let Fact::TrialStarted { generation, .. } = fact
             && *generation != self.generation.next()
         {
@@ -222,6 +308,7 @@ impl ActiveTrial {
             return Err(Error::out_of_place(fact, problem));
         }
         self.count(at_s);
+        let mut change = Change::default();
         match fact {
             Fact::TrialStarted { generation, slots, batch, holders, .. } => {
                 self.reallocations += u32::from(!self.slots().is_empty());
@@ -232,9 +319,8 @@ impl ActiveTrial {
             }
             Fact::GroupFormed { .. } => {
                 if let Phase::Forming { group, holders, since_s, .. } = &self.phase {
-                    let formed_s = (!holders.is_empty()).then_some(at_s - since_s);
+                    change.formed_s = (!holders.is_empty()).then_some(at_s - since_s);
                     self.phase = Phase::Running(group.clone());
-                    return Ok(formed_s);
                 }
             }
             Fact::Retuned { batch, .. } => {
@@ -243,33 +329,37 @@ impl ActiveTrial {
                 }
             }
             Fact::Measured { generation, number, epochs, metrics, noise, .. } => {
-                self.measure(*generation, *number, *epochs, metrics);
+                change.is_progress = self.measure(*generation, *number, *epochs, metrics);
                 self.noise = noise.or(self.noise);
             }
             Fact::Refitted { fit, .. } => self.fit = Some(fit.clone()),
-            Fact::Checkpointed { checkpoint, .. } => self.keep(checkpoint),
+            Fact::Checkpointed { checkpoint, .. } => change.is_progress = self.keep(checkpoint),
             Fact::TrialPausing { .. } => {
                 if let Some(group) = self.phase.group().cloned() {
                     self.phase = Phase::Pausing(group);
                 }
             }
             Fact::TrialPaused { checkpoint, .. } => {
-                self.keep(checkpoint);
+                change.is_progress = self.keep(checkpoint);
                 self.phase = Phase::Waiting;
             }
             Fact::TrialInterrupted { reason, severity, .. } => {
                 if *severity == Severity::Failure {
-                    self.failures.add(reason);
+                    self.failures.add(at_s, reason, progress);
                 }
                 self.phase = Phase::Waiting;
             }
             // Those change the study, or the list of trials.
             _ => {}
         }
-        Ok(None)
+        if change.is_progress {
+            self.failures.forgive();
+        }
+        Ok(change)
     }
 
-    fn measure(&mut self, generation: Generation, number: u32, epochs: f64, metrics: &Metrics) {
+    /// Takes note of a report; whether the trial is further than ever before.
+    fn measure(&mut self, generation: Generation, number: u32, epochs: f64, metrics: &Metrics) -> bool {
         match &mut self.phase {
             Phase::Forming { previous: Some((of, reported)), .. } if *of == generation => *reported = number,
             phase => {
@@ -278,21 +368,20 @@ impl ActiveTrial {
                 }
             }
         }
-        if epochs > self.epochs {
-            (self.epochs, self.failures.count) = (epochs, 0);
-        }
         for (name, value) in metrics {
             self.metrics.insert(name.clone(), *value);
         }
+        let is_progress = epochs > self.epochs;
+        self.epochs = self.epochs.max(epochs);
+        is_progress
     }
 
-    fn keep(&mut self, checkpoint: &Checkpoint) {
+    /// Takes note of a checkpoint; whether it is further than those before.
+    fn keep(&mut self, checkpoint: &Checkpoint) -> bool {
         let before = self.checkpoint.as_ref().map_or(-1.0, |before| before.epochs);
-        if checkpoint.epochs > before {
-            self.failures.count = 0;
-        }
         if checkpoint.epochs >= before {
             self.checkpoint = Some(checkpoint.clone());
         }
+        checkpoint.epochs > before
     }
 }

@@ -6,7 +6,7 @@ use crate::{
     ids::TrialId,
     space,
     tpe::{self},
-    trials::{search, stopping},
+    trials::{End, search, stopping},
 };
 
 /// What can be wrong with a study or with the facts of one.
@@ -31,6 +31,22 @@ pub enum Error {
         kind: &'static str,
         /// What is wrong.
         problem: String,
+    },
+    /// A trial that there never was is to be retried.
+    #[error("there is no trial {trial}, there are {count} so far")]
+    NoSuchTrial {
+        /// The trial.
+        trial: TrialId,
+        /// How many there are.
+        count: usize,
+    },
+    /// A trial is to be retried that has not failed.
+    #[error("trial {trial} {}: only failed trials can be retried", .end.as_ref().map_or_else(|| "has not ended".to_owned(), End::to_string))]
+    NotFailed {
+        /// The trial.
+        trial: TrialId,
+        /// How it ended, if it has.
+        end: Option<End>,
     },
     /// Of the search.
     #[error(transparent)]

@@ -20,7 +20,7 @@ pub struct JournalEntry {
 
 impl JournalEntry {
     /// The form of facts in a journal. It grows with every change that older programs would misunderstand.
-    pub const VERSION: u32 = 2;
+    pub const VERSION: u32 = 3;
 }
 
 /// What became true. In their order, facts determine the state of a study.
@@ -71,6 +71,20 @@ pub enum Fact {
         /// What is known about it.
         reason: String,
     },
+    /// A machine cannot start workers for now: it has no more processes, files, memory or room on its disk.
+    NodeBlocked {
+        /// Its number.
+        node: NodeId,
+        /// What is known about it.
+        reason: String,
+    },
+    /// What all trials share is broken, or still broken: the study waits, and tries again later.
+    StudyWaiting {
+        /// What is broken.
+        reason: String,
+    },
+    /// It was mended: the study goes on.
+    StudyResumed {},
     /// A trial of an earlier study with the same objectives had this result.
     ResultImported {
         /// What it tried.
@@ -224,6 +238,11 @@ pub enum Fact {
         /// Why.
         reason: String,
     },
+    /// A trial that had failed or was cancelled is to run again: with the same parameters, from its checkpoint if there is one.
+    TrialRetried {
+        /// The trial.
+        trial: TrialId,
+    },
     /// A trial was ended for a reason that has nothing to do with its parameters.
     TrialCancelled {
         /// The trial.
@@ -238,11 +257,27 @@ pub enum Fact {
         /// Whether that is a failure of the study.
         #[serde(rename = "failed")]
         severity: Severity,
+        /// The limit that was reached, if it was one.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        limit: Option<SearchLimit>,
     },
+    /// The limit that had ended the search is no more: there may be further trials.
+    SuggestionsReopened {},
     /// The user wants to resume later.
     StopRequested {},
     /// The study is over.
     StudyDone {},
+}
+
+/// A limit of the study file that ends the search. With another one, the study can be continued.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum SearchLimit {
+    /// `search.timeout`.
+    Timeout,
+    /// `search.max_failures`.
+    Failures,
 }
 
 /// Whether something that ends counts as a failure. Journals have `true` for a failure.
@@ -317,6 +352,9 @@ impl Fact {
             Self::NodeLost { .. } => "node_lost",
             Self::SlotJoined { .. } => "slot_joined",
             Self::SlotLost { .. } => "slot_lost",
+            Self::NodeBlocked { .. } => "node_blocked",
+            Self::StudyWaiting { .. } => "study_waiting",
+            Self::StudyResumed {} => "study_resumed",
             Self::ResultImported { .. } => "result_imported",
             Self::TrialEnqueued { .. } => "trial_enqueued",
             Self::TrialCreated { .. } => "trial_created",
@@ -334,8 +372,10 @@ impl Fact {
             Self::TrialDone { .. } => "trial_done",
             Self::TrialStopped { .. } => "trial_stopped",
             Self::TrialFailed { .. } => "trial_failed",
+            Self::TrialRetried { .. } => "trial_retried",
             Self::TrialCancelled { .. } => "trial_cancelled",
             Self::SuggestionsEnded { .. } => "suggestions_ended",
+            Self::SuggestionsReopened {} => "suggestions_reopened",
             Self::StopRequested {} => "stop_requested",
             Self::StudyDone {} => "study_done",
         }
@@ -354,8 +394,10 @@ impl Fact {
                 | Self::TrialDone { .. }
                 | Self::TrialStopped { .. }
                 | Self::TrialFailed { .. }
+                | Self::TrialRetried { .. }
                 | Self::TrialCancelled { .. }
                 | Self::SuggestionsEnded { .. }
+                | Self::SuggestionsReopened {}
                 | Self::StudyDone {}
         )
     }
@@ -378,6 +420,7 @@ impl Fact {
             | Self::TrialDone { trial, .. }
             | Self::TrialStopped { trial, .. }
             | Self::TrialFailed { trial, .. }
+            | Self::TrialRetried { trial }
             | Self::TrialCancelled { trial, .. } => Some(*trial),
             Self::StudyCreated { .. }
             | Self::StudyChanged { .. }
@@ -386,10 +429,14 @@ impl Fact {
             | Self::NodeLost { .. }
             | Self::SlotJoined { .. }
             | Self::SlotLost { .. }
+            | Self::NodeBlocked { .. }
+            | Self::StudyWaiting { .. }
+            | Self::StudyResumed {}
             | Self::ResultImported { .. }
             | Self::TrialEnqueued { .. }
             | Self::PlanAdopted { .. }
             | Self::SuggestionsEnded { .. }
+            | Self::SuggestionsReopened {}
             | Self::StopRequested {}
             | Self::StudyDone {} => None,
         }

@@ -48,6 +48,13 @@ pub enum Input {
         /// What is known about it.
         reason: String,
     },
+    /// A machine cannot start workers for now, through no fault of theirs; it tries again by itself.
+    NodeBlocked {
+        /// Its number.
+        node: NodeId,
+        /// What is known about it.
+        reason: String,
+    },
     /// The answer to [`Suggest`](super::Command::Suggest).
     Suggested {
         /// That of the question.

@@ -2,8 +2,8 @@
 
 use super::{
     ActiveTrial, AllocatorRequest, Command, Engine, Fact, FailureCause, GroupCommand, GroupEvent, Input,
-    Metrics, NoSuggestion, Phase, Refit, Report, Severity, StepBuilder, TrialKind, snapshot,
-    state::NodeState,
+    Metrics, NO_METRIC, NoSuggestion, Phase, Refit, Report, Severity, StepBuilder, TrialKind, report,
+    snapshot, state::NodeState,
 };
 use crate::{
     alloc::Node,
@@ -41,6 +41,11 @@ impl Engine {
                     self.pending.dirty = true;
                 }
             }
+            Input::NodeBlocked { node, reason } => {
+                if !self.state.blocked.contains_key(&node) {
+                    self.emit(step, Fact::NodeBlocked { node, reason });
+                }
+            }
             Input::Suggested { revision, answer } => {
                 if self.pending.ask == Some(revision) {
                     self.pending.ask = None;
@@ -72,8 +77,10 @@ impl Engine {
     }
 
     fn start(&mut self, step: &mut StepBuilder) {
-        let left =
-            self.state.search_ended.is_none() && self.state.created() < self.study.search.trials as usize;
+        let reopens = self.reopens();
+        let cancelled = if reopens { self.state.cancelled_by_limit() } else { Vec::new() };
+        let left = (reopens || self.state.search_ended.is_none())
+            && (!cancelled.is_empty() || self.state.created() < self.study.search.trials as usize);
         if self.state.done && !left {
             return;
         }
@@ -85,6 +92,12 @@ impl Engine {
         self.emit(step, Fact::HeadStarted {});
         if self.state.yaml != yaml {
             self.emit(step, Fact::StudyChanged { yaml });
+        }
+        if reopens {
+            self.emit(step, Fact::SuggestionsReopened {});
+            for trial in cancelled {
+                self.emit(step, Fact::TrialRetried { trial });
+            }
         }
         self.pending.dirty = true;
     }
@@ -108,7 +121,7 @@ impl Engine {
 
     fn suggested(&mut self, step: &mut StepBuilder, answer: Result<super::Suggestion, NoSuggestion>) {
         let (reason, severity) = match answer {
-            Ok(_) if !self.wants_trials() => return,
+            Ok(_) if !self.wants_trials(step.now_s) => return,
             Ok(suggestion) => {
                 let super::Suggestion { params, point } = suggestion;
                 self.emit(step, Fact::TrialCreated { trial: self.state.next_trial(), params, point });
@@ -118,7 +131,7 @@ impl Engine {
             Err(NoSuggestion::Exhausted) => ("everything was tried".to_owned(), Severity::Normal),
             Err(NoSuggestion::Failed(reason)) => (reason, Severity::Failure),
         };
-        self.emit(step, Fact::SuggestionsEnded { reason, severity });
+        self.emit(step, Fact::SuggestionsEnded { reason, severity, limit: None });
     }
 
     /// The trial, if this is its current generation: events of older ones do not count.
@@ -158,6 +171,7 @@ impl Engine {
             _ if self.current(trial, generation).is_none() => {}
             GroupEvent::Formed => self.formed(step, trial, generation),
             GroupEvent::Checkpointed(checkpoint) => {
+                self.mended(step, trial);
                 self.emit(step, Fact::Checkpointed { trial, checkpoint });
             }
             GroupEvent::Paused(checkpoint) => {
@@ -166,6 +180,7 @@ impl Engine {
                 }
             }
             GroupEvent::Finished(metrics) => {
+                self.mended(step, trial);
                 let fact = self.result(trial, &metrics);
                 self.end(step, fact, trial);
             }
@@ -173,11 +188,32 @@ impl Engine {
                 self.emit(step, Fact::TrialInterrupted { trial, reason, severity: Severity::Failure });
             }
             GroupEvent::Failed { reason, cause: FailureCause::Environment } => {
-                self.emit(step, Fact::TrialInterrupted { trial, reason, severity: Severity::Normal });
+                self.wait(step, trial, reason);
             }
             GroupEvent::Failed { reason, cause: FailureCause::Trial } => {
+                // What all trials share has let it come so far.
+                self.mended(step, trial);
                 self.end(step, Fact::TrialFailed { trial, reason }, trial);
             }
+        }
+    }
+
+    /// What all trials share has broken a group: no trial is to blame, and none is launched before it is mended.
+    fn wait(&mut self, step: &mut StepBuilder, trial: TrialId, reason: String) {
+        let is_news = self.state.waiting.as_ref().is_none_or(|wait| wait.probe == Some(trial));
+        let severity = Severity::Normal;
+        self.emit(step, Fact::TrialInterrupted { trial, reason: reason.clone(), severity });
+        if is_news {
+            self.emit(step, Fact::StudyWaiting { reason });
+        }
+        self.pending.dirty = true;
+    }
+
+    /// A trial has done what it could not do if what all trials share were broken.
+    fn mended(&mut self, step: &mut StepBuilder, trial: TrialId) {
+        if self.state.waiting.as_ref().is_some_and(|wait| wait.probe == Some(trial)) {
+            self.emit(step, Fact::StudyResumed {});
+            self.pending.dirty = true;
         }
     }
 
@@ -186,6 +222,10 @@ impl Engine {
         if self.current(trial, generation).is_some_and(|active| matches!(active.phase, Phase::Forming { .. }))
         {
             self.emit(step, Fact::GroupFormed { trial, generation });
+            if self.kind == TrialKind::Rigid {
+                // A program that runs has met all that could be broken; it may not report for hours.
+                self.mended(step, trial);
+            }
         }
     }
 
@@ -217,6 +257,7 @@ impl Engine {
         if is_current {
             // It would not report if it were not formed, even if that event is still on its way.
             self.formed(step, trial, generation);
+            self.mended(step, trial);
         }
         if let Some((now, then)) = noise.zip(self.pending.noises.get(&trial)) {
             let ratio = (now.value() + 1.0) / (then.value() + 1.0);
@@ -231,6 +272,10 @@ impl Engine {
                 self.stop_and_end(step, Fact::TrialStopped { trial, reason: reason.into() }, trial);
             }
             Verdict::Continue => {
+                if let Some(reason) = self.missing_metric(trial) {
+                    self.stop_and_end(step, Fact::TrialFailed { trial, reason }, trial);
+                    return;
+                }
                 if measured {
                     self.refit(step, trial);
                 }
@@ -251,13 +296,26 @@ impl Engine {
                 Some(_) => {
                     return Fact::TrialFailed { trial, reason: format!("`{metric}` is not a finite number") };
                 }
+                None if metric == NO_METRIC => values.push(0.0),
                 None => {
-                    let reason = format!("it ended without a value for `{metric}`");
+                    let came = report::names(active.metrics.keys().chain(last.keys()));
+                    let reason = format!("it ended without a value for `{metric}`: it has reported {came}");
                     return Fact::TrialFailed { trial, reason };
                 }
             }
         }
         Fact::TrialDone { trial, values }
+    }
+
+    /// The objective that an elastic trial will never have a value for: each of its evaluations has all its metrics. Programs and
+    /// functions may print different metrics at different times, some only at their end.
+    fn missing_metric(&self, trial: TrialId) -> Option<String> {
+        let metrics = &self.state.active.get(&trial).filter(|_| self.kind == TrialKind::Elastic)?.metrics;
+        let is_missing = |metric: &&String| *metric != NO_METRIC && !metrics.contains_key(*metric);
+        let mut wanted = self.study.objectives.iter().map(|objective| &objective.metric);
+        let metric = wanted.find(is_missing).filter(|_| !metrics.is_empty())?;
+        let came = report::names(metrics.keys());
+        Some(format!("it reports {came}, but the objective is `{metric}`: correct one of them"))
     }
 
     /// A trial is over, and its group knows.

@@ -20,9 +20,11 @@ mod fact;
 mod fit_service;
 mod input;
 mod inputs;
+mod limits;
 mod reconcile;
 mod report;
 mod request;
+mod retry;
 mod services;
 mod snapshot;
 mod solve_service;
@@ -34,17 +36,19 @@ mod tests;
 use std::collections::BTreeMap;
 
 pub(super) use self::apply::end_of;
+pub(crate) use self::report::NO_METRIC;
 pub use self::{
     command::{AllocatorRequest, Command, GroupCommand, Launch, Outcome, SuggestRequest},
     error::Error,
-    fact::{Fact, JournalEntry, Severity, Target},
+    fact::{Fact, JournalEntry, SearchLimit, Severity, Target},
     fit_service::FitService,
     input::{FailureCause, GroupEvent, Input, NoSuggestion, Refit, Suggestion},
     report::{Checkpoint, Metrics, Number, Report},
+    retry::{Failures, Wait},
     services::{AllocateService, Services},
     snapshot::{AllocationSnapshot, TrialSnapshot},
     solve_service::SolveService,
-    state::{ActiveTrial, EndedTrial, Failures, NodeState, Phase, SearchEnd, State, Usage, WorkerGroup},
+    state::{ActiveTrial, EndedTrial, NodeState, Phase, SearchEnd, State, Unfinished, Usage, WorkerGroup},
     suggest_service::SuggestService,
 };
 use crate::{
@@ -185,6 +189,7 @@ impl Engine {
         self.on_input(input, &mut step);
         self.expire(&mut step);
         self.reconcile(&mut step);
+        self.fail_fast(&mut step);
         self.request(&mut step);
         if cfg!(debug_assertions)
             && let Err(broken) = self.check()

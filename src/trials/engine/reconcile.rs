@@ -14,16 +14,13 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
     ActiveTrial, Command, Engine, Fact, Failures, GroupCommand, Launch, Phase, Severity, StepBuilder, Target,
-    TrialKind, snapshot,
+    TrialKind, retry::FAILURES_MAX, snapshot,
 };
 use crate::{
     alloc::Plan,
     ids::{NodeId, SlotId, TrialId},
     trials::group::FinalState,
 };
-
-/// A trial fails for good after more failures than this without progress in between.
-pub(super) const FAILURES_MAX: u32 = 3;
 
 /// What one trial does next.
 enum Move {
@@ -37,7 +34,7 @@ enum Move {
 impl Engine {
     /// Takes steps until nothing more can be done now.
     pub(super) fn reconcile(&mut self, step: &mut StepBuilder) {
-        while let Some((trial, next)) = self.next_move() {
+        while let Some((trial, next)) = self.next_move(step.now_s) {
             match next {
                 Move::Form(slots) => self.form(step, trial, slots),
                 Move::Pause => {
@@ -51,8 +48,9 @@ impl Engine {
                 }
                 Move::Fail => {
                     let active = &self.state.active[&trial];
-                    let Failures { count, last } = &active.failures;
-                    let reason = format!("{count} failures without progress, the last one: {last}");
+                    let Failures { count, last, .. } = &active.failures;
+                    let reason =
+                        format!("{count} failures without progress of any trial, the last one: {last}");
                     self.stop_and_end(step, Fact::TrialFailed { trial, reason }, trial);
                 }
             }
@@ -77,7 +75,7 @@ impl Engine {
         self.emit(step, Fact::TrialStarted { trial, generation, slots, batch, holders });
     }
 
-    fn next_move(&self) -> Option<(TrialId, Move)> {
+    fn next_move(&self, now_s: f64) -> Option<(TrialId, Move)> {
         let mut blocked = None;
         let reserved = self.state.reserved();
         for (&trial, active) in &self.state.active {
@@ -85,8 +83,9 @@ impl Engine {
                 return Some((trial, Move::Fail));
             }
             let next = match &active.phase {
-                Phase::Broken { slots, holders, .. } => Some(self.recover(active, slots, holders)),
+                Phase::Broken { slots, holders, .. } => Some(self.recover(now_s, active, slots, holders)),
                 _ if self.state.stopping => self.stop(active),
+                Phase::Waiting if now_s < active.failures.retry_s || !self.state.may_launch(now_s) => None,
                 Phase::Waiting if self.kind == TrialKind::Rigid => {
                     let free = self.state.slots().find(|slot| !reserved.contains_key(slot));
                     free.map(|slot| Move::Form(vec![slot]))
@@ -121,10 +120,11 @@ impl Engine {
 
     /// A trial that has lost workers continues with those it has. If all that had its state are gone, it restarts from its
     /// checkpoint.
-    fn recover(&self, active: &ActiveTrial, slots: &[SlotId], holders: &[SlotId]) -> Move {
+    fn recover(&self, now_s: f64, active: &ActiveTrial, slots: &[SlotId], holders: &[SlotId]) -> Move {
         let lost = holders.is_empty();
+        let may_launch = !self.state.stopping && self.state.may_launch(now_s);
         let slots = if self.is_enough(slots) { slots } else { holders };
-        if self.kind == TrialKind::Rigid || !self.is_enough(slots) || (lost && self.state.stopping) {
+        if self.kind == TrialKind::Rigid || !self.is_enough(slots) || (lost && !may_launch) {
             return Move::Interrupt(active.failures.last.clone());
         }
         Move::Form(slots.to_vec())

@@ -68,3 +68,13 @@ pub struct Checkpoint {
     /// Statistical epochs that it holds.
     pub epochs: f64,
 }
+
+/// The objective of studies without one: its trials are trained for their own sake.
+pub(crate) const NO_METRIC: &str = "(none)";
+
+/// Names of metrics for people.
+pub(super) fn names<'a>(names: impl Iterator<Item = &'a String>) -> String {
+    let names: std::collections::BTreeSet<&String> = names.collect();
+    let quoted: Vec<String> = names.into_iter().map(|name| format!("`{name}`")).collect();
+    if quoted.is_empty() { "nothing".to_owned() } else { quoted.join(", ") }
+}

@@ -1,8 +1,8 @@
 //! Time that has run out, and questions that follow from the state.
 
 use super::{
-    ActiveTrial, AllocatorRequest, Command, Engine, Fact, Outcome, Phase, SearchEnd, Severity, StepBuilder,
-    SuggestRequest, TrialKind,
+    ActiveTrial, AllocatorRequest, Command, Engine, Fact, Outcome, Phase, SearchLimit, StepBuilder,
+    SuggestRequest, TrialKind, limits::TIME_IS_UP,
 };
 use crate::{ids::TrialId, space::Program};
 
@@ -13,12 +13,7 @@ impl Engine {
             return;
         }
         if self.study_ends_s().is_some_and(|end_s| step.now_s >= end_s) && self.state.search_ended.is_none() {
-            let reason = "the time of the study is up".to_owned();
-            self.emit(step, Fact::SuggestionsEnded { reason: reason.clone(), severity: Severity::Normal });
-            let trials: Vec<TrialId> = self.state.active.keys().copied().collect();
-            for trial in trials {
-                self.stop_and_end(step, Fact::TrialCancelled { trial, reason: reason.clone() }, trial);
-            }
+            self.end_search(step, TIME_IS_UP, SearchLimit::Timeout);
         }
         let late: Vec<TrialId> =
             self.trial_ends().filter(|(_, end_s)| step.now_s >= *end_s).map(|(trial, _)| trial).collect();
@@ -33,7 +28,7 @@ impl Engine {
     }
 
     /// When the study has to end.
-    fn study_ends_s(&self) -> Option<f64> {
+    pub(super) fn study_ends_s(&self) -> Option<f64> {
         self.study
             .search
             .timeout
@@ -71,7 +66,14 @@ impl Engine {
     }
 
     /// Whether another trial should begin.
-    pub(super) fn wants_trials(&self) -> bool {
+    pub(super) fn wants_trials(&self, now_s: f64) -> bool {
+        // While the study waits, a new trial is needed only if there is none to find out with.
+        let is_idle = |active: &ActiveTrial| matches!(active.phase, Phase::Waiting);
+        if self.state.waiting.is_some()
+            && (!self.state.may_launch(now_s) || self.state.active.values().any(is_idle))
+        {
+            return false;
+        }
         let slots = self.state.slot_count();
         let room = match self.kind {
             TrialKind::Rigid => slots,
@@ -87,7 +89,7 @@ impl Engine {
 
     /// Sends requests that are due, and sets when to wake up or that all is over.
     pub(super) fn request(&mut self, step: &mut StepBuilder) {
-        if self.pending.ask.is_none() && self.wants_trials() {
+        if self.pending.ask.is_none() && self.wants_trials(step.now_s) {
             let revision = self.revision();
             self.pending.ask = Some(revision);
             step.command(Command::Suggest(SuggestRequest { revision, trial: self.state.next_trial() }));
@@ -139,10 +141,7 @@ impl Engine {
             if !state.done {
                 self.emit(step, Fact::StudyDone {});
             }
-            let outcome = match &self.state.search_ended {
-                Some(SearchEnd { reason, severity: Severity::Failure }) => Outcome::Failed(reason.clone()),
-                _ => Outcome::Done,
-            };
+            let outcome = self.outcome();
             self.pending.finished = true;
             step.command(Command::Finished(outcome));
         } else if state.stopping && state.active.values().all(|active| matches!(active.phase, Phase::Waiting))
@@ -150,6 +149,15 @@ impl Engine {
             self.pending.finished = true;
             step.command(Command::Finished(Outcome::Stopped));
         }
+    }
+
+    /// When what went wrong is to be tried again.
+    fn retries(&self, now_s: f64) -> impl Iterator<Item = f64> {
+        let idle = self.state.active.values().filter(|active| matches!(active.phase, Phase::Waiting));
+        let study = self.state.waiting.as_ref().filter(|wait| wait.probe.is_none());
+        let retries = idle.map(|active| active.failures.retry_s).chain(study.map(|wait| wait.retry_s));
+        let is_wanted = !self.state.stopping;
+        retries.filter(move |retry_s| is_wanted && *retry_s > now_s)
     }
 
     fn wake(&mut self, step: &mut StepBuilder) {
@@ -161,7 +169,7 @@ impl Engine {
         let solve = self.solve_due_s().filter(|_| !awaited);
         let study = self.study_ends_s().filter(|_| self.state.search_ended.is_none());
         let trials = self.trial_ends().map(|(_, end_s)| end_s);
-        let next = trials.chain(solve).chain(study).min_by(f64::total_cmp);
+        let next = trials.chain(solve).chain(study).chain(self.retries(step.now_s)).min_by(f64::total_cmp);
         if next != self.pending.wake_s {
             self.pending.wake_s = next;
             if let Some(at_s) = next {

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use super::{Checkpoint, Metrics, Refit, Severity};
+use super::{Checkpoint, Failures, Metrics, Refit, SearchLimit, Severity, Wait};
 use crate::{
     alloc::{Allocation, Cluster, Node},
     goodput::{BatchPlan, NoiseScale, Shape},
@@ -43,6 +43,16 @@ pub struct State {
     pub done: bool,
     /// How long groups took to form again: their number, and seconds in all.
     pub reshapes: (u32, f64),
+    /// How often a trial made progress or ended with a result.
+    pub progress: u64,
+    /// What all trials share is broken, and the study waits.
+    pub waiting: Option<Wait>,
+    /// Machines that cannot start workers for now, and why.
+    pub blocked: BTreeMap<NodeId, String>,
+    /// How many trials have ended with a result, or were stopped for the values they had.
+    pub finished: u32,
+    /// How many have failed.
+    pub failed: u32,
 }
 
 /// Why there are no more suggestions.
@@ -52,6 +62,8 @@ pub struct SearchEnd {
     pub reason: String,
     /// Whether that is a failure of the study.
     pub severity: Severity,
+    /// The limit that was reached, if it was one.
+    pub limit: Option<SearchLimit>,
 }
 
 /// A machine.
@@ -221,22 +233,6 @@ pub struct ActiveTrial {
     pub usage: Usage,
 }
 
-/// What went wrong with a trial since it last made progress.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Failures {
-    /// How often.
-    pub count: u32,
-    /// The last time, if ever.
-    pub last: String,
-}
-
-impl Failures {
-    pub(super) fn add(&mut self, reason: &str) {
-        self.count += 1;
-        reason.clone_into(&mut self.last);
-    }
-}
-
 /// The slots that a trial has used.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Usage {
@@ -288,6 +284,17 @@ pub struct EndedTrial {
     pub metrics: Metrics,
     /// Seconds times slots it has had.
     pub slot_s: f64,
+    /// What it takes to run it again, if it failed or was cancelled.
+    pub unfinished: Option<Box<Unfinished>>,
+}
+
+/// What it takes to run a trial again.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Unfinished {
+    /// What it tries, as the suggester sees it.
+    pub point: Point,
+    /// Its state on disk.
+    pub checkpoint: Option<Checkpoint>,
 }
 
 impl ActiveTrial {
@@ -381,6 +388,12 @@ impl State {
             let _ = cluster.add(id, node);
         }
         cluster
+    }
+
+    /// Whether trials without a group may be launched now, as far as what they share is concerned.
+    #[must_use]
+    pub fn may_launch(&self, now_s: f64) -> bool {
+        self.waiting.as_ref().is_none_or(|wait| wait.is_due(now_s))
     }
 
     /// How many trials were created.

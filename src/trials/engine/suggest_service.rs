@@ -54,6 +54,7 @@ impl SuggestService {
             return Ok(());
         }
         self.results += usize::from(end_of(&entry.fact).is_some());
+        self.results -= usize::from(matches!(entry.fact, Fact::TrialRetried { .. }));
         Ok(self.search.apply(entry)?)
     }
 

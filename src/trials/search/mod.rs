@@ -262,6 +262,16 @@ impl Search {
         Ok(())
     }
 
+    /// A trial that had failed or was cancelled runs again, as if it had never ended.
+    fn retry(&mut self, id: TrialId) -> Result<(), Error> {
+        self.suggester.retract(id)?;
+        self.stopper.reopen(id);
+        if let Some(trial) = self.trials.get_mut(&id) {
+            (trial.state, trial.last, trial.reported) = (State::Running, None, 0);
+        }
+        Ok(())
+    }
+
     fn running(&self, id: TrialId) -> Result<(), Error> {
         match self.trials.get(&id) {
             None => Err(Error::Unknown(id, self.trials.len())),
@@ -314,6 +324,7 @@ impl Search {
                 // The verdict was journaled as an end of its own.
                 self.measure(*trial, *number, *epochs, value.value()).map(|_| ())
             }
+            Fact::TrialRetried { trial } => self.retry(*trial),
             fact => match end_of(fact) {
                 Some((trial, end)) => {
                     self.running(trial)?;

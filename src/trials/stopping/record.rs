@@ -28,7 +28,7 @@ pub(super) trait Rule: Send {
     /// How likely a trial that reported `now` last is to continue.
     fn promise(&self, trial: TrialId, now: Sample) -> f64;
 
-    /// From now on the trial does not count for others. It will not be judged again.
+    /// From now on the trial does not count for others. It will not be judged again, unless from its beginning.
     fn withdraw(&mut self, _trial: TrialId) {}
 }
 
@@ -107,6 +107,11 @@ impl<R: Rule> Stopper for Record<R> {
             self.rule.withdraw(trial);
         }
         Ok(())
+    }
+
+    fn reopen(&mut self, trial: TrialId) {
+        self.rule.withdraw(trial);
+        self.trials.remove(&trial);
     }
 
     fn promise(&self, trial: TrialId) -> f64 {

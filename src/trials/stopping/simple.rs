@@ -81,6 +81,10 @@ impl Rule for Patience {
         let best_at = self.best.get(&trial).map_or(now.progress, |best| best.progress);
         (1.0 - (now.progress - best_at) / self.limit).clamp(0.0, 1.0)
     }
+
+    fn withdraw(&mut self, trial: TrialId) {
+        self.best.remove(&trial);
+    }
 }
 
 #[cfg(test)]

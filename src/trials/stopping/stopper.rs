@@ -161,6 +161,9 @@ pub trait Stopper: Send {
     /// Takes note that a trial has ended.
     fn end(&mut self, trial: TrialId, how: EndKind) -> Result<(), Error>;
 
+    /// A trial that had failed or was cancelled runs again: nothing is known of it.
+    fn reopen(&mut self, trial: TrialId);
+
     /// How likely a trial is to continue at its next decision, from 0 to 1: 1 where nothing is known against it or nothing remains to
     /// be decided, 0 for trials that are stopped or have ended.
     fn promise(&self, trial: TrialId) -> f64;

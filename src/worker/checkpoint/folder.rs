@@ -69,6 +69,9 @@ pub(crate) struct Loaded<T> {
     pub(crate) warning: Option<String>,
 }
 
+/// A checkpoint at its numbers, or why it cannot be used.
+type Opened = Result<(Contents, File), Problem>;
+
 impl CheckpointFolder {
     pub(crate) fn new(path: &Path, identity: Identity, kind: Kind) -> Self {
         Self { path: path.to_owned(), identity, kind }
@@ -205,7 +208,7 @@ impl CheckpointFolder {
     }
 
     /// Opens a checkpoint that is whole and of this trial, at its numbers; none if somebody has removed it since it was listed.
-    fn open(&self, path: &Path) -> Result<Option<Result<(Contents, File), Problem>>, Unreadable> {
+    fn open(&self, path: &Path) -> Result<Option<Opened>, Unreadable> {
         let mut file = match File::open(path) {
             Ok(file) => file,
             Err(source) if source.kind() == io::ErrorKind::NotFound => return Ok(None),

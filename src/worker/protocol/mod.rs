@@ -150,15 +150,12 @@ impl<B: Backend, S: Fn(WorkerEvent) -> bool> Worker<B, S> {
         } else {
             self.settle_checkpoint(&mut hosted, true)?;
         }
-        match hosted.not_saved.take_if(|_| is_to_save) {
-            Some(NotSaved(reason)) => {
-                drop(hosted);
-                self.fail(trial, Failure::Environment(reason))
-            }
-            None => {
-                drop(hosted);
-                self.send(WorkerEvent::Released { trial })
-            }
+        let not_saved = hosted.not_saved.take_if(|_| is_to_save);
+        // What belongs to the trial is over before the head knows.
+        drop(hosted);
+        match not_saved {
+            Some(NotSaved(reason)) => self.fail(trial, Failure::Environment(reason)),
+            None => self.send(WorkerEvent::Released { trial }),
         }
     }
 
@@ -227,6 +224,10 @@ impl<B: Backend, S: Fn(WorkerEvent) -> bool> Worker<B, S> {
                 self.send(WorkerEvent::Broken { trial, round, steps, reason })
             }
             Stop::Failed(failure) => {
+                if hosted.is_saving {
+                    // It is waited for.
+                    self.announce(&hosted, Activity::Saving, 0.0)?;
+                }
                 drop(hosted);
                 self.fail(trial, failure)
             }

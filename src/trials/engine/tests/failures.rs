@@ -65,7 +65,9 @@ fn what_an_older_generation_says_does_not_count() {
 fn a_trials_own_failure_counts_even_if_the_loss_of_its_worker_was_heard_first() {
     for lost in [&[0][..], &[0, 1]] {
         let mut scene = Scene::two_running(2);
-        lost.iter().for_each(|index| drop(scene.lose(0, *index)));
+        for index in lost {
+            scene.lose(0, *index);
+        }
         let (trial, reason) = (TrialId(0), "out of bounds".to_owned());
         let failed = GroupEvent::Failed { reason: reason.clone(), cause: FailureCause::Trial };
         let (facts, commands) = scene.input(Input::group(trial, Generation(1), failed.clone()));
@@ -144,9 +146,11 @@ fn a_trial_that_lost_everything_goes_back_to_its_checkpoint() {
         commands[..],
         [
             Command::Group { command: GroupCommand::Stop(FinalState::Discarded), .. },
-            Command::Allocate(AllocatorRequest::Solve { .. })
+            Command::Allocate(AllocatorRequest::Solve { .. }),
+            Command::WakeAt { at_s: 1.0 },
         ]
     ));
+    scene.now_s = 1.0;
     let (_, commands) = scene.plan(&[(0, &[(1, 1)]), (1, &[(1, 1)])]);
     assert!(
         matches!(commands[0], Command::Group { trial: TrialId(1), command: GroupCommand::Reshape { .. } }),
@@ -241,32 +245,70 @@ fn a_loss_on_the_way_out_changes_nothing_for_the_others() {
 }
 
 #[test]
-fn a_trial_that_fails_without_progress_is_given_up() {
+fn a_trial_that_fails_while_nobody_makes_progress_is_given_up() {
     let mut scene = Scene::two_running(1);
-    for generation in 1..=3 {
+    for (generation, pause_s) in (1..=3).zip([1.0, 2.0, 4.0]) {
         let (facts, commands) = scene.input(failed(0, generation));
-        assert_eq!(kinds(&facts), ["trial_interrupted", "trial_started"], "on the same slots, at once");
+        assert_eq!(kinds(&facts), ["trial_interrupted"]);
+        assert!(commands.contains(&Command::WakeAt { at_s: scene.now_s + pause_s }), "{commands:?}");
+        assert_eq!(scene.pass(0.75 * pause_s), (vec![], vec![]), "not yet");
+        let (facts, commands) = scene.pass(0.25 * pause_s);
+        assert_eq!(kinds(&facts), ["trial_started"], "on the same slots");
         assert!(
-            matches!(commands[..], [Command::Group { command: GroupCommand::Launch(Launch { .. }), .. }]),
+            matches!(commands[0], Command::Group { command: GroupCommand::Launch(Launch { .. }), .. }),
             "{commands:?}"
         );
     }
     let (facts, _) = scene.input(failed(0, 4));
-    let reason = "4 failures without progress, the last one: bad luck".to_owned();
+    let reason = "4 failures without progress of any trial, the last one: bad luck".to_owned();
     assert_eq!(facts[1..], [Fact::TrialFailed { trial: TrialId(0), reason }]);
+}
+
+/// Killed again and again, which is nobody's fault as long as others are not.
+#[test]
+fn no_number_of_failures_ends_a_trial_while_others_make_progress() {
+    let mut scene = Scene::two_running(1);
+    for generation in 1..=40 {
+        let epochs = 0.1 * f64::from(generation);
+        scene.input(checkpointed(1, 1, epochs));
+        assert_eq!(kinds(&scene.input(failed(0, generation)).0), ["trial_interrupted"]);
+        assert_eq!(kinds(&scene.pass(60.0).0), ["trial_started"], "a minute is the longest pause");
+    }
+    // When the other one stands still, its failures count.
+    for generation in 41..=42 {
+        scene.input(failed(0, generation));
+        scene.pass(60.0);
+    }
+    assert!(!scene.engine.state.ended.contains_key(&TrialId(0)));
+    scene.input(failed(0, 43));
+    assert!(scene.engine.state.ended.contains_key(&TrialId(0)), "so the study ends");
+}
+
+/// Who kills four workers at once has not shown that the trial is to blame.
+#[test]
+fn workers_that_die_together_are_one_failure() {
+    let mut scene = Scene::two_running(6);
+    for index in 0..5 {
+        assert_eq!(kinds(&scene.lose(0, index).0), ["slot_lost", "trial_started"], "survivors go on");
+    }
+    assert_eq!(scene.trial(0).failures.count, 1);
+    assert_eq!(kinds(&scene.lose(0, 5).0), ["slot_lost", "trial_interrupted"]);
+    assert!(scene.engine.state.active.contains_key(&TrialId(0)));
 }
 
 #[test]
 fn progress_is_a_fresh_start() {
     let mut scene = Scene::two_running(1);
     for generation in 1..=9 {
-        assert_eq!(scene.report(0, generation, 1, (0.1 * f64::from(generation), 0.5)).1, []);
-        assert_eq!(kinds(&scene.input(failed(0, generation)).0), ["trial_interrupted", "trial_started"]);
+        scene.report(0, generation, 1, (0.1 * f64::from(generation), 0.5));
+        assert_eq!(kinds(&scene.input(failed(0, generation)).0), ["trial_interrupted"]);
+        assert_eq!(kinds(&scene.pass(1.0).0), ["trial_started"], "the shortest pause");
     }
     // The same progress again is none.
     for generation in 10..=12 {
         scene.report(0, generation, 1, (0.5, 0.5));
         scene.input(failed(0, generation));
+        scene.pass(8.0);
     }
     assert!(scene.engine.state.ended.contains_key(&TrialId(0)));
 }

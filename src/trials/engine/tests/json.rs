@@ -10,6 +10,9 @@ const LINES: &str = r#"
 {"at_s":0.5,"fact":{"node_lost":{"node":0,"reason":"no word from it"}}}
 {"at_s":0.5,"fact":{"slot_joined":{"slot":[0,1]}}}
 {"at_s":0.5,"fact":{"slot_lost":{"slot":[0,1],"reason":"exit code 9"}}}
+{"at_s":0.5,"fact":{"node_blocked":{"node":0,"reason":"no more processes"}}}
+{"at_s":0.5,"fact":{"study_waiting":{"reason":"no space left"}}}
+{"at_s":0.5,"fact":{"study_resumed":{}}}
 {"at_s":0.5,"fact":{"result_imported":{"params":{"lr":0.1,"act":"relu"},"end":{"done":[0.5]}}}}
 {"at_s":0.5,"fact":{"result_imported":{"params":{"lr":0.1,"act":"relu"},"end":{"stopped":"rank 2 of 2"},"last":[1.0,0.25]}}}
 {"at_s":0.5,"fact":{"trial_enqueued":{"params":{"lr":0.1,"act":"relu"}}}}
@@ -31,15 +34,23 @@ const LINES: &str = r#"
 {"at_s":0.5,"fact":{"trial_done":{"trial":3,"values":[0.5]}}}
 {"at_s":0.5,"fact":{"trial_stopped":{"trial":3,"reason":"rank 2 of 2"}}}
 {"at_s":0.5,"fact":{"trial_failed":{"trial":3,"reason":"exit code 1"}}}
+{"at_s":0.5,"fact":{"trial_retried":{"trial":3}}}
 {"at_s":0.5,"fact":{"trial_cancelled":{"trial":3,"reason":"by hand"}}}
 {"at_s":0.5,"fact":{"suggestions_ended":{"reason":"everything was tried","failed":false}}}
+{"at_s":0.5,"fact":{"suggestions_ended":{"reason":"the time of the study is up","failed":false,"limit":"timeout"}}}
+{"at_s":0.5,"fact":{"suggestions_ended":{"reason":"10 trials have failed","failed":true,"limit":"failures"}}}
+{"at_s":0.5,"fact":{"suggestions_reopened":{}}}
 {"at_s":0.5,"fact":{"stop_requested":{}}}
 {"at_s":0.5,"fact":{"study_done":{}}}
 "#;
 
 #[test]
 fn facts_are_read_and_written_as_ever() {
-    assert_eq!(JournalEntry::VERSION, 2, "2 added `result_imported` and `trial_enqueued`");
+    assert_eq!(
+        JournalEntry::VERSION,
+        3,
+        "2 added `result_imported` and `trial_enqueued`, 3 `trial_retried` and waiting"
+    );
     for line in LINES.trim().lines() {
         let entry: JournalEntry = serde_json::from_str(line).expect(line);
         assert_eq!(serde_json::to_string(&entry).expect("facts are JSON"), line);

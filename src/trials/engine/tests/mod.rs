@@ -3,7 +3,9 @@
 mod elastic;
 mod failures;
 mod json;
+mod limits;
 mod rigid;
+mod waiting;
 
 use std::collections::BTreeMap;
 
@@ -60,6 +62,33 @@ impl Scene {
         }
         self.journal.extend(step.facts.iter().cloned());
         (step.facts.into_iter().map(|entry| entry.fact).collect(), step.commands)
+    }
+
+    /// Lets time pass, up to when the engine wants to be woken.
+    fn pass(&mut self, seconds: f64) -> (Vec<Fact>, Vec<Command>) {
+        self.now_s += seconds;
+        self.input(Input::Tick)
+    }
+
+    /// A group has failed.
+    fn fail(&mut self, trial: u32, generation: u32, cause: FailureCause) -> (Vec<Fact>, Vec<Command>) {
+        let reason = "bad luck".to_owned();
+        let event = GroupEvent::Failed { reason, cause };
+        self.input(Input::group(TrialId(trial), Generation(generation), event))
+    }
+
+    /// The head is gone, and the next one replays the journal.
+    fn restart(&mut self) -> (Vec<Fact>, Vec<Command>) {
+        let (study, kind) = (self.engine.study.clone(), self.engine.kind);
+        let mut engine = Engine::new(&study, kind).expect("as before");
+        let mut suggesting = SuggestService::new(&study).expect("as before");
+        for entry in &self.journal {
+            engine.apply(entry).expect("it is a journal");
+            suggesting.apply(entry).expect("it is a journal");
+        }
+        assert_eq!(engine.state(), self.engine.state());
+        (self.engine, self.suggesting) = (engine, suggesting);
+        self.input(Input::Started)
     }
 
     /// Answers the question that is open.

@@ -3,14 +3,14 @@
 use super::*;
 use crate::trials::group::FinalState;
 
-const RIGID: &str = "
+pub(super) const RIGID: &str = "
 space: {x: {float: [0, 1]}}
 objective: {minimize: loss}
 trial: {command: [train], epochs: 8, timeout: 100s}
 search: {trials: 3, parallel: 2, algorithm: random, timeout: 1000s, early_stopping: {rule: asha, grace: 1, reduction: 2}}
 ";
 
-fn finished(trial: u32, generation: u32, value: f64) -> Input {
+pub(super) fn finished(trial: u32, generation: u32, value: f64) -> Input {
     Input::group(TrialId(trial), Generation(generation), GroupEvent::Finished(loss(value)))
 }
 
@@ -44,7 +44,7 @@ fn a_study_begins_with_a_question_for_each_slot() {
     assert_eq!(commands, [Command::WakeAt { at_s: 130.0 }], "its time begins with its program");
     let (facts, commands) = scene.input(finished(0, 1, 0.5));
     assert_eq!(facts, [Fact::TrialDone { trial: TrialId(0), values: vec![0.5] }]);
-    let ask = Command::Suggest(SuggestRequest { revision: 7, trial: TrialId(1) });
+    let ask = Command::Suggest(SuggestRequest { revision: 8, trial: TrialId(1) });
     assert_eq!(commands, [ask, Command::WakeAt { at_s: 1000.0 }]);
 }
 
@@ -63,17 +63,7 @@ fn a_study_ends_when_all_trials_have() {
     assert_eq!(scene.input(Input::Tick), (vec![], vec![]), "it is reported once");
     assert_eq!(scene.input(node_joined(5, 1)), (vec![], vec![]), "and nothing happens any more");
     // A head that finds it done reports it too, and leaves it as it was.
-    assert_eq!(restart(&mut scene), (vec![], vec![Command::Finished(Outcome::Done)]));
-}
-
-fn restart(scene: &mut Scene) -> (Vec<Fact>, Vec<Command>) {
-    let mut engine = Engine::new(scene.engine.study(), scene.engine.kind).expect("as before");
-    for entry in &scene.journal {
-        engine.apply(entry).expect("it is a journal");
-    }
-    assert_eq!(engine.state(), scene.engine.state());
-    scene.engine = engine;
-    scene.input(Input::Started)
+    assert_eq!(scene.restart(), (vec![], vec![Command::Finished(Outcome::Done)]));
 }
 
 #[test]
@@ -84,7 +74,7 @@ fn more_trials_can_be_wanted_later() {
         scene.input(finished(trial, 1, 0.5));
     }
     scene.engine.study.search.trials = 4;
-    let (facts, _) = restart(&mut scene);
+    let (facts, _) = scene.restart();
     assert_eq!(kinds(&facts), ["head_started", "study_changed"]);
     let (_, commands) = scene.input(node_joined(0, 1));
     assert!(
@@ -129,7 +119,7 @@ fn results_that_are_none_are_failures() {
     assert_eq!(facts, [Fact::TrialFailed { trial: TrialId(0), reason }]);
     let nothing = Input::group(TrialId(1), Generation(1), GroupEvent::Finished(Metrics::new()));
     let (facts, _) = scene.input(nothing);
-    let reason = "it ended without a value for `loss`".to_owned();
+    let reason = "it ended without a value for `loss`: it has reported nothing".to_owned();
     assert_eq!(facts, [Fact::TrialFailed { trial: TrialId(1), reason }]);
 }
 
@@ -163,7 +153,8 @@ fn trials_and_studies_that_take_too_long_are_ended() {
     let (facts, commands) = scene.input(Input::Tick);
     assert_eq!(kinds(&facts), ["suggestions_ended", "trial_cancelled", "study_done"]);
     let stop = Command::Group { trial: TrialId(1), command: GroupCommand::Stop(FinalState::Discarded) };
-    assert_eq!(commands, [stop, Command::Finished(Outcome::Done)]);
+    let outcome = Outcome::Failed("1 of 2 trials have failed and none has finished".to_owned());
+    assert_eq!(commands, [stop, Command::Finished(outcome)]);
 }
 
 #[test]
@@ -176,6 +167,7 @@ fn the_time_of_a_trial_is_that_of_its_programs() {
     scene.now_s = 190.0;
     let (reason, cause) = ("killed".to_owned(), FailureCause::Infrastructure);
     scene.input(Input::group(TrialId(0), Generation(1), GroupEvent::Failed { reason, cause }));
+    assert_eq!(kinds(&scene.pass(1.0).0), ["trial_started"]);
     scene.now_s = 300.0;
     scene.ready(0, 2);
     scene.now_s = 359.9;
@@ -208,7 +200,7 @@ fn a_stopped_study_runs_its_trials_again_later() {
     assert_eq!(commands, [stop(0), stop(1), Command::Finished(Outcome::Stopped)]);
     assert_eq!(scene.input(finished(0, 1, 0.1)), (vec![], vec![]), "too late");
     scene.now_s = 5000.0;
-    restart(&mut scene);
+    scene.restart();
     let (facts, _) = scene.input(node_joined(0, 2));
     assert_eq!(kinds(&facts), ["node_joined", "trial_started", "trial_started"]);
     assert_eq!(scene.input(finished(0, 1, 0.1)), (vec![], vec![]), "of the first generation");
