@@ -104,6 +104,8 @@
 pub mod actors;
 pub mod alloc;
 #[cfg(feature = "cli")]
+mod chaos;
+#[cfg(feature = "cli")]
 pub mod cli;
 #[cfg(feature = "runtime")]
 mod emulate;

@@ -316,7 +316,7 @@ impl Supervisor {
             watch(&self.engine, facts);
         }
         let Some((services, groups)) = &mut self.staff else { return };
-        for trial in facts.iter().filter_map(|entry| without_group(&entry.fact)) {
+        for trial in facts.iter().filter_map(|entry| entry.fact.ends_group_of()) {
             groups.command(trial, GroupCommand::Stop(FinalState::Discarded), supervisor);
         }
         for listener in &services.settled {
@@ -348,19 +348,6 @@ fn waits_for(error: &store::Error) -> String {
     };
     let longest_s = LONGEST_PAUSE.as_secs();
     format!("the study waits: {problem}; it tries again at least every {longest_s} s, and goes on by itself")
-}
-
-/// A trial that has no group from this fact on. A group that has reported its own end waits for this.
-const fn without_group(fact: &Fact) -> Option<TrialId> {
-    match fact {
-        Fact::TrialDone { trial, .. }
-        | Fact::TrialStopped { trial, .. }
-        | Fact::TrialFailed { trial, .. }
-        | Fact::TrialCancelled { trial, .. }
-        | Fact::TrialInterrupted { trial, .. }
-        | Fact::TrialPaused { trial, .. } => Some(*trial),
-        _ => None,
-    }
 }
 
 impl Actor for Supervisor {

@@ -6,6 +6,7 @@
 
 mod args;
 mod ask_tell;
+mod chaos;
 mod error;
 mod figure;
 mod fit;
@@ -105,8 +106,9 @@ fn run(
     stderr: &mut (impl Write + Send),
 ) -> Result<ExitStatus, Error> {
     match command {
-        // It and `fsck` have an exit status of their own.
+        // The commands with an exit status of their own.
         Command::Run(args) => return run::run(&(*args).into(), trainables, out, stderr),
+        Command::Chaos(args) => return chaos::run(&args.into(), out, stderr),
         Command::Check(CheckArgs { files }) => study::check(&files, out, stderr),
         Command::Schema => study::schema(out),
         Command::AskTell(args) => ask_tell::run(&args.into(), stdin, out, stderr),

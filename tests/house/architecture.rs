@@ -10,7 +10,7 @@ use crate::source::{Named, module_of, paths, rust_files, tokens, without_tests};
 const PURE: [&str; 7] = ["ids", "space", "tpe", "goodput", "alloc", "trials", "sim"];
 
 /// What each module may import of the crate, besides itself and `ids`; `*` is everything. Some are still to come.
-const MAP: [(&str, &[&str]); 15] = [
+const MAP: [(&str, &[&str]); 16] = [
     ("ids", &[]),
     ("goodput", &[]),
     ("alloc", &["goodput"]),
@@ -24,6 +24,7 @@ const MAP: [(&str, &[&str]); 15] = [
     ("emulate", &["wire", "worker", "sim", "goodput", "alloc", "space", "trials"]),
     ("actors", &["trials", "alloc", "goodput", "tpe", "space", "store", "wire", "worker", "emulate"]),
     ("dashboard", &["trials", "store"]),
+    ("chaos", &["trials", "alloc", "goodput", "space", "store", "worker"]),
     ("cli", &["*"]),
     ("prelude", &["*"]),
 ];

@@ -1,5 +1,6 @@
 //! What the user can type: all clap types and the parsers of their values. Each becomes the plain settings of a command.
 
+mod chaos;
 mod run;
 mod simulate;
 mod study;
@@ -10,6 +11,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 
 pub(super) use self::{
+    chaos::ChaosArgs,
     run::RunArgs,
     simulate::SimulateCommand,
     study::{
@@ -52,6 +54,7 @@ pub(super) enum Command {
     Train(Box<TrainArgs>),
     #[command(subcommand)]
     Simulate(SimulateCommand),
+    Chaos(ChaosArgs),
 }
 
 /// Fit the throughput model to measured step times

@@ -327,6 +327,20 @@ impl Fact {
         }
     }
 
+    /// The trial that has no group from this fact on. A group that has reported its own end waits for it.
+    #[must_use]
+    pub const fn ends_group_of(&self) -> Option<TrialId> {
+        match self {
+            Self::TrialDone { trial, .. }
+            | Self::TrialStopped { trial, .. }
+            | Self::TrialFailed { trial, .. }
+            | Self::TrialCancelled { trial, .. }
+            | Self::TrialInterrupted { trial, .. }
+            | Self::TrialPaused { trial, .. } => Some(*trial),
+            _ => None,
+        }
+    }
+
     /// The name of its kind, as in JSON.
     #[must_use]
     pub const fn kind(&self) -> &'static str {

@@ -53,6 +53,9 @@ enum Fate {
     Pausing {
         is_saved: bool,
     },
+    /// It cannot continue, but the trial can: the engine is told when its workers are free, so that the next group of the trial does
+    /// not train beside those who still take their last step or write a checkpoint.
+    Failing(GroupEvent),
     /// It has ended, which the engine may have to be told again.
     Ended(GroupEvent),
     /// The engine needs it no longer.
@@ -171,7 +174,7 @@ impl Driver {
                 (self.generation, self.slots, self.batch) = (generation, slots, batch);
                 match self.fate {
                     Fate::Training => self.reshape(),
-                    // The end of the trial and this have crossed.
+                    // The end of the trial and this have crossed; one that fails is reported under the new generation.
                     _ => self.announce_end(),
                 }
             }
@@ -399,13 +402,19 @@ impl Driver {
 
     /// The trial needs its workers no longer. They are released before the engine knows, which gives their slots to others at once.
     fn end(&mut self, event: GroupEvent) {
+        let is_final = !matches!(&event, GroupEvent::Failed { cause, .. } if *cause != FailureCause::Trial);
         match self.fate {
             Fate::Training => self.release(FinalState::Discarded),
             Fate::Pausing { .. } => {}
-            Fate::Ended(_) | Fate::Dropped => return,
+            Fate::Failing(_) if is_final => {}
+            Fate::Failing(_) | Fate::Ended(_) | Fate::Dropped => return,
         }
-        self.fate = Fate::Ended(event);
-        self.announce_end();
+        if is_final {
+            self.fate = Fate::Ended(event);
+            self.announce_end();
+        } else {
+            self.fate = Fate::Failing(event);
+        }
     }
 
     fn announce_end(&mut self) {
@@ -420,19 +429,23 @@ impl Driver {
 
     /// Looks whether something is complete. Gives what is to be done.
     fn settle(&mut self) -> Vec<Output> {
-        match self.fate {
-            Fate::Training if self.group.failures() > FAILURES_MAX => {
-                let reason = format!("{FAILURES_MAX} groups in a row have broken without a step in between");
-                self.end(GroupEvent::Failed { reason, cause: FailureCause::Infrastructure });
-            }
+        if self.fate == Fate::Training && self.group.failures() > FAILURES_MAX {
+            let reason = format!("{FAILURES_MAX} groups in a row have broken without a step in between");
+            self.end(GroupEvent::Failed { reason, cause: FailureCause::Infrastructure });
+        }
+        match &self.fate {
             Fate::Training if self.announced < Some(self.generation) && self.is_whole() => {
                 (self.announced, self.reports) = (Some(self.generation), 0);
                 self.notify_engine(self.generation, GroupEvent::Formed);
                 let held = std::mem::take(&mut self.held);
                 self.pass_on(self.generation, held);
             }
+            Fate::Failing(event) if self.group.slots().is_empty() => {
+                self.fate = Fate::Ended(event.clone());
+                self.announce_end();
+            }
             Fate::Pausing { is_saved } if self.group.slots().is_empty() => {
-                let event = if is_saved {
+                let event = if *is_saved {
                     GroupEvent::Paused(self.checkpoint())
                 } else {
                     let reason = "its state could not be saved".to_owned();
@@ -443,7 +456,7 @@ impl Driver {
             }
             Fate::Dropped if self.group.slots().is_empty() => self.outputs.push(Output::Left),
             // Those that have ended stay until the engine drops them.
-            Fate::Training | Fate::Pausing { .. } | Fate::Ended(_) | Fate::Dropped => {}
+            Fate::Training | Fate::Pausing { .. } | Fate::Failing(_) | Fate::Ended(_) | Fate::Dropped => {}
         }
         self.watchdog.retain(&self.group.slots());
         self.watchdog.check_arrivals(self.group.round(), self.group.participants());

@@ -296,6 +296,28 @@ fn a_failure_while_a_launch_prepares_ends_it() {
     assert_eq!(driver.on_worker(slot(1), RELEASED, NOW), [Output::Left]);
 }
 
+/// Two groups of a trial trained side by side once: the engine launched the next one while a member of the last one took a long step.
+#[test]
+fn a_failure_that_the_trial_can_recover_from_is_reported_when_all_workers_are_free() {
+    let reason = "no space".to_owned();
+    for cause in [FailureCause::Infrastructure, FailureCause::Environment] {
+        let failed = WorkerEvent::Failed { trial: TRIAL, reason: reason.clone(), cause };
+        let mut driver = training(&[0, 1]);
+        assert_eq!(driver.on_command(reshape(2, &[0, 1, 2]), NOW), [prepare(2)]);
+        let all = [0, 1, 2].map(|index| release(index, FinalState::Discarded));
+        assert_eq!(driver.on_worker(slot(2), failed, NOW), all);
+        let mut own = driver.clone();
+        assert_eq!(driver.on_worker(slot(0), RELEASED, NOW), []);
+        assert_eq!(driver.on_command(reshape(3, &[0, 1]), NOW), [], "under the new generation");
+        let event = GroupEvent::Failed { reason: reason.clone(), cause };
+        assert_eq!(driver.on_lost(slot(1), NOW), [engine(3, event.clone())]);
+        assert_eq!(driver.on_command(reshape(4, &[0]), NOW), [engine(4, event)]);
+        assert_eq!(driver.on_command(DISCARD, NOW), [Output::Left]);
+        // The trial's own failure is final, so nobody has to wait for it.
+        assert_eq!(own.on_worker(slot(0), self::failed(), NOW), [engine(2, trial_failed())]);
+    }
+}
+
 #[test]
 fn an_end_that_crosses_a_reshape_is_announced_again_under_the_new_generation() {
     for (event, end) in [(finished(1), trial_finished()), (failed(), trial_failed())] {
@@ -424,8 +446,8 @@ fn rounds_that_break_again_and_again_are_a_failure_of_the_infrastructure() {
     let reason = "5 groups in a row have broken without a step in between".to_owned();
     let failed = engine(1, GroupEvent::Failed { reason, cause: FailureCause::Infrastructure });
     let outputs = driver.on_worker(slot(0), broken(6), NOW);
-    let (last, first) = outputs.split_last().expect("it ends");
-    assert_eq!((last, &first[first.len() - 1]), (&failed, &release(0, FinalState::Discarded)));
+    assert_eq!(outputs.last(), Some(&release(0, FinalState::Discarded)));
+    assert_eq!(driver.on_worker(slot(0), RELEASED, NOW), [failed]);
     // A step in between makes all well.
     progressed.on_worker(slot(0), formed(6), NOW).clear();
     progressed.on_worker(slot(0), reported(6, 0.5), NOW).clear();
