@@ -18,7 +18,7 @@ use std::{
 
 use pollux_tune::{
     actors::{Training, TrainingEvent, TrainingSettings},
-    ids::TrialId,
+    ids::{StudyId, TrialId},
     space::Params,
     trials::group::{Pause, Task},
     worker::{
@@ -97,6 +97,7 @@ impl Bench {
         self.trainings += 1;
         let serde_json::Value::Object(params) = json!({"width": width}) else { unreachable!() };
         let task = Task {
+            study: StudyId(1),
             trial: TrialId(0),
             trainable: "net".to_owned(),
             params,

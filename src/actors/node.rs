@@ -110,6 +110,11 @@ impl Node {
         let command = (self.spec.processes[process].start)(address, secret).map_err(Gone::from);
         match command.and_then(|command| spawner.spawn(command, self.log(process).as_deref(), killed)) {
             Ok(running) => {
+                let (start, limit) = self.driver.started(process);
+                context.run_later(limit, move |actor, context| {
+                    let outputs = actor.driver.overdue(process, start);
+                    actor.carry_out(outputs, "", context);
+                });
                 let ended = running.into_actor(self);
                 context.spawn(ended.map(move |how, actor, context| actor.ended(process, &how, context)));
             }

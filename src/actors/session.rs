@@ -178,12 +178,14 @@ impl Head {
                 Allocator::new(allocate, supervisor, &exit)
             })
         };
-        let mut facts = vec![suggester.clone().recipient(), allocator.clone().recipient()];
-        facts.extend(keeper.clone().map(Addr::recipient));
+        let facts = vec![suggester.clone().recipient(), allocator.clone().recipient()];
+        // A checkpoint is removed when the end of its trial is on disk, not before.
+        let settled = keeper.clone().map(Addr::recipient).into_iter().collect();
         let services = ServiceAddresses {
             suggester: suggester.clone().recipient(),
             allocator: allocator.recipient(),
             facts,
+            settled,
         };
         let (groups, stage) = self.open(study_id, &happened, &exit)?;
         supervisor.do_send(Begin { services, groups });

@@ -39,7 +39,10 @@ pub(super) type Watch = Box<dyn FnMut(&Engine, &[JournalEntry]) + Send>;
 pub(super) struct ServiceAddresses {
     pub(super) suggester: Recipient<ForSuggester>,
     pub(super) allocator: Recipient<ForAllocator>,
+    /// Who only think about facts, and hear of them at once.
     pub(super) facts: Vec<Recipient<FactsAppended>>,
+    /// Who act on facts, and hear of them when those that create or end a trial are on disk.
+    pub(super) settled: Vec<Recipient<FactsAppended>>,
 }
 
 /// What can be noticed outside of the head.
@@ -198,12 +201,11 @@ impl Supervisor {
         }
         tracing::info!(tries, "the journal can be written again");
         self.notify("the study goes on: its journal can be written again");
-        match step {
-            Some((step, ack)) => self.written(step, ack, context),
-            None => {
-                self.since = None;
-                self.release(context);
-            }
+        if let Some((step, ack)) = step {
+            self.written(step, ack, context);
+        } else {
+            self.since = None;
+            self.release(context);
         }
         while self.blocked.is_none()
             && let Some(EngineInput { input, ack }) = self.waiting.pop_front()
@@ -309,13 +311,16 @@ impl Supervisor {
     }
 
     /// Tells those who are concerned what became true.
-    fn show(&mut self, facts: &[JournalEntry], supervisor: &Recipient<EngineInput>) {
+    fn show(&mut self, facts: &Arc<[JournalEntry]>, supervisor: &Recipient<EngineInput>) {
         if let Some(watch) = &mut self.watch {
             watch(&self.engine, facts);
         }
-        let Some((_, groups)) = &mut self.staff else { return };
+        let Some((services, groups)) = &mut self.staff else { return };
         for trial in facts.iter().filter_map(|entry| without_group(&entry.fact)) {
             groups.command(trial, GroupCommand::Stop(FinalState::Discarded), supervisor);
+        }
+        for listener in &services.settled {
+            listener.do_send(FactsAppended(facts.clone()));
         }
     }
 

@@ -18,6 +18,8 @@ const KILLS: u32 = 12;
 /// How long to wait with the next try; twice as long each time.
 const PAUSE: Duration = Duration::from_millis(500);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+/// How long workers may take to connect; twice as long each time, as libraries may come over a slow network.
+const CONNECT: Duration = Duration::from_secs(60);
 
 /// A group that has a worker or waits for one. Two groups of a trial differ.
 pub trait SlotOwner: Clone + PartialEq {
@@ -121,6 +123,8 @@ pub struct NodeDriver<O> {
     of: NodeDescription,
     slots: Vec<SlotState<O>>,
     processes: Vec<ProcessState>,
+    /// Processes that were started so far.
+    starts: u64,
     has_joined: bool,
     outputs: Vec<NodeOutput<O>>,
 }
@@ -137,6 +141,8 @@ struct SlotState<O> {
 
 #[derive(Debug, Clone, PartialEq, Default)]
 struct ProcessState {
+    /// The number of its last start.
+    start: u64,
     /// Ends since a worker of it last connected.
     failures: u32,
     /// Those of them that were its own fault.
@@ -157,7 +163,7 @@ impl<O: SlotOwner> NodeDriver<O> {
             (slots.collect(), of.processes.iter().map(|_| ProcessState::default()).collect::<Vec<_>>());
         let start = |process| NodeOutput::Start { process, after: Duration::ZERO };
         let outputs = (0..processes.len()).map(start).collect();
-        (Self { of, slots, processes, has_joined: false, outputs: Vec::new() }, outputs)
+        (Self { of, slots, processes, starts: 0, has_joined: false, outputs: Vec::new() }, outputs)
     }
 
     /// The group that a worker works for.
@@ -185,7 +191,8 @@ impl<O: SlotOwner> NodeDriver<O> {
         let slot = self.slot(index);
         let Some(state) = self.slots.get_mut(index) else { return Vec::new() };
         state.is_up = true;
-        self.processes[state.process] = ProcessState::default();
+        let process = &mut self.processes[state.process];
+        *process = ProcessState { start: process.start, ..ProcessState::default() };
         if self.has_joined {
             self.outputs.push(NodeOutput::Engine(Input::WorkerJoined { slot }));
         } else if self.slots.iter().all(|state| state.is_up) {
@@ -207,6 +214,27 @@ impl<O: SlotOwner> NodeDriver<O> {
             self.outputs.push(NodeOutput::Kill { process: state.process });
         }
         self.take_outputs()
+    }
+
+    /// A process was started. [`overdue`](Self::overdue) is to be called with the number after the time: it may have stood still before
+    /// anybody could talk to it.
+    #[must_use]
+    pub fn started(&mut self, process: usize) -> (u64, Duration) {
+        self.starts += 1;
+        let state = &mut self.processes[process];
+        state.start = self.starts;
+        (self.starts, CONNECT.saturating_mul(1 << state.failures.min(4)))
+    }
+
+    /// The time of a process to connect is over.
+    #[must_use]
+    pub fn overdue(&self, process: usize, start: u64) -> Vec<NodeOutput<O>> {
+        let is_connected = self.slots_of(process).all(|index| self.is_up(index));
+        if self.processes[process].start == start && !is_connected {
+            vec![NodeOutput::Kill { process }]
+        } else {
+            Vec::new()
+        }
     }
 
     /// The worker of a slot stands still, as the group says that it works for. Its process is of no use any more: all its workers are

@@ -48,7 +48,8 @@ struct Hanging {
 impl Hanging {
     fn new(root: &nn::Path, params: &Params) -> Result<Self, BoxError> {
         let is_it = |slot: &str| env::var("POLLUX_TUNE_WORKER_NODE").is_ok_and(|node| node == slot);
-        let marker = params.text("victim").ok().filter(|slot| is_it(slot)).and(params.text("marker").ok());
+        let marker =
+            params.text("victim").ok().filter(|slot| is_it(slot)).and_then(|_| params.text("marker").ok());
         Ok(Self {
             net: Net::new(root, params)?,
             is_stopped: params.bool("stopped").unwrap_or(false),
@@ -192,7 +193,7 @@ search: {{trials: 1, algorithm: random}}
         match fact {
             Fact::SlotLost { reason, .. } => reasons.push(reason),
             Fact::TrialInterrupted { severity, reason, .. } => {
-                assert_eq!(severity, Severity::Normal, "{reason}")
+                assert_eq!(severity, Severity::Normal, "{reason}");
             }
             Fact::TrialFailed { reason, .. } => panic!("{reason}"),
             Fact::TrialDone { .. } => done += 1,

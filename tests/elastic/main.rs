@@ -12,6 +12,7 @@ mod noise;
 #[path = "../support/processes.rs"]
 mod processes;
 mod rescale;
+mod storm;
 mod strangers;
 mod study;
 mod torch;

@@ -49,7 +49,7 @@ fn strangers_can_neither_join_nor_disturb_a_training() {
             assert!(found.len() >= 2, "each worker hosts a rendezvous: {found:?}");
             for address in found {
                 assert!(address.ip().is_loopback(), "{address} can be reached from other machines");
-                for words in [&b""[..], b"ptr1", b"half a message", &[0; 1 << 16]] {
+                for words in [&b""[..], b"ptr1", b"half a message", &[0; 1 << 13]] {
                     // Those of a group go with it.
                     let Ok(mut stranger) = TcpStream::connect(address) else { continue };
                     stranger.set_write_timeout(Some(SHORT)).expect("a timeout");

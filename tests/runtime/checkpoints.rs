@@ -3,7 +3,7 @@
 use std::{
     collections::BTreeSet,
     fs,
-    io::{BufRead, BufReader},
+    io::{self, BufRead, BufReader, Write},
     path::{Path, PathBuf},
     process::{Command, Stdio},
 };
@@ -121,7 +121,7 @@ impl Disk {
     /// Leaves no room for anything else.
     fn fill(&self) {
         let full = fs::write(self.ballast(), vec![1; 1 << 20]).expect_err("it is not that large");
-        assert_eq!(full.kind(), std::io::ErrorKind::StorageFull);
+        assert_eq!(full.kind(), io::ErrorKind::StorageFull);
     }
 }
 
@@ -136,7 +136,7 @@ fn a_full_disk_costs_checkpoints_and_no_trials() {
     let root = folder("full-disk");
     run(&root, &["--trials", "1", "--keep-checkpoints", "none"]);
     let Some(disk) = Disk::mount(&Folder::new(&root).checkpoints()) else {
-        eprintln!("skipped: only root may mount a small file system");
+        let _ = writeln!(io::stderr(), "skipped: only root may mount a small file system");
         return;
     };
     disk.fill();

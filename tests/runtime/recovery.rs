@@ -3,7 +3,7 @@
 
 use std::{
     fs,
-    io::{BufRead, BufReader, Lines},
+    io::{self, BufRead, BufReader, Lines, Write},
     path::{Path, PathBuf},
     process::{Child, ChildStderr, Command, Output, Stdio},
 };
@@ -86,7 +86,8 @@ impl Head {
             if line.contains(words) {
                 return line;
             }
-            said += &format!("{line}\n");
+            said.push_str(&line);
+            said.push('\n');
         }
         panic!("it ended without a line with `{words}`:\n{said}");
     }
@@ -290,7 +291,7 @@ impl Drop for Disk {
 fn a_full_disk_is_waited_for_and_nothing_is_lost() {
     let base = folder("full-disk");
     let Some(disk) = Disk::mount(base.clone()) else {
-        eprintln!("skipped: this user may not mount a small disk");
+        let _ = writeln!(io::stderr(), "skipped: this user may not mount a small disk");
         return;
     };
     let root = disk.0.join("study");

@@ -322,6 +322,25 @@ async fn pauses(scene: &mut Scene, count: usize, end: impl Fn(FakeProcess)) -> V
 }
 
 #[test]
+fn a_process_that_never_connects_is_killed_and_another_one_started() {
+    in_virtual_time(async {
+        let mut scene = Scene::new();
+        let mut stuck = scene.processes.recv().await.expect("a process");
+        let second = scene.processes.recv().await.expect("a process");
+        let begun = Instant::now();
+        let mut workers = vec![scene.join(2, 2)];
+        (&mut stuck.kill).await.expect("it is to be killed");
+        assert_eq!(begun.elapsed().as_secs(), 60);
+        stuck.be_killed();
+        let third = scene.processes.recv().await.expect("another process");
+        workers.extend([0, 1].map(|index| scene.join(u64::from(index), index)));
+        settle().await;
+        assert!(matches!(scene.inputs()[..], [Input::NodeJoined { slots: 3, .. }]));
+        drop((second, third, workers));
+    });
+}
+
+#[test]
 fn processes_that_end_again_and_again_are_started_less_and_less_often() {
     in_virtual_time(async {
         let (mut scene, [process, _second], _workers) = Scene::joined().await;

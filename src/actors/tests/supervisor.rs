@@ -105,6 +105,7 @@ struct Scene {
     supervisor: Addr<Supervisor>,
     suggest: UnboundedReceiver<ForSuggester>,
     facts: UnboundedReceiver<FactsAppended>,
+    settled: UnboundedReceiver<FactsAppended>,
     exits: UnboundedReceiver<SessionExit>,
     log: Log,
 }
@@ -136,9 +137,11 @@ impl Scene {
         let (suggester, suggest) = probe::<ForSuggester>();
         let (allocator, _) = probe::<ForAllocator>();
         let (appended, facts) = probe::<FactsAppended>();
-        let services = ServiceAddresses { suggester, allocator, facts: vec![appended] };
+        let (on_disk, settled) = probe::<FactsAppended>();
+        let (facts_to, settled_to) = (vec![appended], vec![on_disk]);
+        let services = ServiceAddresses { suggester, allocator, facts: facts_to, settled: settled_to };
         supervisor.do_send(Begin { services, groups: Box::new(FakeRunners(log.clone())) });
-        Self { supervisor, suggest, facts, exits, log }
+        Self { supervisor, suggest, facts, settled, exits, log }
     }
 
     fn input(&self, input: Input) {
@@ -234,6 +237,24 @@ fn trials_share_the_wait_for_the_disk() {
             "-> launch 3",
         ];
         assert_eq!(scene.take_log(), wanted);
+    });
+}
+
+#[test]
+fn who_acts_on_facts_hears_of_them_when_they_are_on_disk() {
+    in_virtual_time(async {
+        let mut scene = Scene::new("search: {trials: 2, parallel: 1}", usize::MAX, None);
+        scene.join();
+        scene.suggest().await;
+        settle().await;
+        drop((drain(&mut scene.facts), drain(&mut scene.settled)));
+        // The next suggestion is on its way, so the wait for the disk is put off.
+        scene.finish(0);
+        time::sleep(Duration::from_millis(1)).await;
+        assert_eq!((drain(&mut scene.facts).len(), drain(&mut scene.settled).len()), (1, 0));
+        settle().await;
+        let heard = drain(&mut scene.settled);
+        assert_eq!(heard.iter().map(|facts| facts.0[0].fact.kind()).collect::<Vec<_>>(), ["trial_done"]);
     });
 }
 

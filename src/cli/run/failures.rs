@@ -69,7 +69,7 @@ mod tests {
         ];
         for reason in reasons {
             let trial = search.ask().unwrap().id;
-            let end = reason.map_or(End::Done(vec![1.0]), |reason| End::Failed(reason.to_owned()));
+            let end = reason.map_or_else(|| End::Done(vec![1.0]), |reason| End::Failed(reason.to_owned()));
             search.tell(trial, end).unwrap();
         }
         let lines = summary(Path::new("s"), search.trials());

@@ -259,7 +259,9 @@ async fn a_trial_without_a_whole_checkpoint_starts_over() {
     let mut world = World::new(1, 1.0);
     save(&mut world, 1).await;
     save(&mut world, 2).await;
-    checkpoints(&world).iter().for_each(|path| damage(path));
+    for path in checkpoints(&world) {
+        damage(&path);
+    }
     let (warning, steps) = resume(&mut world, 3).await;
     assert_eq!(steps, 0);
     let warning = warning.expect("the user is told");

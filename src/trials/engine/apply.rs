@@ -88,31 +88,11 @@ impl State {
         match fact {
             Fact::StudyCreated { yaml } | Fact::StudyChanged { yaml } => yaml.clone_into(&mut self.yaml),
             Fact::HeadStarted {} => self.restart(*at_s),
-            Fact::NodeJoined { node, gpu_type, island, slots } => {
-                if self.nodes.contains_key(node) {
-                    return Err(Error::out_of_place(fact, format!("node {node} is here already")));
-                }
-                let (gpu_type, up) = (gpu_type.clone(), (0..*slots).collect());
-                self.nodes.insert(*node, NodeState { gpu_type, island: *island, slots: *slots, up });
-                self.blocked.remove(node);
-            }
-            Fact::NodeLost { node, reason } => {
-                self.nodes.remove(node);
-                self.lose(*at_s, reason, |slot| slot.node == *node);
-            }
-            Fact::SlotJoined { slot } => {
-                if let Some(node) = self.nodes.get_mut(&slot.node) {
-                    node.up.insert(slot.index);
-                }
-                self.blocked.remove(&slot.node);
-            }
-            Fact::SlotLost { slot, reason } => {
-                if let Some(node) = self.nodes.get_mut(&slot.node) {
-                    node.up.remove(&slot.index);
-                }
-                self.lose(*at_s, reason, |other| other == slot);
-            }
-            Fact::NodeBlocked { node, reason } => drop(self.blocked.insert(*node, reason.clone())),
+            Fact::NodeJoined { .. }
+            | Fact::NodeLost { .. }
+            | Fact::SlotJoined { .. }
+            | Fact::SlotLost { .. }
+            | Fact::NodeBlocked { .. } => self.apply_to_nodes(*at_s, fact)?,
             Fact::StudyWaiting { reason } => {
                 self.waiting = Some(Wait::again(self.waiting.as_ref(), *at_s, reason));
             }
@@ -161,6 +141,39 @@ impl State {
         self.forget_probe();
         self.at_s = *at_s;
         self.facts += 1;
+        Ok(())
+    }
+
+    /// What has become of the machines.
+    fn apply_to_nodes(&mut self, at_s: f64, fact: &Fact) -> Result<(), Error> {
+        match fact {
+            Fact::NodeJoined { node, gpu_type, island, slots } => {
+                if self.nodes.contains_key(node) {
+                    return Err(Error::out_of_place(fact, format!("node {node} is here already")));
+                }
+                let (gpu_type, up) = (gpu_type.clone(), (0..*slots).collect());
+                self.nodes.insert(*node, NodeState { gpu_type, island: *island, slots: *slots, up });
+                self.blocked.remove(node);
+            }
+            Fact::NodeLost { node, reason } => {
+                self.nodes.remove(node);
+                self.lose(at_s, reason, |slot| slot.node == *node);
+            }
+            Fact::SlotJoined { slot } => {
+                if let Some(node) = self.nodes.get_mut(&slot.node) {
+                    node.up.insert(slot.index);
+                }
+                self.blocked.remove(&slot.node);
+            }
+            Fact::SlotLost { slot, reason } => {
+                if let Some(node) = self.nodes.get_mut(&slot.node) {
+                    node.up.remove(&slot.index);
+                }
+                self.lose(at_s, reason, |other| other == slot);
+            }
+            Fact::NodeBlocked { node, reason } => drop(self.blocked.insert(*node, reason.clone())),
+            _ => {}
+        }
         Ok(())
     }
 

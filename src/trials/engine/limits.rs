@@ -25,7 +25,7 @@ impl Engine {
         let failed = self.state.failed;
         let reason =
             format!("{failed} trials have failed and none has finished (`search.max_failures`){last}");
-        self.end_search(step, reason, SearchLimit::Failures);
+        self.end_search(step, &reason, SearchLimit::Failures);
     }
 
     /// Whether too many trials have failed, and no other has anything to show.
@@ -42,15 +42,15 @@ impl Engine {
     }
 
     /// A limit is reached: there are no more trials, and those that run end.
-    pub(super) fn end_search(&mut self, step: &mut StepBuilder, reason: String, limit: SearchLimit) {
+    pub(super) fn end_search(&mut self, step: &mut StepBuilder, reason: &str, limit: SearchLimit) {
         let severity = match limit {
             SearchLimit::Timeout => Severity::Normal,
             SearchLimit::Failures => Severity::Failure,
         };
-        self.emit(step, Fact::SuggestionsEnded { reason: reason.clone(), severity, limit: Some(limit) });
+        self.emit(step, Fact::SuggestionsEnded { reason: reason.to_owned(), severity, limit: Some(limit) });
         let trials: Vec<TrialId> = self.state.active.keys().copied().collect();
         for trial in trials {
-            self.stop_and_end(step, Fact::TrialCancelled { trial, reason: reason.clone() }, trial);
+            self.stop_and_end(step, Fact::TrialCancelled { trial, reason: reason.to_owned() }, trial);
         }
     }
 

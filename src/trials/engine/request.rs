@@ -13,7 +13,7 @@ impl Engine {
             return;
         }
         if self.study_ends_s().is_some_and(|end_s| step.now_s >= end_s) && self.state.search_ended.is_none() {
-            self.end_search(step, TIME_IS_UP.to_owned(), SearchLimit::Timeout);
+            self.end_search(step, TIME_IS_UP, SearchLimit::Timeout);
         }
         let late: Vec<TrialId> =
             self.trial_ends().filter(|(_, end_s)| step.now_s >= *end_s).map(|(trial, _)| trial).collect();

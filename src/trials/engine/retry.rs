@@ -92,8 +92,8 @@ mod tests {
 
     #[test]
     fn pauses_double_up_to_a_limit() {
-        let pauses = [0, 1, 2, 3, 6, 7, 8, u32::MAX].map(|failures| pause_s(failures, 60.0));
-        assert_eq!(pauses, [1.0, 1.0, 2.0, 4.0, 32.0, 60.0, 60.0, 60.0]);
+        let pauses = [0, 1, 2, 3, 6, 7, 8, u32::MAX].map(|failures| pause_s(failures, 60.0).to_string());
+        assert_eq!(pauses, ["1", "1", "2", "4", "32", "60", "60", "60"]);
     }
 
     #[test]

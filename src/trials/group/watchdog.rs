@@ -35,8 +35,8 @@ impl Limits {
         let (first_s, least_s) = match stage {
             // Nothing to do, or others are awaited, who have limits of their own.
             Stage::Idle | Stage::Joining => return None,
-            // Data may be downloaded.
-            Stage::Preparing => (600.0, 600.0),
+            // Data may be downloaded; disks may be slow, and all may write at once.
+            Stage::Preparing | Stage::Saving => (600.0, 600.0),
             Stage::Answering => (60.0, 60.0),
             // The first time, the state may come from a slow disk.
             Stage::Forming => (300.0, 60.0),
@@ -47,8 +47,6 @@ impl Limits {
                 return Some(least_s.max(FACTOR * longest_s.unwrap_or(0.0)));
             }
             Stage::Evaluating => (600.0, 60.0),
-            // Disks may be slow, and all may write at once.
-            Stage::Saving => (600.0, 600.0),
         };
         let least_s = longest_s.map_or(first_s, |longest_s| f64::max(least_s, FACTOR * longest_s));
         Some(least_s.max(self.silence_s.unwrap_or(0.0)))

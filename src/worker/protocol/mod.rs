@@ -224,6 +224,10 @@ impl<B: Backend, S: Fn(WorkerEvent) -> bool> Worker<B, S> {
                 self.send(WorkerEvent::Broken { trial, round, steps, reason })
             }
             Stop::Failed(failure) => {
+                if hosted.is_saving {
+                    // It is waited for.
+                    self.announce(&hosted, Activity::Saving, 0.0)?;
+                }
                 drop(hosted);
                 self.fail(trial, failure)
             }

@@ -22,7 +22,7 @@ impl Clocked {
     /// A group that trains, and has taken its first step.
     fn training(indices: &[u32], limits: Limits) -> Self {
         let mut clocked = Self::launched(indices, limits);
-        clocked.all(indices, |index| prepared(index));
+        clocked.all(indices, prepared);
         clocked.all(indices, |_| sign(1, Activity::Joining, 0.0));
         clocked.all(indices, |_| formed(1));
         clocked.all(indices, |_| sign(1, Activity::Training, 0.1));
