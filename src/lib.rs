@@ -132,6 +132,10 @@ pub mod internal {
     pub mod ask_tell {
         pub use crate::cli::answer_requests;
     }
+    /// Checkpoints as bytes.
+    pub mod checkpoint {
+        pub use crate::worker::checkpoint::{check_checkpoint, make_checkpoint, seal_checkpoint};
+    }
     /// Emulated workers.
     pub mod emulate {
         pub use crate::emulate::*;

@@ -8,7 +8,10 @@ use std::{
 use pollux_tune::{
     goodput::{GradientStats, Observation, Shape},
     ids::{Generation, NodeId, Round, SlotId, TrialId},
-    internal::wire::{encode_command, encode_event},
+    internal::{
+        checkpoint::make_checkpoint,
+        wire::{encode_command, encode_event},
+    },
     space::Study,
     trials::{
         engine::{FailureCause, TrialKind},
@@ -184,6 +187,14 @@ fn seeds() {
     lost.extend([3, 60, 6, 60]);
     lost.extend(said(&whole));
     write("events", "lost", &lost);
+    for (name, numbers) in [("empty", &[][..]), ("small", &[1.0, -2.0, f32::NAN])] {
+        let bytes = make_checkpoint(&Task::new(TrialId(0), "net"), 9, numbers).unwrap();
+        write("checkpoint", name, &bytes);
+        // The target adds it.
+        write("checkpoint", &format!("{name}-unsealed"), &bytes[..bytes.len() - 32]);
+    }
+    let other = make_checkpoint(&Task::new(TrialId(1), "net"), 9, &[]).unwrap();
+    write("checkpoint", "other", &other[..other.len() - 32]);
     for seed in 0..6 {
         let study = Study::from_yaml("study.yaml", ELASTIC).unwrap();
         let mut world = World::new(&study, TrialKind::Elastic, &[("t4", 2), ("t4", 2)], seed);

@@ -9,6 +9,7 @@ use pollux_tune::{
     ids::{GpuType, NodeId, SlotId, StudyId, TrialId},
     internal::{
         ask_tell::answer_requests,
+        checkpoint::{check_checkpoint, seal_checkpoint},
         wire::{decode_command, decode_event, decode_hello, encode_command, encode_event},
     },
     space::Study,
@@ -23,12 +24,13 @@ use pollux_tune::{
 pub(crate) type Target = (&'static str, fn(&[u8]));
 
 /// All targets.
-pub(crate) const TARGETS: [Target; 6] = [
+pub(crate) const TARGETS: [Target; 7] = [
     ("study", study),
     ("texts", texts),
     ("message", message),
     ("events", events),
     ("journal", journal),
+    ("checkpoint", checkpoint),
     ("ask_tell", ask_tell),
 ];
 
@@ -269,6 +271,19 @@ fn journal(bytes: &[u8]) {
     head.hear(Input::NodeJoined { node: NodeId(0), gpu_type, island: 0, slots: 3 });
     head.now_s += 100.0;
     head.hear(Input::Tick);
+}
+
+/// A checkpoint: what was changed is refused, and so is most of what somebody has given the right checksum.
+fn checkpoint(bytes: &[u8]) {
+    let task = Task::new(TrialId(0), "net");
+    let _ = check_checkpoint(&task, bytes);
+    let sealed = seal_checkpoint(bytes);
+    let whole = check_checkpoint(&task, &sealed);
+    if let (Ok(_), [first, ..]) = (whole, bytes) {
+        let mut changed = sealed;
+        changed[0] = !first;
+        check_checkpoint(&task, &changed).expect_err("it has another checksum");
+    }
 }
 
 const ASKED: [&str; 4] = [

@@ -3,6 +3,7 @@
 //! Both ways to train use the same files ([`envelope`]) in the same folders ([`CheckpointFolder`]). Each file says whose state it holds
 //! and has a checksum over everything, and no file is ever changed or replaced: what is not whole, or not this trial's, is not used.
 
+mod bytes;
 mod envelope;
 mod files;
 mod folder;
@@ -10,6 +11,7 @@ mod identity;
 #[cfg(test)]
 mod tests;
 
+pub use self::bytes::{check_checkpoint, make_checkpoint, seal_checkpoint};
 pub(crate) use self::{
     envelope::{Contents, Kind, Position, Problem},
     folder::{CheckpointFolder, Durability, Loaded, NotSaved, State, Unreadable},
