@@ -224,11 +224,12 @@ fn allow_files(head: &Head, count: Option<u64>) {
 
 /// A head whose second trial cannot be started.
 fn without_files(root: &Path) -> Head {
-    let script =
-        "[ $POLLUX_TUNE_TRIAL -gt 0 ] || while [ ! -e GO ]; do sleep 0.02; done; echo '{\"loss\": 1}'";
+    let script = "echo '{\"epoch\": 1, \"loss\": 2}'; \
+                  [ $POLLUX_TUNE_TRIAL -gt 0 ] || while [ ! -e GO ]; do sleep 0.02; done; echo '{\"loss\": 1}'";
     let file = study(root, script, "trials: 4, parallel: 1");
     let mut head = Head::start(&file, root);
-    head.until("trial 0 launched");
+    // It was launched before that, but whether all files for it are open is only known when it has said something.
+    head.until("trial 0 at epoch 1");
     allow_files(&head, Some(3));
     fs::write(go(root), "").unwrap();
     let line = head.until("the study waits: ");
