@@ -277,7 +277,8 @@ impl Watchdog {
                 Activity::Joining if round != before.asked => return,
                 Activity::Joining => {
                     watch.came = round;
-                    Stage::Joining
+                    // Who is to leave has nobody to wait for.
+                    if before.is_leaving { Stage::Forming } else { Stage::Joining }
                 }
                 Activity::Training => Stage::Stepping,
                 Activity::Evaluating => Stage::Evaluating,

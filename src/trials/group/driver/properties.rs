@@ -147,6 +147,7 @@ impl World {
 
     /// Delivers outputs of a driver to nodes and the engine.
     fn carry_out(&mut self, outputs: Vec<Output>) {
+        let has_stuck = self.has_stuck();
         for output in outputs {
             match output {
                 Output::Send { slot, command } => {
@@ -160,7 +161,7 @@ impl World {
                 }
                 Output::Kill { slot, reason } => {
                     // Before that, workers may be as slow as they like.
-                    assert!(!self.is_calm || self.has_stuck(), "{reason}");
+                    assert!(!self.is_calm || has_stuck, "{reason}");
                     self.kill(slot);
                 }
                 Output::Left => {
@@ -402,7 +403,7 @@ impl World {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(500))]
+    #![proptest_config(ProptestConfig::with_cases(2000))]
 
     /// Whatever happens, the rules hold at every step; and when it stops, the trial trains on the slots of the engine's plan, or it is
     /// over and all workers are free.

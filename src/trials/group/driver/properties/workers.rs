@@ -56,9 +56,10 @@ impl World {
         true
     }
 
-    /// Whether a group takes no steps, because one of its members does not.
+    /// Whether a group takes no steps, because one of its members does not. Who has left it is not waited for.
     fn waits_for_stuck(&self, form: &Form) -> bool {
-        form.members.iter().any(|member| self.slots[&member.slot].is_stuck)
+        let is_stuck = |slot| self.slots[&slot].is_stuck && self.has_joined(slot, form.round);
+        form.members.iter().any(|member| is_stuck(member.slot))
     }
 
     /// A worker that trains takes another step.

@@ -224,7 +224,9 @@ fn a_group_that_never_forms_fails_without_blame() {
         assert_eq!(two.wait(300.0), form(number + 1, &[0, 1], &[], &[0, 1], true));
     }
     two.all(&[0, 1], |_| sign(6, Activity::Joining, 0.0));
-    let outputs = two.wait(300.0);
+    assert_ne!(two.wait(300.0), []);
+    two.all(&[0], |_| RELEASED);
+    let outputs = two.hear(1, RELEASED);
     let failure = |output: &Output| match output {
         Output::Engine { event: GroupEvent::Failed { cause, .. }, .. } => Some(*cause),
         _ => None,
@@ -271,6 +273,18 @@ fn a_worker_that_does_not_leave_is_killed() {
     assert_eq!(one.lose(0), []);
     assert_eq!(one.wait(540.0), [kill(1, "has been preparing its trial for 600 s, expected at most 600 s")]);
     assert_eq!(one.lose(1), [Output::Left]);
+}
+
+/// It had come to a rendezvous when the trial ended, where nobody else will come.
+#[test]
+fn a_worker_that_does_not_leave_a_rendezvous_is_killed() {
+    let mut two = Clocked::launched(&[0, 1], Limits::default());
+    two.all(&[0, 1], prepared);
+    assert_eq!(two.command(DISCARD).len(), 2);
+    two.all(&[1], |_| RELEASED);
+    two.all(&[0], |_| sign(1, Activity::Joining, 0.0));
+    assert_eq!(two.wait(300.0), [kill(0, "has been forming its group for 300 s, expected at most 300 s")]);
+    assert_eq!(two.lose(0), [Output::Left]);
 }
 
 #[test]
