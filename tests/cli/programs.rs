@@ -69,12 +69,19 @@ impl Scene {
     fn command(&self) -> Command {
         let mut run = Command::new(env!("CARGO_BIN_EXE_pollux-tune"));
         run.arg("run").arg(self.0.join("study.yaml")).arg("--folder").arg(self.0.join("study")).arg("--cpu");
-        run.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         run
     }
 
+    /// As if from a terminal: whoever runs the tests may have told them not to mind its end.
     fn run(&self) -> Running {
-        Running::start(&mut self.command())
+        self.run_through(&["env", "--default-signal=HUP"])
+    }
+
+    fn run_through(&self, words: &[&str]) -> Running {
+        let run = self.command();
+        let mut through = Command::new(words[0]);
+        through.args(&words[1..]).arg(run.get_program()).args(run.get_args());
+        Running::start(&mut through)
     }
 
     /// Waits until a program says something through a pipe.
@@ -121,6 +128,7 @@ struct Running {
 
 impl Running {
     fn start(command: &mut Command) -> Self {
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut head = command.spawn().expect("it can be started");
         let lines = BufReader::new(head.stderr.take().expect("it is piped"));
         Self { head, lines }
@@ -207,11 +215,7 @@ fn a_second_interrupt_kills_at_once() {
 fn who_does_not_mind_the_end_of_the_terminal_goes_on() {
     let script = "echo begun > begun; read line < release; echo '{\"loss\": 1}'";
     let scene = Scene::new("nohup", script, "", 1);
-    let run = scene.command();
-    let mut shell = Command::new("sh");
-    shell.args(["-c", "trap '' HUP; exec \"$@\"", "sh"]).arg(run.get_program()).args(run.get_args());
-    shell.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let running = Running::start(&mut shell);
+    let running = scene.run_through(&["sh", "-c", "trap '' HUP; exec \"$@\"", "sh"]);
     scene.hear("begun");
     running.signal(Signal::HUP);
     scene.tell("release");
