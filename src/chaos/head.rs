@@ -411,6 +411,8 @@ impl World {
                 self.note(format_args!("the study is stopped"));
                 self.end_head(0.1);
             }
+            // Each of its trials has failed by a fault, or it would have been noticed.
+            Outcome::Failed(_) if self.rules.all_have_failed() => self.is_done = true,
             Outcome::Failed(reason) => return Err(format!("the study has failed: {reason}")),
         }
         Ok(())

@@ -35,6 +35,12 @@ impl Rules {
         self.ended.len()
     }
 
+    /// Whether there were trials, and none of them has a result.
+    pub(super) fn all_have_failed(&self) -> bool {
+        let ended = &self.twin.state().ended;
+        !ended.is_empty() && ended.values().all(|trial| matches!(trial.end, End::Failed(_)))
+    }
+
     /// When a trial has ended.
     pub(super) fn ended_s(&self, trial: TrialId) -> Option<f64> {
         self.ended_s.get(&trial).copied()
