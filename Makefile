@@ -5,7 +5,7 @@ TORCH := scripts/with-libtorch.sh $(CARGO)
 ALL := --locked --workspace --features torch
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-cuda verify verify-all chaos fix paper bench bench-engine bench-elastic bench-study bench-search bench-c10d libtorch check-cuda cifar10 fuzz stress-tests
+.PHONY: help run test test-cuda verify verify-all chaos storm fix paper bench bench-engine bench-elastic bench-study bench-search bench-c10d libtorch check-cuda cifar10 fuzz stress-tests
 
 help: ## List the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
@@ -33,7 +33,12 @@ verify: ## Check everything, change nothing
 SEEDS ?= 20000
 
 # The slower suites: minutes, before a release and after changes of the engine, the groups or the workers.
-verify-all: verify chaos ## Everything in verify, and the slower suites
+verify-all: verify chaos storm ## Everything in verify, and the slower suites
+
+FAULTS ?= 70
+
+storm: ## Run a study of real training through FAULTS (70) kills, stops, full disks and restarts (some minutes)
+	POLLUX_TUNE_STORM=$(FAULTS) $(TORCH) test $(ALL) --test elastic -- storm --nocapture
 
 chaos: ## Run simulated studies through all kinds of faults, SEEDS of them (about 4 minutes of CPU time)
 	$(CARGO) run --locked --release -- chaos --seeds $(SEEDS)

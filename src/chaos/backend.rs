@@ -7,7 +7,7 @@ use std::{
 };
 
 use super::{
-    Fault, Life, Mutant,
+    Defects, Fault, Life,
     disk::{Naming, Written},
     site::{Invitation, Seat, Shared, Turn, Vote},
 };
@@ -44,7 +44,7 @@ pub(super) struct ModelledBackend {
     pub(super) site: Shared,
     pub(super) slot: SlotId,
     pub(super) life: Life,
-    pub(super) mutant: Option<Mutant>,
+    pub(super) defects: Defects,
 }
 
 /// A trial that was prepared.
@@ -52,7 +52,7 @@ pub(super) struct Session {
     site: Shared,
     slot: SlotId,
     life: Life,
-    mutant: Option<Mutant>,
+    defects: Defects,
     task: Task,
     state: Option<State>,
     /// A checkpoint that is being written.
@@ -106,7 +106,7 @@ impl Drop for Session {
         let mut site = self.site.borrow_mut();
         // A writer is joined. That of a dead process is gone already.
         if let Some(writer) = self.writer.take()
-            && !self.mutant.is_some_and(Mutant::drops_writers)
+            && !self.defects.drops_writers
         {
             site.disk.finish(writer, true);
         }
@@ -206,7 +206,7 @@ impl Backend for ModelledBackend {
             site: self.site.clone(),
             slot: self.slot,
             life: self.life,
-            mutant: self.mutant,
+            defects: self.defects,
             task,
             state: None,
             writer: None,
@@ -351,7 +351,7 @@ impl Backend for ModelledBackend {
         site.alarms.push((ends_s, self.life));
         let (trial, state) = (session.task.trial, session.current());
         // The defect of old goes with the names of old.
-        let is_old = self.mutant.is_some_and(Mutant::drops_writers);
+        let is_old = self.defects.drops_writers;
         let naming = if is_old { Naming::Shared } else { Naming::Unique };
         match site.disk.begin(trial, self.life, state, ends_s, naming) {
             Some(writer) => {
@@ -367,7 +367,7 @@ impl Backend for ModelledBackend {
         let Some(writer) = session.writer else { return Ok(None) };
         // The defect of old: who leaves forgets the writer instead of waiting for it, and begins another one.
         let is_new = std::mem::take(&mut session.is_new);
-        let is_forgotten = self.mutant.is_some_and(Mutant::drops_writers) && wait && !is_new;
+        let is_forgotten = self.defects.drops_writers && wait && !is_new;
         match site.disk.finish(writer, wait && !is_forgotten) {
             Written::Writing if is_forgotten => {
                 session.writer = None;

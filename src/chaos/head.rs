@@ -9,32 +9,28 @@ use std::{
 use rand::RngExt;
 
 use super::{
-    Fault, INJECTED, Life, Mutant,
+    Fault, Life,
+    trace::{shown, shown_command, shown_fact},
     world::{Address, CrashPoint, Event, Message, World},
 };
 use crate::{
-    ids::{NodeId, Round, SlotId, StudyId, TrialId},
+    ids::{Round, TrialId},
     store::Journal,
     trials::{
-        Execution,
-        engine::{
-            AllocatorRequest, Command, Engine, GroupCommand, Input, JournalEntry, Launch, Outcome, Services,
-            Step, TrialKind,
-        },
-        group::{Driver, FinalState, Limits, Output, Task, WorkerCommand, WorkerEvent},
-        node::{NodeDriver, NodeOutput, ProcessFault, SlotOwner},
-        trial_seed,
+        engine::{Command, Engine, GroupCommand, Input, JournalEntry, Outcome, Services, Step, TrialKind},
+        group::{Driver, FinalState, Task},
+        node::{NodeDriver, ProcessFault, SlotOwner},
     },
 };
 
 /// The group that a worker works for.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Owner {
-    trial: TrialId,
+    pub(super) trial: TrialId,
     /// Where its rounds begin.
-    round: Round,
+    pub(super) round: Round,
     /// Its mailbox.
-    group: u64,
+    pub(super) group: u64,
 }
 
 impl PartialEq for Owner {
@@ -51,23 +47,23 @@ impl SlotOwner for Owner {
 
 /// One life of the head.
 pub(super) struct Head {
-    engine: Engine,
-    services: Services,
+    pub(super) engine: Engine,
+    pub(super) services: Services,
     /// The groups that get the commands of trials.
-    groups: BTreeMap<TrialId, u64>,
-    drivers: BTreeMap<u64, GroupActor>,
+    pub(super) groups: BTreeMap<TrialId, u64>,
+    pub(super) drivers: BTreeMap<u64, GroupActor>,
     pub(super) nodes: Vec<NodeActor>,
-    next_group: u64,
+    pub(super) next_group: u64,
     /// The time of day at its start, and the time of the world.
-    began: (f64, f64),
+    pub(super) began: (f64, f64),
     /// What is to be done about facts, in their order.
     held: Vec<Effect>,
     /// A fact that has to survive a loss of power may not be on disk.
-    is_waiting: bool,
+    pub(super) is_waiting: bool,
     /// The journal cannot be written for now.
     blocked: Option<Blocked>,
     /// What has happened meanwhile.
-    waiting: VecDeque<Input>,
+    pub(super) waiting: VecDeque<Input>,
 }
 
 struct Blocked {
@@ -83,12 +79,12 @@ enum Effect {
     Finish(Outcome),
 }
 
-struct GroupActor {
-    driver: Driver,
-    round: Round,
-    task: Task,
+pub(super) struct GroupActor {
+    pub(super) driver: Driver,
+    pub(super) round: Round,
+    pub(super) task: Task,
     /// When the driver is told the time next.
-    timer_s: Option<f64>,
+    pub(super) timer_s: Option<f64>,
 }
 
 pub(super) struct NodeActor {
@@ -180,7 +176,7 @@ impl World {
     }
 
     /// The head ends; its worker processes notice that and end, too.
-    fn end_head(&mut self, noticed_s: f64) {
+    pub(super) fn end_head(&mut self, noticed_s: f64) {
         if self.head.take().is_none() {
             return;
         }
@@ -216,7 +212,7 @@ impl World {
         Ok(())
     }
 
-    fn clock(&mut self, input: &Input) -> f64 {
+    pub(super) fn clock(&mut self, input: &Input) -> f64 {
         let Some(head) = &self.head else { return 0.0 };
         let (origin_s, began_s) = head.began;
         let now_s = origin_s + self.now_s - began_s;
@@ -319,7 +315,7 @@ impl World {
     }
 
     /// The services only think, so they need not wait for the disk.
-    fn tell_of(&mut self, facts: Vec<JournalEntry>) {
+    pub(super) fn tell_of(&mut self, facts: Vec<JournalEntry>) {
         if facts.is_empty() {
             return;
         }
@@ -394,7 +390,7 @@ impl World {
         Ok(())
     }
 
-    fn command_trial(&mut self, trial: TrialId, command: GroupCommand) -> Result<(), String> {
+    pub(super) fn command_trial(&mut self, trial: TrialId, command: GroupCommand) -> Result<(), String> {
         match self.scenario.kind {
             TrialKind::Rigid => self.command_program(trial, command),
             TrialKind::Elastic => {
@@ -462,278 +458,5 @@ impl World {
             _ => {}
         }
         Ok(())
-    }
-
-    fn allocate(&mut self, request: &AllocatorRequest) {
-        let mut site = self.site.borrow_mut();
-        let answer = match *request {
-            AllocatorRequest::Fit { revision, trial } if site.strikes(Fault::FitFails) => {
-                Input::FitDone { revision, trial, answer: None }
-            }
-            AllocatorRequest::Solve { revision, .. } if site.strikes(Fault::SolverFails) => {
-                Input::PlanSolved { revision, answer: Err(INJECTED.to_owned()) }
-            }
-            _ => {
-                let Some(head) = &mut self.head else { return };
-                head.services.allocate.answer(request)
-            }
-        };
-        drop(site);
-        self.send(Address::Supervisor, Message::Input(answer));
-    }
-
-    /// As the actor that makes groups and hands commands to them.
-    fn command_group(&mut self, trial: TrialId, command: GroupCommand) {
-        let Some(head) = &mut self.head else { return };
-        let last = GroupCommand::Stop(FinalState::Discarded);
-        let before = head.groups.get(&trial).copied();
-        if let GroupCommand::Launch(launch) = command {
-            head.next_group += 1;
-            let group = head.next_group;
-            head.groups.insert(trial, group);
-            if let Some(before) = before {
-                self.send(Address::Group(before), Message::Group(last));
-            }
-            self.send(Address::Group(group), Message::Launch(trial, launch));
-            return;
-        }
-        if command == last {
-            head.groups.remove(&trial);
-        }
-        if let Some(group) = before {
-            self.send(Address::Group(group), Message::Group(command));
-        }
-    }
-
-    fn launch_group(&mut self, group: u64, trial: TrialId, launch: Launch) {
-        let (task, round) = (self.task(trial, &launch), Round::before(launch.generation));
-        let (driver, outputs) = Driver::launch(task.clone(), launch, Limits::default(), self.now_s);
-        if let Some(head) = &mut self.head {
-            head.drivers.insert(group, GroupActor { driver, round, task, timer_s: None });
-        }
-        self.carry_out_by_group(group, outputs);
-    }
-
-    fn on_group_command(&mut self, group: u64, command: GroupCommand) {
-        let actor = self.head.as_mut().and_then(|head| head.drivers.get_mut(&group));
-        let outputs = actor.map(|actor| actor.driver.on_command(command, self.now_s)).unwrap_or_default();
-        self.carry_out_by_group(group, outputs);
-    }
-
-    fn on_worker(&mut self, group: u64, slot: SlotId, event: Option<WorkerEvent>) {
-        let actor = self.head.as_mut().and_then(|head| head.drivers.get_mut(&group));
-        let Some(actor) = actor else { return };
-        let has_failed = matches!(event, Some(WorkerEvent::Failed { .. }));
-        let mut outputs = match event {
-            Some(event) => actor.driver.on_worker(slot, event, self.now_s),
-            None => actor.driver.on_lost(slot, self.now_s),
-        };
-        if has_failed && self.mutant.is_some_and(Mutant::prepares_the_dead) {
-            let command = WorkerCommand::Prepare(Box::new(actor.task.clone()));
-            outputs.push(Output::Send { slot, command });
-        }
-        self.carry_out_by_group(group, outputs);
-    }
-
-    fn carry_out_by_group(&mut self, group: u64, outputs: Vec<Output>) {
-        for output in outputs {
-            let Some(head) = &mut self.head else { return };
-            let Some(actor) = head.drivers.get(&group) else { return };
-            let trial = actor.driver.trial();
-            match output {
-                Output::Send { slot, command } => {
-                    let from = Owner { trial, round: actor.round, group };
-                    let index = slot.index as usize;
-                    let to = Address::Node(slot.node.0 as usize);
-                    self.send(to, Message::ToWorker { index, from, command });
-                }
-                Output::Kill { slot, reason } => {
-                    let from = Owner { trial, round: actor.round, group };
-                    let to = Address::Node(slot.node.0 as usize);
-                    self.send(to, Message::KillWorker { index: slot.index as usize, from, reason });
-                }
-                Output::Engine { generation, event } => {
-                    let input = Input::group(trial, generation, event);
-                    self.send(Address::Supervisor, Message::Input(input));
-                }
-                Output::Left => {
-                    head.drivers.remove(&group);
-                }
-            }
-        }
-        self.set_timer(group);
-    }
-
-    /// Sees to it that a driver is told the time when it wants to know it.
-    fn set_timer(&mut self, group: u64) {
-        let actor = self.head.as_mut().and_then(|head| head.drivers.get_mut(&group));
-        let Some(actor) = actor else { return };
-        let Some(at_s) = actor.driver.deadline_s() else { return };
-        if actor.timer_s.is_none_or(|set_s| set_s > at_s) {
-            actor.timer_s = Some(at_s);
-            let head = self.heads;
-            self.after(at_s - self.now_s, Event::GroupTime { head, group });
-        }
-    }
-
-    /// The time has come that a driver wanted to know of.
-    pub(super) fn tell_time(&mut self, head: u32, group: u64) {
-        let actor = self.head.as_mut().and_then(|head| head.drivers.get_mut(&group));
-        let Some(actor) = actor.filter(|_| head == self.heads) else { return };
-        actor.timer_s = None;
-        let outputs = actor.driver.on_time(self.now_s);
-        self.carry_out_by_group(group, outputs);
-    }
-
-    fn task(&self, trial: TrialId, launch: &Launch) -> Task {
-        let (study, settings) = (&self.scenario.study, &self.scenario.study.trial);
-        let params = match serde_json::to_value(&launch.params) {
-            Ok(serde_json::Value::Object(params)) => params,
-            _ => serde_json::Map::new(),
-        };
-        Task {
-            study: StudyId::default(),
-            params,
-            seed: trial_seed(study.search.seed, trial, Execution::Simulated),
-            epochs: settings.epochs,
-            initial_batch: settings.initial_batch,
-            checkpoint_every_s: settings.checkpoint_interval.as_secs_f64(),
-            report_every_s: 4.0,
-            ..Task::new(trial, "modelled")
-        }
-    }
-
-    fn on_node(&mut self, node: usize, message: Message) {
-        let Some(actor) = self.head.as_mut().and_then(|head| head.nodes.get_mut(node)) else { return };
-        let outputs = match message {
-            Message::ToWorker { index, from, command } => actor.driver.command(index, from, command),
-            Message::KillWorker { index, from, reason } => {
-                let outputs = actor.driver.kill(index, &from, &reason);
-                for output in &outputs {
-                    if let NodeOutput::Kill { process } = output {
-                        for index in actor.driver.slots_of(*process) {
-                            actor.workers[index] = None;
-                        }
-                    }
-                }
-                outputs
-            }
-            Message::Ended { process, how, fault } => {
-                actor.processes[process] = None;
-                for index in actor.driver.slots_of(process) {
-                    actor.workers[index] = None;
-                }
-                actor.driver.ended(process, how, fault)
-            }
-            _ => return,
-        };
-        self.carry_out_by_node(node, outputs);
-    }
-
-    /// Something comes from a worker, over its connection.
-    fn on_connection(&mut self, life: Life, message: Message) {
-        let Some((head, slot)) = self.processes.place(life).filter(|(head, _)| *head == self.heads) else {
-            return;
-        };
-        let (node, index) = (slot.node.0 as usize, slot.index as usize);
-        self.note(format_args!("head {head} hears of worker {life} on {slot}: {}", shown_message(&message)));
-        let Some(actor) = self.head.as_mut().and_then(|head| head.nodes.get_mut(node)) else { return };
-        let is_known = actor.workers[index] == Some(life);
-        let outputs = match message {
-            Message::Joined => {
-                actor.workers[index] = Some(life);
-                actor.driver.joined(index)
-            }
-            Message::Event(event) if is_known => actor.driver.event(index, event),
-            Message::Lost if is_known => {
-                actor.workers[index] = None;
-                actor.driver.disconnected(index)
-            }
-            _ => return,
-        };
-        self.carry_out_by_node(node, outputs);
-    }
-
-    pub(super) fn carry_out_by_node(&mut self, node: usize, outputs: Vec<NodeOutput<Owner>>) {
-        for output in outputs {
-            let Some(actor) = self.head.as_ref().and_then(|head| head.nodes.get(node)) else { return };
-            match output {
-                NodeOutput::Send { slot, command } => {
-                    if let Some(life) = actor.workers[slot.index as usize] {
-                        self.send(Address::Down(life), Message::Command(command));
-                    }
-                }
-                NodeOutput::Group { owner, slot, event } => {
-                    self.send(Address::Group(owner.group), Message::FromWorker { slot, event });
-                }
-                NodeOutput::Engine(input) => self.send(Address::Supervisor, Message::Input(input)),
-                NodeOutput::Start { process, after } => {
-                    let head = self.heads;
-                    self.after(after.as_secs_f64(), Event::Start { head, node, process });
-                }
-                NodeOutput::Kill { process } => {
-                    if let Some(process) = actor.processes[process] {
-                        let after_s = self.seconds(0.0, 0.02);
-                        let how = "signal: 9";
-                        self.after(after_s, Event::Kill { process, how, fault: ProcessFault::Killed });
-                    }
-                }
-                NodeOutput::GiveUp { .. } => {
-                    self.note(format_args!("the head ends: node {node} has no workers"));
-                    self.end_head(0.1);
-                }
-            }
-        }
-    }
-
-    /// The time of a process to connect is over.
-    pub(super) fn check_start(&mut self, of: u32, node: usize, process: usize, start: u64) {
-        let actor = self.head.as_mut().filter(|_| of == self.heads).and_then(|head| head.nodes.get_mut(node));
-        let outputs = actor.map(|actor| actor.driver.overdue(process, start)).unwrap_or_default();
-        self.carry_out_by_node(node, outputs);
-    }
-
-    pub(super) fn slot(node: NodeId, index: u32) -> SlotId {
-        SlotId { node, index }
-    }
-}
-
-fn shown(input: &Input) -> String {
-    match input {
-        Input::PlanSolved { answer, .. } => format!("a plan, found: {}", answer.is_ok()),
-        Input::Suggested { answer, .. } => format!("a suggestion, found: {}", answer.is_ok()),
-        Input::FitDone { trial, answer, .. } => {
-            format!("the speed of trial {trial}, found: {}", answer.is_some())
-        }
-        input => format!("{input:?}"),
-    }
-}
-
-fn shown_fact(entry: &JournalEntry) -> String {
-    let trial = entry.fact.trial().map(|trial| format!(" of trial {trial}")).unwrap_or_default();
-    format!("{}{trial}", entry.fact.kind())
-}
-
-fn shown_command(command: &WorkerCommand) -> String {
-    match command {
-        WorkerCommand::Prepare(task) => format!("prepare trial {}", task.trial),
-        WorkerCommand::Form(form) => {
-            let slots = |list: &[crate::trials::group::Member]| {
-                list.iter().map(|member| member.slot.to_string()).collect::<Vec<_>>().join(" ")
-            };
-            let (members, donors) = (slots(&form.members), slots(&form.donors));
-            format!("form round {} of trial {}: {members}; donors: {donors}", form.round, form.trial)
-        }
-        command => format!("{command:?}"),
-    }
-}
-
-fn shown_message(message: &Message) -> String {
-    match message {
-        Message::Event(WorkerEvent::Reported(report)) => {
-            format!("a report of trial {} at {:.2} epochs", report.trial, report.epochs)
-        }
-        Message::Event(event) => format!("{event:?}"),
-        message => format!("{message:?}"),
     }
 }

@@ -16,6 +16,7 @@
 
 mod backend;
 mod disk;
+mod groups;
 mod head;
 mod journal;
 mod plan;
@@ -39,37 +40,13 @@ type Life = u64;
 /// The reason of all failures that are meant to be.
 const INJECTED: &str = "a fault of the simulation";
 
-/// A defect that was in the program once. Tests put it back, to see that it is found.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Mutant {
+/// Defects that were in the program once. Tests put them back, to see that they are found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+struct Defects {
     /// A group prepares a worker again that has failed and left, after its end: the slot is never free again.
-    #[cfg(test)]
-    DeadGroupPrepares,
+    prepares_the_dead: bool,
     /// A worker forgets a checkpoint that is being written instead of waiting for it, and begins another one of the same name.
-    #[cfg(test)]
-    WriterIsDropped,
-}
-
-impl Mutant {
-    /// Whether groups prepare the dead.
-    const fn prepares_the_dead(self) -> bool {
-        match self {
-            #[cfg(test)]
-            Self::DeadGroupPrepares => true,
-            #[cfg(test)]
-            Self::WriterIsDropped => false,
-        }
-    }
-
-    /// Whether workers forget their writers.
-    const fn drops_writers(self) -> bool {
-        match self {
-            #[cfg(test)]
-            Self::DeadGroupPrepares => false,
-            #[cfg(test)]
-            Self::WriterIsDropped => true,
-        }
-    }
+    drops_writers: bool,
 }
 
 /// What happened in a run without a broken rule.
@@ -111,11 +88,11 @@ impl fmt::Display for Violation {
 
 /// Runs the study of a seed to its end, through all its faults.
 pub(crate) fn run(seed: u64) -> Result<Summary, Box<Violation>> {
-    run_with(seed, None)
+    run_with(seed, Defects::default())
 }
 
-fn run_with(seed: u64, mutant: Option<Mutant>) -> Result<Summary, Box<Violation>> {
+fn run_with(seed: u64, defects: Defects) -> Result<Summary, Box<Violation>> {
     let failed = |rule: String, trace| Box::new(Violation { seed, rule, trace });
-    let mut world = World::new(seed, mutant).map_err(|rule| failed(rule, Vec::new()))?;
+    let mut world = World::new(seed, defects).map_err(|rule| failed(rule, Vec::new()))?;
     world.run().map_err(|rule| failed(rule, world.trace()))
 }

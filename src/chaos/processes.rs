@@ -143,7 +143,7 @@ impl World {
             let (commands, received) = mpsc::unbounded_channel();
             let sent = Rc::new(RefCell::new(Vec::new()));
             let outbox = sent.clone();
-            let backend = ModelledBackend { site: self.site.clone(), slot, life, mutant: self.mutant };
+            let backend = ModelledBackend { site: self.site.clone(), slot, life, defects: self.defects };
             let send = move |event| {
                 outbox.borrow_mut().push(event);
                 true

@@ -25,23 +25,23 @@ fn the_same_seed_gives_the_same_events() {
 }
 
 /// The first rule among all seeds that is broken by a defect.
-fn found(mutant: Mutant) -> String {
-    let broken = (0..SEEDS).find_map(|seed| run_with(seed, Some(mutant)).err());
-    let violation = broken.unwrap_or_else(|| panic!("{mutant:?} was not found"));
+fn found(defects: Defects) -> String {
+    let broken = (0..SEEDS).find_map(|seed| run_with(seed, defects).err());
+    let violation = broken.unwrap_or_else(|| panic!("{defects:?} was not found"));
     assert!(violation.to_string().ends_with(&format!("pollux-tune chaos --seed {}", violation.seed)));
     violation.rule
 }
 
 #[test]
 fn a_dead_group_that_prepares_again_is_found() {
-    let rule = found(Mutant::DeadGroupPrepares);
+    let rule = found(Defects { prepares_the_dead: true, ..Defects::default() });
     let known = ["the study does not end", "nothing will ever happen again", "which has ended"];
     assert!(known.iter().any(|text| rule.contains(text)), "{rule}");
 }
 
 #[test]
 fn a_second_writer_of_a_checkpoint_is_found() {
-    let rule = found(Mutant::WriterIsDropped);
+    let rule = found(Defects { drops_writers: true, ..Defects::default() });
     let known = ["is torn", "was reported"];
     assert!(known.iter().any(|text| rule.contains(text)), "{rule}");
 }

@@ -4,6 +4,12 @@ use std::{
     hash::Hasher,
 };
 
+use super::world::Message;
+use crate::trials::{
+    engine::{Input, JournalEntry},
+    group::{WorkerCommand, WorkerEvent},
+};
+
 /// How many events are shown when a rule is broken.
 const LAST: usize = 60;
 
@@ -32,5 +38,45 @@ impl Trace {
 
     pub(super) fn hash(&self) -> u64 {
         self.hasher.finish()
+    }
+}
+
+pub(super) fn shown(input: &Input) -> String {
+    match input {
+        Input::PlanSolved { answer, .. } => format!("a plan, found: {}", answer.is_ok()),
+        Input::Suggested { answer, .. } => format!("a suggestion, found: {}", answer.is_ok()),
+        Input::FitDone { trial, answer, .. } => {
+            format!("the speed of trial {trial}, found: {}", answer.is_some())
+        }
+        input => format!("{input:?}"),
+    }
+}
+
+pub(super) fn shown_fact(entry: &JournalEntry) -> String {
+    let trial = entry.fact.trial().map(|trial| format!(" of trial {trial}")).unwrap_or_default();
+    format!("{}{trial}", entry.fact.kind())
+}
+
+pub(super) fn shown_command(command: &WorkerCommand) -> String {
+    match command {
+        WorkerCommand::Prepare(task) => format!("prepare trial {}", task.trial),
+        WorkerCommand::Form(form) => {
+            let slots = |list: &[crate::trials::group::Member]| {
+                list.iter().map(|member| member.slot.to_string()).collect::<Vec<_>>().join(" ")
+            };
+            let (members, donors) = (slots(&form.members), slots(&form.donors));
+            format!("form round {} of trial {}: {members}; donors: {donors}", form.round, form.trial)
+        }
+        command => format!("{command:?}"),
+    }
+}
+
+pub(super) fn shown_message(message: &Message) -> String {
+    match message {
+        Message::Event(WorkerEvent::Reported(report)) => {
+            format!("a report of trial {} at {:.2} epochs", report.trial, report.epochs)
+        }
+        Message::Event(event) => format!("{event:?}"),
+        message => format!("{message:?}"),
     }
 }

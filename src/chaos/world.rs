@@ -6,7 +6,7 @@ use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 use super::{
-    Fault, Life, Mutant, Summary,
+    Defects, Fault, Life, Summary,
     head::{Head, Owner},
     journal::FaultyJournal,
     plan::Scenario,
@@ -127,7 +127,7 @@ pub(super) enum CrashPoint {
 
 pub(super) struct World {
     pub(super) scenario: Scenario,
-    pub(super) mutant: Option<Mutant>,
+    pub(super) defects: Defects,
     pub(super) rng: ChaCha8Rng,
     pub(super) site: Shared,
     pub(super) now_s: f64,
@@ -162,7 +162,7 @@ struct Mailbox {
 }
 
 impl World {
-    pub(super) fn new(seed: u64, mutant: Option<Mutant>) -> Result<Self, String> {
+    pub(super) fn new(seed: u64, defects: Defects) -> Result<Self, String> {
         let scenario = Scenario::new(seed)?;
         let stream = |number| {
             let mut rng = ChaCha8Rng::seed_from_u64(seed);
@@ -173,7 +173,7 @@ impl World {
         let (rules, processes) = (Rules::new(&scenario)?, Processes::new(&scenario.nodes));
         let mut world = Self {
             scenario,
-            mutant,
+            defects,
             rng,
             site: Shared::new(site.into()),
             now_s: 0.0,

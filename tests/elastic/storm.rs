@@ -142,7 +142,11 @@ impl Disk {
         let path = self.folder.path().join("filler");
         let mut file = fs::File::create(&path).expect("a file");
         let block = vec![1; 1 << 16];
-        while file.write_all(&block).is_ok() {}
+        let mut blocks = 0;
+        while file.write_all(&block).is_ok() {
+            blocks += 1;
+            assert!(blocks * block.len() < 100 << 20, "this is not the small disk");
+        }
         let mut byte = 1 << 12;
         while byte > 0 {
             if file.write_all(&block[..byte]).is_err() {

@@ -99,6 +99,14 @@ impl Head {
     }
 }
 
+impl Drop for Head {
+    /// A test that failed leaves nobody behind.
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
 #[test]
 fn a_study_of_failures_exits_with_1_and_its_trials_can_be_retried() {
     let root = folder("retry");
@@ -216,11 +224,12 @@ fn allow_files(head: &Head, count: Option<u64>) {
 
 /// A head whose second trial cannot be started.
 fn without_files(root: &Path) -> Head {
-    let script =
-        "[ $POLLUX_TUNE_TRIAL -gt 0 ] || while [ ! -e GO ]; do sleep 0.02; done; echo '{\"loss\": 1}'";
+    let script = "echo '{\"epoch\": 1, \"loss\": 2}'; \
+                  [ $POLLUX_TUNE_TRIAL -gt 0 ] || while [ ! -e GO ]; do sleep 0.02; done; echo '{\"loss\": 1}'";
     let file = study(root, script, "trials: 4, parallel: 1");
     let mut head = Head::start(&file, root);
-    head.until("trial 0 launched");
+    // It was launched before that, but whether all files for it are open is only known when it has said something.
+    head.until("trial 0 at epoch 1");
     allow_files(&head, Some(3));
     fs::write(go(root), "").unwrap();
     let line = head.until("the study waits: ");
@@ -254,13 +263,17 @@ fn a_study_that_waits_can_be_stopped_and_continued() {
     clean(&root);
 }
 
+/// Bytes of a small disk.
+const DISK: usize = 4 << 20;
+
 /// A small disk; nothing where this user may not have one.
 struct Disk(PathBuf);
 
 impl Disk {
     fn mount(path: PathBuf) -> Option<Self> {
         fs::create_dir_all(&path).unwrap();
-        let mount = Command::new("mount").args(["-t", "tmpfs", "-o", "size=4m", "tmpfs"]).arg(&path).output();
+        let size = format!("size={DISK}");
+        let mount = Command::new("mount").args(["-t", "tmpfs", "-o", &size, "tmpfs"]).arg(&path).output();
         if mount.is_ok_and(|mount| mount.status.success()) {
             return Some(Self(path));
         }
@@ -272,8 +285,12 @@ impl Disk {
     fn fill(&self) -> PathBuf {
         let filler = self.0.join("filler");
         let mut file = fs::File::create(&filler).unwrap();
+        let mut written = 0;
         for size in [65_536, 4096, 1] {
-            while std::io::Write::write_all(&mut file, &vec![1; size]).is_ok() {}
+            while file.write_all(&vec![1; size]).is_ok() {
+                written += size;
+                assert!(written < 2 * DISK, "this is not the small disk");
+            }
         }
         filler
     }
