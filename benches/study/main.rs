@@ -3,6 +3,7 @@
 //! `make bench-study` prints the figures of `docs/performance.md`, Ray Tune's in the same run. Compare figures within a run.
 
 mod head;
+mod scale;
 
 use std::{
     error::Error,
@@ -28,9 +29,13 @@ type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
 #[expect(clippy::print_stdout, reason = "it prints a table")]
 fn main() -> Result<()> {
+    if scale::open_if_asked()? {
+        return Ok(());
+    }
     // `cargo test --benches` only wants to know whether it runs.
     let trials = if std::env::args().any(|argument| argument == "--bench") { 10_000 } else { 100 };
     let python = std::env::args().find_map(|argument| Some(argument.strip_prefix("--ray=")?.to_owned()));
+    scale::measure(&folder("scale")?, 10 * trials)?;
     for algorithm in ["random", "tpe"] {
         let study = study(trials, algorithm)?;
         let (seconds, facts) = whole(&study, &folder("whole")?)?;
