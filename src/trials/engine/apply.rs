@@ -1,8 +1,9 @@
 //! From facts to the state: the only code that changes it.
 
 use super::{
-    ActiveTrial, Checkpoint, EndedTrial, Engine, Error, Fact, JournalEntry, Metrics, NodeState, Phase,
-    SearchEnd, SearchLimit, Severity, State, Target, Unfinished, Wait, WorkerGroup, limits::TIME_IS_UP,
+    ActiveTrial, Checkpoint, EndedTrial, Engine, Error, Fact, JournalEntry, LATEST_S, Metrics, NodeState,
+    Phase, SearchEnd, SearchLimit, Severity, State, Target, Unfinished, Wait, WorkerGroup,
+    limits::TIME_IS_UP,
 };
 use crate::{
     ids::{Generation, SlotId, TrialId},
@@ -72,12 +73,13 @@ impl State {
         self.active.get_mut(&trial).ok_or_else(|| Error::NotActive { kind: fact.kind(), trial })
     }
 
-    /// Time does not go back.
+    /// Time does not go back, and not so far that seconds are lost in it.
     fn check_time(&self, JournalEntry { at_s, fact }: &JournalEntry) -> Result<(), Error> {
-        if at_s.is_finite() && *at_s >= self.at_s {
+        if (self.at_s..=LATEST_S).contains(at_s) {
             return Ok(());
         }
-        Err(Error::out_of_place(fact, format!("its time is {at_s}, the one before it {}", self.at_s)))
+        let problem = format!("its time is {at_s}, allowed is {} to {LATEST_S:e}", self.at_s);
+        Err(Error::out_of_place(fact, problem))
     }
 
     /// Makes a fact true; an error leaves everything as it was. An [`Engine`] does that and more: this is for those who only

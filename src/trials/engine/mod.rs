@@ -81,6 +81,9 @@ impl TrialKind {
     }
 }
 
+/// No study is that late. A little later a clock of this many seconds stands still, and what is due would be so for ever.
+const LATEST_S: f64 = 1e12;
+
 /// What follows from an input.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Step {
@@ -184,7 +187,8 @@ impl Engine {
     ///
     /// In debug builds, if one of the rules of [`check`](Self::check) is broken.
     pub fn handle(&mut self, input: Input, now_s: f64) -> Step {
-        let now_s = if now_s.is_finite() { now_s.max(self.state.at_s) } else { self.state.at_s };
+        let now_s =
+            if now_s.is_finite() { now_s.min(LATEST_S).max(self.state.at_s) } else { self.state.at_s };
         let mut step = StepBuilder { now_s, output: Step::default() };
         self.on_input(input, &mut step);
         self.expire(&mut step);
