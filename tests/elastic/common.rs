@@ -1,7 +1,9 @@
 //! Trainings of the small network, for those who intervene.
 
 use std::{
-    env, fs,
+    env,
+    ffi::OsStr,
+    fs,
     path::{Path, PathBuf},
     process,
     sync::atomic::{AtomicU32, Ordering},
@@ -10,9 +12,13 @@ use std::{
 };
 
 use pollux_tune::{
-    actors::{Training, TrainingEvent, TrainingSettings},
-    ids::{StudyId, TrialId},
-    trials::group::Task,
+    actors::{Runner, Training, TrainingEvent, TrainingSettings},
+    ids::{GpuType, StudyId, TrialId},
+    space::Study,
+    trials::{
+        engine::{Fact, Outcome},
+        group::Task,
+    },
     worker::Slot,
 };
 use rustix::process::{Pid, Signal, kill_process};
@@ -232,4 +238,25 @@ pub(crate) fn assert_same(ours: &[(String, Tensor)], theirs: &[(String, Tensor)]
 /// Kills a process as an out-of-memory killer would.
 pub(crate) fn kill(pid: Pid) {
     kill_process(pid, Signal::KILL).expect("it is there");
+}
+
+/// Runs a study on three slots to its end, and shows every fact to `say`.
+pub(crate) fn run_study(study: Study, folder: &OsStr, say: fn(&Fact)) {
+    let gpus = env::var_os("POLLUX_TUNE_TEST_GPUS").is_some();
+    let slots = [0, 1, 2].map(|slot| Slot { threads: 1, cuda: gpus.then_some(slot) });
+    let finished = Runner::new(study)
+        .folder(folder)
+        .worker_arguments(["worker", "--exact", "--nocapture"])
+        .watch(move |_, entries| entries.iter().for_each(|entry| say(&entry.fact)))
+        .run_trainable(&GpuType::new("cpu").expect("a name"), &slots)
+        .expect("it runs");
+    assert_eq!(finished.outcome, Outcome::Done);
+}
+
+/// This program as the head of a study: the test of this name, which finds the folder in a variable.
+pub(crate) fn head_command(test: &str, variable: &str, folder: &Path) -> process::Command {
+    let mut head = process::Command::new(env::current_exe().expect("this program"));
+    head.args([test, "--exact", "--nocapture"]).env(variable, folder);
+    head.stdout(process::Stdio::piped()).stderr(process::Stdio::null());
+    head
 }

@@ -4,6 +4,8 @@
 mod accounts;
 mod checkpoints;
 mod common;
+#[path = "../support/disk.rs"]
+mod disk;
 mod failing;
 mod failures;
 mod hangs;

@@ -6,26 +6,27 @@ use std::{
     collections::BTreeMap,
     env, fs,
     io::{BufRead, BufReader, Write},
-    path::{Path, PathBuf},
-    process::{Child, Command, Stdio},
+    path::Path,
+    process::Child,
     sync::mpsc::{self, Receiver, RecvTimeoutError},
     thread,
     time::{Duration, Instant},
 };
 
 use pollux_tune::{
-    actors::Runner,
-    ids::GpuType,
     space::Study,
     store::Reader,
-    trials::engine::{Engine, Fact, Outcome, TrialKind},
-    worker::Slot,
+    trials::engine::{Engine, Fact, TrialKind},
 };
 use rand::{RngExt, SeedableRng, seq::IndexedRandom};
 use rand_chacha::ChaCha8Rng;
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::{common::Folder, processes::children};
+use crate::{
+    common::{Folder, head_command, run_study},
+    disk::SmallDisk,
+    processes::children,
+};
 
 const FOLDER: &str = "POLLUX_TUNE_TEST_STORM";
 const FAULTS: &str = "POLLUX_TUNE_STORM";
@@ -63,14 +64,7 @@ scheduler: {{interval: 1s}}
 #[test]
 fn head() {
     let Some(folder) = env::var_os(FOLDER) else { return };
-    let slots = [0, 1, 2].map(|_| Slot { threads: 1, cuda: None });
-    let finished = Runner::new(study())
-        .folder(folder)
-        .worker_arguments(["worker", "--exact", "--nocapture"])
-        .watch(|_, entries| entries.iter().for_each(|entry| say(&entry.fact)))
-        .run_trainable(&GpuType::new("cpu").expect("a name"), &slots)
-        .expect("it runs");
-    assert_eq!(finished.outcome, Outcome::Done);
+    run_study(study(), &folder, say);
 }
 
 /// Past the harness, which would keep it until the end.
@@ -85,13 +79,7 @@ struct Head {
 
 impl Head {
     fn start(folder: &Path) -> Self {
-        let mut process = Command::new(env::current_exe().expect("this program"))
-            .args(["storm::head", "--exact", "--nocapture"])
-            .env(FOLDER, folder)
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .expect("it starts");
+        let mut process = head_command("storm::head", FOLDER, folder).spawn().expect("it starts");
         let lines = BufReader::new(process.stdout.take().expect("a pipe")).lines();
         let (send, facts) = mpsc::channel();
         thread::spawn(move || lines.map_while(Result::ok).try_for_each(|line| send.send(line)));
@@ -109,59 +97,6 @@ impl Head {
 
     fn workers(&self) -> Vec<Pid> {
         children(self.process.id())
-    }
-}
-
-/// A small file system of its own, if this process may make one.
-struct Disk {
-    folder: Folder,
-    is_mounted: bool,
-}
-
-impl Disk {
-    fn new() -> Self {
-        let folder = Folder::new();
-        let mount = Command::new("mount")
-            .args(["-t", "tmpfs", "-o", "size=48m", "pollux-tune-storm"])
-            .arg(folder.path())
-            .stderr(Stdio::null())
-            .status();
-        let is_mounted = mount.is_ok_and(|status| status.success());
-        if !is_mounted {
-            let _ = writeln!(std::io::stderr(), "no small disk can be mounted here: it will not be full");
-        }
-        Self { folder, is_mounted }
-    }
-
-    fn study(&self) -> PathBuf {
-        self.folder.path().join("study")
-    }
-
-    /// Takes all the room there is. Gives the file that holds it.
-    fn fill(&self) -> PathBuf {
-        let path = self.folder.path().join("filler");
-        let mut file = fs::File::create(&path).expect("a file");
-        let block = vec![1; 1 << 16];
-        let mut blocks = 0;
-        while file.write_all(&block).is_ok() {
-            blocks += 1;
-            assert!(blocks * block.len() < 100 << 20, "this is not the small disk");
-        }
-        let mut byte = 1 << 12;
-        while byte > 0 {
-            if file.write_all(&block[..byte]).is_err() {
-                byte /= 2;
-            }
-        }
-        path
-    }
-}
-
-impl Drop for Disk {
-    fn drop(&mut self) {
-        if self.is_mounted {
-            let _ = Command::new("umount").arg("--lazy").arg(self.folder.path()).status();
-        }
     }
 }
 
@@ -210,12 +145,13 @@ fn undisturbed() -> BTreeMap<u32, f64> {
 
 #[test]
 fn a_study_in_a_storm_loses_nothing() {
-    let (wanted, disk, mut random) = (wanted() as usize, Disk::new(), ChaCha8Rng::seed_from_u64(60));
+    let (wanted, folder, mut random) = (wanted() as usize, Folder::new(), ChaCha8Rng::seed_from_u64(60));
+    let (disk, place) = (SmallDisk::mount(folder.path(), 48 << 20), folder.path().join("study"));
     let mut kinds = vec![Fault::KilledWorker, Fault::KilledWorker, Fault::KilledHead, Fault::StoppedWorker];
-    if disk.is_mounted {
+    if disk.is_some() {
         kinds.push(Fault::FullDisk);
     }
-    let mut head = Head::start(&disk.study());
+    let mut head = Head::start(&place);
     let mut faults: BTreeMap<Fault, usize> = BTreeMap::new();
     let (mut quiet, mut longest) = (10_u32, Duration::ZERO);
     let mut since: Option<Instant> = None;
@@ -243,18 +179,18 @@ fn a_study_in_a_storm_loses_nothing() {
             (Fault::KilledHead, _) => {
                 head.process.kill().expect("it is ours");
                 head.process.wait().expect("it has ended");
-                head = Head::start(&disk.study());
+                head = Head::start(&place);
             }
             (Fault::FullDisk, _) => {
-                let filler = disk.fill();
+                let filler = disk.as_ref().map(SmallDisk::fill);
                 thread::sleep(FULL);
-                fs::remove_file(filler).expect("it is there");
+                filler.map(fs::remove_file).transpose().expect("it is there");
             }
         }
         since = since.or_else(|| Some(Instant::now()));
         *faults.entry(kind).or_default() += 1;
     }
-    let disturbed = results(&disk.study());
+    let disturbed = results(&place);
     let _ = writeln!(
         std::io::stderr(),
         "{faults:?}, at most {:.1} s until the next report of a trial",

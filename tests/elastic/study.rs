@@ -5,22 +5,18 @@ use std::{
     env,
     io::{self, BufRead, BufReader, Lines, Write},
     path::Path,
-    process::{Child, ChildStdin, ChildStdout, Command, Stdio},
+    process::{Child, ChildStdin, ChildStdout, Stdio},
 };
 
-use pollux_tune::{
-    actors::Runner,
-    ids::GpuType,
-    space::Study,
-    store::Reader,
-    trials::engine::{Fact, Outcome},
-    worker::Slot,
-};
+use pollux_tune::{space::Study, store::Reader, trials::engine::Fact};
 use proptest::test_runner::{RngAlgorithm, TestRng};
 use rand::{Rng, RngExt};
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::{common::Folder, processes::children};
+use crate::{
+    common::{Folder, head_command, run_study},
+    processes::children,
+};
 
 const FOLDER: &str = "POLLUX_TUNE_TEST_STUDY";
 /// How facts begin in the output of a head.
@@ -45,15 +41,7 @@ scheduler: {{interval: 1s}}
 #[test]
 fn head() {
     let Some(folder) = env::var_os(FOLDER) else { return };
-    let gpus = env::var_os("POLLUX_TUNE_TEST_GPUS").is_some();
-    let slots = [0, 1, 2].map(|slot| Slot { threads: 1, cuda: gpus.then_some(slot) });
-    let finished = Runner::new(study())
-        .folder(folder)
-        .worker_arguments(["worker", "--exact", "--nocapture"])
-        .watch(|_, entries| entries.iter().for_each(|entry| say(&entry.fact)))
-        .run_trainable(&GpuType::new("cpu").expect("a name"), &slots)
-        .expect("it runs");
-    assert_eq!(finished.outcome, Outcome::Done);
+    run_study(study(), &folder, say);
 }
 
 /// Past the harness, which would keep it until the end. Everything waits until the test has heard it and lets it go on.
@@ -72,14 +60,8 @@ struct Head {
 
 impl Head {
     fn start(folder: &Path) -> Self {
-        let mut process = Command::new(env::current_exe().expect("this program"))
-            .args(["study::head", "--exact", "--nocapture"])
-            .env(FOLDER, folder)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .expect("it starts");
+        let mut process =
+            head_command("study::head", FOLDER, folder).stdin(Stdio::piped()).spawn().expect("it starts");
         let lines = BufReader::new(process.stdout.take().expect("a pipe")).lines();
         let go = process.stdin.take().expect("a pipe");
         Self { process, lines, go, is_waiting: false }

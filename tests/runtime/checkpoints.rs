@@ -3,14 +3,17 @@
 use std::{
     collections::BTreeSet,
     fs,
-    io::{self, BufRead, BufReader, Write},
-    path::{Path, PathBuf},
+    io::{BufRead, BufReader},
+    path::Path,
     process::{Command, Stdio},
 };
 
 use pollux_tune::{store::Folder, trials::engine::Fact};
 
-use crate::common::{ends, entries, folder};
+use crate::{
+    common::{ends, entries, folder},
+    disk::SmallDisk,
+};
 
 const TRIALS: u32 = 5;
 
@@ -103,43 +106,12 @@ fn keeping_something_else_is_refused() {
     fs::remove_file(root.with_extension("yaml")).expect("it can be removed");
 }
 
-/// A small file system, until it is dropped.
-struct Disk(PathBuf);
-
-impl Disk {
-    /// None if this user may not mount one.
-    fn mount(path: &Path) -> Option<Self> {
-        fs::create_dir_all(path).expect("a folder");
-        let mount = Command::new("mount").args(["-t", "tmpfs", "-o", "size=64k", "tmpfs"]).arg(path).output();
-        mount.is_ok_and(|mount| mount.status.success()).then(|| Self(path.to_owned()))
-    }
-
-    fn ballast(&self) -> PathBuf {
-        self.0.join("ballast")
-    }
-
-    /// Leaves no room for anything else.
-    fn fill(&self) {
-        let full = fs::write(self.ballast(), vec![1; 1 << 20]).expect_err("it is not that large");
-        assert_eq!(full.kind(), io::ErrorKind::StorageFull);
-    }
-}
-
-impl Drop for Disk {
-    fn drop(&mut self) {
-        let _ = Command::new("umount").arg("-l").arg(&self.0).status();
-    }
-}
-
 #[test]
 fn a_full_disk_costs_checkpoints_and_no_trials() {
     let root = folder("full-disk");
     run(&root, &["--trials", "1", "--keep-checkpoints", "none"]);
-    let Some(disk) = Disk::mount(&Folder::new(&root).checkpoints()) else {
-        let _ = writeln!(io::stderr(), "skipped: only root may mount a small file system");
-        return;
-    };
-    disk.fill();
+    let Some(disk) = SmallDisk::mount(&Folder::new(&root).checkpoints(), 1 << 16) else { return };
+    let filler = disk.fill();
     let mut head = program(&root, &["--keep-checkpoints", "all"])
         .stdout(Stdio::null())
         .stderr(Stdio::piped())
@@ -152,7 +124,7 @@ fn a_full_disk_costs_checkpoints_and_no_trials() {
         warning.contains("cannot be written to") && warning.contains("No space left on device"),
         "{warning}"
     );
-    fs::remove_file(disk.ballast()).expect("it is there");
+    fs::remove_file(filler).expect("it is there");
     lines.for_each(drop);
     assert!(head.wait().expect("it ends").success());
     assert_eq!(ends(&root), (0..TRIALS).map(|trial| (trial, 1)).collect());

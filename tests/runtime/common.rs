@@ -1,6 +1,7 @@
 use std::{
     collections::BTreeMap,
     fs,
+    panic::Location,
     path::{Path, PathBuf},
     process,
 };
@@ -8,8 +9,11 @@ use std::{
 use pollux_tune::{store::Reader, trials::engine::Fact};
 
 /// A folder that is not there yet.
+#[track_caller]
 pub(crate) fn folder(name: &str) -> PathBuf {
-    let path = std::env::temp_dir().join(format!("pollux-tune-study-{name}-{}", process::id()));
+    // Tests of other files run at the same time, and may have chosen the same name.
+    let file = Path::new(Location::caller().file()).file_stem().unwrap().display();
+    let path = std::env::temp_dir().join(format!("pollux-tune-study-{file}-{name}-{}", process::id()));
     let _ = fs::remove_dir_all(&path);
     path
 }

@@ -8,6 +8,8 @@ mod checkpoints;
 mod commands;
 mod common;
 mod damage;
+#[path = "../support/disk.rs"]
+mod disk;
 mod emulate;
 mod emulated;
 mod failing;

@@ -3,7 +3,7 @@
 
 use std::{
     fs,
-    io::{self, BufRead, BufReader, Lines, Write},
+    io::{BufRead, BufReader, Lines},
     path::{Path, PathBuf},
     process::{Child, ChildStderr, Command, Output, Stdio},
 };
@@ -11,7 +11,10 @@ use std::{
 use pollux_tune::{ids::TrialId, store::Reader, trials::engine::Fact};
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, prlimit};
 
-use crate::common::{ends, entries, folder};
+use crate::{
+    common::{ends, entries, folder},
+    disk::SmallDisk,
+};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_pollux-tune");
 
@@ -263,55 +266,11 @@ fn a_study_that_waits_can_be_stopped_and_continued() {
     clean(&root);
 }
 
-/// Bytes of a small disk.
-const DISK: usize = 4 << 20;
-
-/// A small disk; nothing where this user may not have one.
-struct Disk(PathBuf);
-
-impl Disk {
-    fn mount(path: PathBuf) -> Option<Self> {
-        fs::create_dir_all(&path).unwrap();
-        let size = format!("size={DISK}");
-        let mount = Command::new("mount").args(["-t", "tmpfs", "-o", &size, "tmpfs"]).arg(&path).output();
-        if mount.is_ok_and(|mount| mount.status.success()) {
-            return Some(Self(path));
-        }
-        fs::remove_dir(&path).unwrap();
-        None
-    }
-
-    /// Leaves no room at all.
-    fn fill(&self) -> PathBuf {
-        let filler = self.0.join("filler");
-        let mut file = fs::File::create(&filler).unwrap();
-        let mut written = 0;
-        for size in [65_536, 4096, 1] {
-            while file.write_all(&vec![1; size]).is_ok() {
-                written += size;
-                assert!(written < 2 * DISK, "this is not the small disk");
-            }
-        }
-        filler
-    }
-}
-
-impl Drop for Disk {
-    fn drop(&mut self) {
-        let unmounted = Command::new("umount").arg(&self.0).status();
-        assert!(unmounted.is_ok_and(|status| status.success()), "{} is still mounted", self.0.display());
-        let _ = fs::remove_dir(&self.0);
-    }
-}
-
 #[test]
 fn a_full_disk_is_waited_for_and_nothing_is_lost() {
     let base = folder("full-disk");
-    let Some(disk) = Disk::mount(base.clone()) else {
-        let _ = writeln!(io::stderr(), "skipped: this user may not mount a small disk");
-        return;
-    };
-    let root = disk.0.join("study");
+    let Some(disk) = SmallDisk::mount(&base, 4 << 20) else { return };
+    let root = base.join("study");
     // Outside of the disk, so that it can be made while that is full.
     let outside = base.with_extension("outside");
     let script =
@@ -329,7 +288,10 @@ fn a_full_disk_is_waited_for_and_nothing_is_lost() {
     assert_eq!(head.end("").1, Some(0));
     assert_eq!(ends(&root), (0..6).map(|trial| (trial, 1)).collect());
     assert!(entries(&root).iter().all(|fact| !matches!(fact, Fact::TrialFailed { .. })));
+    let unmounted = Command::new("umount").arg(&base).status();
+    assert!(unmounted.is_ok_and(|status| status.success()), "{} is still in use", base.display());
     drop(disk);
+    let _ = fs::remove_dir(&base);
     for extension in ["yaml", "go"] {
         let _ = fs::remove_file(outside.with_extension(extension));
     }
