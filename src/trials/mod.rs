@@ -9,6 +9,7 @@
 
 #![deny(clippy::disallowed_methods, clippy::iter_over_hash_type)]
 
+pub mod agent;
 pub mod engine;
 pub mod group;
 pub mod node;
