@@ -11,25 +11,26 @@ use tokio::sync::{mpsc, watch};
 use super::{
     allocator::{Allocator, AllocatorService},
     clock::Clock,
-    command::{Commands, ProgramSpec},
     error::Error,
     exit::{ExitSender, SessionExit},
     function::{Function, Functions},
     group::Observer,
     message::{EngineInput, ForTrial},
-    node::NodeSpec,
+    programs::ProgramSpec,
     retention::{CheckpointKeeper, CheckpointPlace, Settle},
-    runtime::Runtime,
+    runtime::{Around, Runtime},
     scripted::{Script, ScriptedAllocator, Steering},
     suggester::{Suggester, TakeSearch},
     supervisor::{Begin, ServiceAddresses, Supervisor, TrialRunners, Watch},
 };
 use crate::{
+    agent::Machine,
     ids::StudyId,
     space::Study,
     store::{self, Journal, Memory, Reader, Store},
     trials::{
         Search,
+        agent::Work,
         engine::{Engine, GroupCommand, Input, JournalEntry, Outcome, Services, State, TrialKind},
         group::Task,
     },
@@ -47,16 +48,15 @@ pub(super) type Notify = Arc<dyn Fn(&str) + Send + Sync>;
 /// What trials are.
 pub(super) enum TrialBackend {
     Function { function: Arc<Function>, slots: u32 },
-    Command { spec: ProgramSpec, slots: u32 },
+    Programs { spec: ProgramSpec, machine: Machine },
     Workers(Workers),
 }
 
 /// Elastic trials on worker processes.
 pub(crate) struct Workers {
     pub(crate) tasks: WorkerTasks,
-    pub(crate) nodes: Vec<NodeSpec>,
-    /// Real seconds in a second of the study: less than 1 where devices are emulated.
-    pub(crate) time_scale: f64,
+    pub(crate) work: Work,
+    pub(crate) machine: Machine,
 }
 
 /// What they train.
@@ -78,15 +78,15 @@ impl TrialBackend {
 
     const fn kind(&self) -> TrialKind {
         match self {
-            Self::Function { .. } | Self::Command { .. } => TrialKind::Rigid,
+            Self::Function { .. } | Self::Programs { .. } => TrialKind::Rigid,
             Self::Workers(_) => TrialKind::Elastic,
         }
     }
 
     const fn time_scale(&self) -> f64 {
         match self {
-            Self::Function { .. } | Self::Command { .. } => 1.0,
-            Self::Workers(workers) => workers.time_scale,
+            Self::Function { .. } | Self::Programs { .. } => 1.0,
+            Self::Workers(workers) => workers.work.time_scale(),
         }
     }
 }
@@ -187,9 +187,9 @@ impl Head {
             facts,
             settled,
         };
-        let (groups, stage) = self.open(study_id, &happened, &exit)?;
+        let (groups, runtime) = self.open(study_id, &happened, &exit)?;
         supervisor.do_send(Begin { services, groups });
-        if let Some(joined) = stage.joined() {
+        if let Some(joined) = runtime.joined() {
             supervisor.do_send(EngineInput::from(joined.clone()));
         }
         let ended = self.wait(&supervisor, &mut exits).await;
@@ -204,7 +204,8 @@ impl Head {
         }
         exit.close();
         // The journal and its lock are given back only when nothing runs any more.
-        stage.end(|what| self.notify.iter().for_each(|notify| notify(what))).await;
+        let is_orderly = matches!(ended, SessionExit::Finished(_));
+        runtime.end(is_orderly, |what| self.notify.iter().for_each(|notify| notify(what))).await;
         for arbiter in [head, first, second, third] {
             arbiter.stop();
             // The journal is closed only when the thread of its owner is done.
@@ -230,22 +231,21 @@ impl Head {
         supervisor: &Recipient<EngineInput>,
         exit: &ExitSender,
     ) -> Result<(Box<dyn TrialRunners>, Runtime), Error> {
-        let folder = || self.folder.clone().ok_or(Error::NoFolder);
+        let (study, folder) = (&self.study, self.folder.as_deref());
+        let around = |machine| Around { study, study_id, folder, machine, supervisor, exit };
         Ok(match &self.work {
             TrialBackend::Function { function, slots } => {
                 (Box::new(Functions::start(function, *slots)?), Runtime::local(*slots)?)
             }
-            TrialBackend::Command { spec, slots } => {
-                let commands = Commands::new(spec, &self.study.trial, &folder()?)?;
-                let stage = Runtime::programs(*slots, commands.programs())?;
-                (Box::new(commands), stage)
+            TrialBackend::Programs { spec, machine } => {
+                folder.ok_or(Error::NoFolder)?;
+                let (programs, runtime) = Runtime::programs(&around(machine), spec.clone())?;
+                (Box::new(programs), runtime)
             }
             TrialBackend::Workers(workers) => {
-                let (folder, observer) = (self.folder.as_deref(), self.observer.clone());
-                let study = (&self.study, study_id);
-                let (elastic, stage) =
-                    Runtime::workers(study, workers, folder, observer, (supervisor, exit))?;
-                (Box::new(elastic), stage)
+                let around = around(&workers.machine);
+                let (elastic, runtime) = Runtime::workers(&around, workers, self.observer.clone())?;
+                (Box::new(elastic), runtime)
             }
         })
     }
