@@ -29,6 +29,8 @@ pub(super) enum Problem {
     Json(serde_json::Error),
     /// A row that must be there.
     NoRow(&'static str),
+    /// What they follow from cannot be read.
+    Journal(Error),
 }
 
 impl Problem {
@@ -38,7 +40,14 @@ impl Problem {
             Self::Sqlite(source) => Error::sqlite("write", path, source),
             Self::Json(error) => Error::not_whole(path, error.to_string()),
             Self::NoRow(table) => Error::not_whole(path, format!("a row of `{table}` is missing")),
+            Self::Journal(error) => error,
         }
+    }
+}
+
+impl From<Error> for Problem {
+    fn from(error: Error) -> Self {
+        Self::Journal(error)
     }
 }
 

@@ -36,7 +36,7 @@ mod tests;
 use std::collections::BTreeMap;
 
 pub(super) use self::apply::end_of;
-pub(crate) use self::report::NO_METRIC;
+pub(crate) use self::{report::NO_METRIC, services::Replay};
 pub use self::{
     command::{AllocatorRequest, Command, GroupCommand, Launch, Outcome, SuggestRequest},
     error::Error,
