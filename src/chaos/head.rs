@@ -17,7 +17,9 @@ use crate::{
     ids::{Round, TrialId},
     store::Journal,
     trials::{
-        engine::{Command, Engine, GroupCommand, Input, JournalEntry, Outcome, Replay, Services, Step, TrialKind},
+        engine::{
+            Command, Engine, GroupCommand, Input, JournalEntry, Outcome, Replay, Services, Step, TrialKind,
+        },
         group::{Driver, FinalState, Task},
         node::{NodeDriver, ProcessFault, SlotOwner},
     },

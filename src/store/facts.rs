@@ -11,7 +11,11 @@ use super::{
     seal::{Claim, Seal},
     sqlite,
 };
-use crate::{ids::StudyId, trials::engine::JournalEntry};
+use crate::{
+    ids::StudyId,
+    space::Params,
+    trials::engine::{Fact, JournalEntry},
+};
 
 /// Adds facts, the first of which has this place, after those with this chain. The chain after them is returned.
 pub(super) fn insert(
@@ -41,6 +45,8 @@ pub(super) struct Facts<'a> {
     until: u64,
     /// The chain up to it; none where facts have no chain.
     pub(super) chain: Option<Chain>,
+    /// Those of the last trial: the next ones have the same names.
+    params: Option<Params>,
 }
 
 /// So many facts are in memory at once where all of them are written elsewhere.
@@ -52,16 +58,16 @@ const END: u64 = i64::MAX.cast_unsigned();
 impl<'a> Facts<'a> {
     /// Of a journal of an earlier form.
     pub(super) const fn unchecked(path: &'a Path) -> Self {
-        Self { path, seq: 0, until: END, chain: None }
+        Self { path, seq: 0, until: END, chain: None, params: None }
     }
 
     /// From the first one on.
     pub(super) const fn all(path: &'a Path, begin: Chain) -> Self {
-        Self { path, seq: 0, until: END, chain: Some(begin) }
+        Self { path, seq: 0, until: END, chain: Some(begin), params: None }
     }
 
     /// The same up to a place: what comes after is not looked at.
-    pub(super) const fn until(self, until: u64) -> Self {
+    pub(super) fn until(self, until: u64) -> Self {
         Self { until, ..self }
     }
 
@@ -71,7 +77,7 @@ impl<'a> Facts<'a> {
             0 => Some(Chain::begin(sqlite::study_id(connection, path)?)),
             from => chain_at(connection, from).map_err(|source| Error::sqlite("read", path, source))?,
         };
-        Ok(Self { path, seq: from, until: END, chain })
+        Ok(Self { path, seq: from, until: END, chain, params: None })
     }
 
     /// Calls `take` with one fact after the other, until that fails.
@@ -85,8 +91,13 @@ impl<'a> Facts<'a> {
         let places = [self.seq.cast_signed(), self.until.cast_signed()];
         let mut rows = statement.query(places).map_err(failed)?;
         while let Some(row) = rows.next().map_err(failed)? {
-            let (entry, chain) = self.entry(row)?;
+            let (mut entry, chain) = self.entry(row)?;
             (self.seq, self.chain) = (self.seq + 1, chain);
+            if let Fact::TrialCreated { params, .. } = &mut entry.fact {
+                let own = std::mem::take(params);
+                *params = self.params.iter().fold(own, Params::sharing_names);
+                self.params = Some(params.clone());
+            }
             take(entry)?;
         }
         Ok(())

@@ -132,9 +132,8 @@ fn upgrade(connection: &mut Connection, folder: &Folder, seal: Option<&Seal>) ->
         let chain: Chain = sqlite::begin_chain(&transaction, study)?;
         sqlite::begin_tables(&transaction, study)?;
         let mut projection = Projection::begin(study);
-        Facts::unchecked(path).read_chunks::<Problem>(&transaction, |entries| {
-            projection.apply(&transaction, entries, chain)
-        })?;
+        Facts::unchecked(path)
+            .read_chunks::<Problem>(&transaction, |entries| projection.apply(&transaction, entries, chain))?;
         Ok(projection.claim())
     };
     let claim = fill().map_err(failed)?;

@@ -209,10 +209,7 @@ impl Reader {
 
     /// Calls `take` with one fact after the other, from the first one on, until that fails. Unlike [`entries`](Self::entries), it needs
     /// no memory for them.
-    pub fn replay<E: From<Error>>(
-        &self,
-        take: impl FnMut(JournalEntry) -> Result<(), E>,
-    ) -> Result<(), E> {
+    pub fn replay<E: From<Error>>(&self, take: impl FnMut(JournalEntry) -> Result<(), E>) -> Result<(), E> {
         self.read(0, take)
     }
 
