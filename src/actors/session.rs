@@ -31,7 +31,7 @@ use crate::{
     trials::{
         Search,
         agent::Work,
-        engine::{Engine, GroupCommand, Input, JournalEntry, Outcome, Services, State, TrialKind},
+        engine::{Engine, GroupCommand, Input, JournalEntry, Outcome, Replay, Services, State, TrialKind},
         group::Task,
     },
 };
@@ -124,28 +124,32 @@ impl Head {
         }
     }
 
-    fn journal(&self) -> Result<OpenJournal, Error> {
-        if let Some(folder) = &self.folder {
-            let (store, entries) = Store::load(folder)?;
-            let study_id = store.study_id();
-            return Ok(OpenJournal { journal: Box::new(store), entries, study_id });
+    /// Opens the journal, and follows what is in it. Nobody keeps the facts.
+    fn replay(&mut self) -> Result<Replayed, Error> {
+        let kind = self.work.kind();
+        let Some(folder) = &self.folder else {
+            let mut replay = Replay::new(&self.study, kind)?;
+            let memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner);
+            memory.iter().try_for_each(|entry| replay.apply(entry))?;
+            let journal = Box::new(Kept(self.memory.clone()));
+            // What is not on disk cannot be mistaken for another study later.
+            return Ok(Replayed { journal, replay, study_id: StudyId::default() });
+        };
+        let opening = Store::begin(folder)?;
+        if let Some(before) = opening.study()? {
+            self.study = continued(&self.study, &before)?;
         }
-        let kept = Kept(self.memory.clone());
-        let entries = kept.entries(0)?;
-        // What is not on disk cannot be mistaken for another study later.
-        Ok(OpenJournal { journal: Box::new(kept), entries, study_id: StudyId::default() })
+        let mut replay = Replay::new(&self.study, kind)?;
+        let store = opening.replay(|entry| replay.apply(entry).map_err(Error::from))?;
+        store.write_study(&self.study.to_yaml())?;
+        let study_id = store.study_id();
+        Ok(Replayed { journal: Box::new(store), replay, study_id })
     }
 
     /// One life of the actors; with the search and its results, if that is the end of the study.
     async fn session(&mut self) -> Result<(SessionExit, Option<Search>), Error> {
-        let OpenJournal { journal, entries, study_id } = self.journal()?;
-        if let (Some(folder), false) = (&self.folder, entries.is_empty()) {
-            self.study = continued(&self.study, &Reader::open(folder)?.study()?)?;
-        }
-        let (engine, Services { suggest, allocate }) = replay(&self.study, self.work.kind(), &entries)?;
-        if let Some(folder) = &self.folder {
-            store::Folder::new(folder).write_study(&self.study.to_yaml())?;
-        }
+        let Replayed { journal, replay, study_id } = self.replay()?;
+        let Replay { engine, services: Services { suggest, allocate } } = replay;
         let (tell, mut exits) = mpsc::unbounded_channel();
         let exit = ExitSender::new(tell);
         let clock = Clock::after(engine.state().at_s, self.work.time_scale());
@@ -292,20 +296,10 @@ fn continued(study: &Study, before: &Study) -> Result<Study, Error> {
     study.continuing(before).map_err(|differences| Error::Differs { differences })
 }
 
-/// What follows from the facts so far.
-fn replay(study: &Study, kind: TrialKind, entries: &[JournalEntry]) -> Result<(Engine, Services), Error> {
-    let (mut engine, mut services) = (Engine::new(study, kind)?, Services::new(study)?);
-    for entry in entries {
-        engine.apply(entry)?;
-        services.apply(entry)?;
-    }
-    Ok((engine, services))
-}
-
-/// A journal, what is in it, and which study that is.
-struct OpenJournal {
+/// A journal, what follows from it, and which study that is.
+struct Replayed {
     journal: Box<dyn Journal + Send>,
-    entries: Vec<JournalEntry>,
+    replay: Replay,
     study_id: StudyId,
 }
 
