@@ -68,7 +68,8 @@ impl Node {
         let workers = (0..spec.slots()).map(|_| None).collect();
         let kills = processes.iter().map(|_| None).collect();
         let NodeSpec { node, gpu_type, island, .. } = &spec;
-        let of = NodeDescription { node: *node, gpu_type: gpu_type.clone(), island: *island, processes };
+        let (node, name, gpu_type, island) = (*node, String::new(), gpu_type.clone(), *island);
+        let of = NodeDescription { node, name, gpu_type, island, processes };
         let (driver, first) = NodeDriver::new(of);
         let guard = around.exit.guard("node");
         Self { spec, around, driver, first, workers, kills, _guard: guard }

@@ -135,7 +135,7 @@ impl Runtime {
 /// The slots of this process.
 fn this_machine(slots: u32) -> Result<Input, Error> {
     let gpu_type = GpuType::new("cpu")?;
-    Ok(Input::NodeJoined { node: NodeId(0), gpu_type, island: 0, slots })
+    Ok(Input::NodeJoined { node: NodeId(0), name: String::new(), gpu_type, island: 0, slots })
 }
 
 /// Carries the events of the gateway to the nodes that they concern.

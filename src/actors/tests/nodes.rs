@@ -123,7 +123,8 @@ impl Scene {
         let workers = [0, 1, 2].map(|index| scene.join(u64::from(index), index));
         settle().await;
         let gpu_type = GpuType::new("t4").expect("a name");
-        let joined = Input::NodeJoined { node: NodeId(3), gpu_type, island: 0, slots: 3 };
+        let joined =
+            Input::NodeJoined { node: NodeId(3), name: String::new(), gpu_type, island: 0, slots: 3 };
         assert_eq!(scene.inputs(), [joined]);
         (scene, [first, second], workers)
     }
