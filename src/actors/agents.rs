@@ -10,6 +10,7 @@ use actix::{Actor, Addr, AsyncContext, Context, Handler, Message, Recipient, Wra
 use tokio::sync::{mpsc::UnboundedSender, oneshot};
 
 use super::{
+    clock::Clock,
     exit::{ActorGuard, ExitSender},
     group::NodeHandle,
     message::EngineInput,
@@ -72,6 +73,7 @@ pub(super) enum AgentMessage {
 #[derive(Debug, Clone)]
 pub(super) struct StudyTerms {
     pub(super) study: StudyId,
+    pub(super) clock: Clock,
     pub(super) epoch: u64,
     pub(super) work: Work,
     pub(super) folder: PathBuf,
@@ -160,21 +162,24 @@ impl Agents {
             let node = self.number(&name, place);
             numbers.push(node);
         }
-        let StudyTerms { study, epoch, work, folder, probe } = self.terms.clone();
+        let StudyTerms { study, epoch, work, folder, probe, .. } = self.terms.clone();
         let welcome =
             Welcome { study, epoch, nodes: numbers.clone(), work, folder, probe, wanted: Vec::new() };
         // Its loss is told by whoever notices it.
         let _ = commands.send(AgentCommand::Welcome(Box::new(welcome)));
         let mut actors = Vec::with_capacity(nodes.len());
+        let is_mixed = nodes.len() > 1;
         for (node, AgentNode { gpu_type, slots }) in numbers.into_iter().zip(nodes) {
             let slots = slots.len() as u32;
+            // A machine that is several nodes has a name for each.
+            let name = if is_mixed && !name.is_empty() { format!("{name}/{gpu_type}") } else { name.clone() };
             let actor = if work == Work::Programs {
                 self.nodes.insert(node, NodeHandle { agent: commands.clone(), workers: None });
-                let joined = Input::NodeJoined { node, gpu_type, island, slots };
+                let joined = Input::NodeJoined { node, name, gpu_type, island, slots };
                 self.supervisor.do_send(joined.into());
                 None
             } else {
-                let of = NodeDescription { node, gpu_type, island, processes: work.processes(slots) };
+                let of = NodeDescription { node, name, gpu_type, island, processes: work.processes(slots) };
                 let around = NodeContext {
                     agent: commands.clone(),
                     is_needed: is_local,
@@ -236,7 +241,14 @@ impl Agents {
                 }
                 return;
             }
-            AgentEvent::Draining { .. } => return,
+            AgentEvent::Draining { within_s, reason } => {
+                let until_s = self.terms.clock.now_s() + within_s / self.terms.work.time_scale();
+                for (node, _) in &agent.nodes {
+                    let (node, reason) = (*node, reason.clone());
+                    self.supervisor.do_send(Input::NodeDraining { node, until_s, reason }.into());
+                }
+                return;
+            }
         };
         let actor = agent.nodes.iter().find(|(of, _)| *of == node).and_then(|(_, actor)| actor.as_ref());
         if let Some(actor) = actor {

@@ -13,6 +13,7 @@ use tokio::{
 
 use super::{
     agents::{AgentId, AgentMessage, Agents, NodeMap, StudyTerms},
+    clock::Clock,
     elastic::{Elastic, StudyTasks, Tasks},
     error::Error,
     exit::{ExitSender, SessionExit},
@@ -64,6 +65,7 @@ pub(super) struct Around<'a> {
     pub(super) study_id: StudyId,
     pub(super) folder: Option<&'a Path>,
     pub(super) machine: &'a Machine,
+    pub(super) clock: Clock,
     pub(super) supervisor: &'a Recipient<EngineInput>,
     pub(super) exit: &'a ExitSender,
 }
@@ -71,7 +73,13 @@ pub(super) struct Around<'a> {
 impl Runtime {
     pub(super) fn local(slots: u32) -> Result<Self, Error> {
         let gpu_type = GpuType::new("cpu")?;
-        Ok(Self::Local(Input::NodeJoined { node: NodeId(0), gpu_type, island: 0, slots }))
+        Ok(Self::Local(Input::NodeJoined {
+            node: NodeId(0),
+            name: String::new(),
+            gpu_type,
+            island: 0,
+            slots,
+        }))
     }
 
     /// What the engine has to know of it at the beginning.
@@ -152,6 +160,7 @@ impl Machines {
         }
         let terms = StudyTerms {
             study: around.study_id,
+            clock: around.clock,
             epoch: 0,
             work,
             folder: folder.clone().unwrap_or_default(),

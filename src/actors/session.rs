@@ -191,7 +191,7 @@ impl Head {
             facts,
             settled,
         };
-        let (groups, runtime) = self.open(study_id, &happened, &exit)?;
+        let (groups, runtime) = self.open(study_id, clock, &happened, &exit)?;
         supervisor.do_send(Begin { services, groups });
         if let Some(joined) = runtime.joined() {
             supervisor.do_send(EngineInput::from(joined.clone()));
@@ -232,11 +232,12 @@ impl Head {
     fn open(
         &self,
         study_id: StudyId,
+        clock: Clock,
         supervisor: &Recipient<EngineInput>,
         exit: &ExitSender,
     ) -> Result<(Box<dyn TrialRunners>, Runtime), Error> {
         let (study, folder) = (&self.study, self.folder.as_deref());
-        let around = |machine| Around { study, study_id, folder, machine, supervisor, exit };
+        let around = |machine| Around { study, study_id, folder, machine, clock, supervisor, exit };
         Ok(match &self.work {
             TrialBackend::Function { function, slots } => {
                 (Box::new(Functions::start(function, *slots)?), Runtime::local(*slots)?)

@@ -151,7 +151,7 @@ impl World {
         if self.scenario.kind == TrialKind::Rigid {
             let of = &self.scenario.nodes[0];
             let (node, gpu_type, slots) = (of.node, of.gpu_type.clone(), of.processes.iter().sum());
-            let joined = Input::NodeJoined { node, gpu_type, island: 0, slots };
+            let joined = Input::NodeJoined { node, name: String::new(), gpu_type, island: 0, slots };
             self.send(Address::Supervisor, Message::Input(joined));
             return Ok(());
         }

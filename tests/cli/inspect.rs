@@ -75,7 +75,7 @@ fn facts() -> Vec<(f64, Fact)> {
     vec![
         (1000.0, Fact::StudyCreated { yaml: YAML.to_owned() }),
         (1000.0, Fact::HeadStarted {}),
-        (1001.0, Fact::NodeJoined { node: NodeId(0), gpu_type, island: 0, slots: 4 }),
+        (1001.0, Fact::NodeJoined { node: NodeId(0), name: String::new(), gpu_type, island: 0, slots: 4 }),
         (1002.0, created(0, 0.1)),
         (1002.5, created(1, 0.01)),
         (1003.0, created(2, 0.001)),

@@ -15,6 +15,7 @@ use tokio::sync::mpsc::UnboundedReceiver;
 use super::{exits, probe, slot, study};
 use crate::{
     actors::{
+        clock::Clock,
         exit::SessionExit,
         message::EngineInput,
         programs::{ProgramSpec, Programs},
@@ -89,8 +90,8 @@ impl Scene {
         let machine = Machine { nodes, address: None, arguments, is_sole: false, spawner };
         let ((supervisor, inputs), (exit, exits)) = (probe::<EngineInput>(), exits());
         let (study_id, path) = (StudyId::default(), Some(folder.0.as_path()));
-        let (machine, exit, to) = (&machine, &exit, &supervisor);
-        let around = Around { study, study_id, folder: path, machine, supervisor: to, exit };
+        let (machine, exit, to, clock) = (&machine, &exit, &supervisor, Clock::after(0.0, 1.0));
+        let around = Around { study, study_id, folder: path, machine, clock, supervisor: to, exit };
         let (programs, runtime) = Runtime::programs(&around, spec.clone()).expect("it can be opened");
         Self { programs, runtime: Some(runtime), supervisor, inputs, _exits: exits, folder }
     }

@@ -36,7 +36,13 @@ impl Scene {
         let (agent, commands) = mpsc::unbounded_channel();
         let ((supervisor, inputs), (exit, exits)) = (probe::<EngineInput>(), exits());
         let gpu_type = GpuType::new("t4").expect("a name");
-        let of = NodeDescription { node: NodeId(3), gpu_type, island: 0, processes: vec![2, 1] };
+        let of = NodeDescription {
+            node: NodeId(3),
+            name: String::new(),
+            gpu_type,
+            island: 0,
+            processes: vec![2, 1],
+        };
         let around = NodeContext { agent, is_needed: true, supervisor, exit };
         Self { node: Node::new(of, around).start(), commands, inputs, exits }
     }
@@ -51,7 +57,8 @@ impl Scene {
         }
         settle().await;
         let gpu_type = GpuType::new("t4").expect("a name");
-        let joined = Input::NodeJoined { node: NodeId(3), gpu_type, island: 0, slots: 3 };
+        let joined =
+            Input::NodeJoined { node: NodeId(3), name: String::new(), gpu_type, island: 0, slots: 3 };
         assert_eq!(scene.inputs(), [joined]);
         scene
     }

@@ -159,7 +159,7 @@ impl Lanes {
         let node = NodeId(gap.map_or(busy.len() as u32, |(free, _)| free));
         if self.joined.insert(node) {
             let gpu_type = GpuType::new(CLIENT).expect("the name is not empty");
-            to.push(Fact::NodeJoined { node, gpu_type, island: 0, slots: 1 });
+            to.push(Fact::NodeJoined { node, name: String::new(), gpu_type, island: 0, slots: 1 });
         }
         let slots = vec![SlotId { node, index: 0 }];
         to.push(Fact::TrialStarted { trial, generation, slots, batch: None, holders: Vec::new() });

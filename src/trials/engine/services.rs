@@ -18,7 +18,7 @@ use crate::space::Study;
 /// let mut engine = Engine::new(&study, TrialKind::Rigid)?;
 /// let mut answers = Services::new(&study)?;
 /// let gpu_type = "cpu".to_owned().try_into()?;
-/// let node = Input::NodeJoined { node: pollux_tune::ids::NodeId(0), gpu_type, island: 0, slots: 2 };
+/// let node = Input::NodeJoined { node: pollux_tune::ids::NodeId(0), name: String::new(), gpu_type, island: 0, slots: 2 };
 /// let mut inputs = vec![node, Input::Started];
 /// while let Some(input) = inputs.pop() {
 ///     let step = engine.handle(input, 0.0);
