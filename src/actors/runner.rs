@@ -172,11 +172,19 @@ impl Runner {
         slots: &[crate::worker::Slot],
     ) -> Result<Finished, Error> {
         let process = |(number, place): (usize, &crate::worker::Slot)| {
-            let (place, arguments) = (*place, self.worker_arguments.clone());
+            let (place, arguments) = (place.clone(), self.worker_arguments.clone());
             let start = move |address: &Address, secret: &Secret| {
                 let slot = SlotId { node: NodeId(0), index: number as u32 };
-                let arguments = &arguments[..];
-                let launch = crate::worker::Launch { address, secret, slot, place, arguments };
+                let (place, arguments) = (&place, &arguments[..]);
+                let launch = crate::worker::Launch {
+                    address,
+                    secret,
+                    slot,
+                    place,
+                    machine_address: None,
+                    lock: None,
+                    arguments,
+                };
                 crate::worker::launch(&launch).map_err(|error| with_causes(&error))
             };
             ProcessSpec { slots: 1, start: Arc::new(start) }
@@ -209,6 +217,7 @@ impl Runner {
                         slots: 0..slots,
                         gpu_type: name.clone(),
                         time_scale,
+                        machine_address: None,
                         arguments: arguments.clone(),
                     };
                     crate::emulate::launch(&launch).map_err(|error| with_causes(&error))

@@ -203,10 +203,12 @@ fn nodes(settings: &TrainingSettings) -> Result<Vec<NodeSpec>, Error> {
     let is_gpu = settings.slots.first().is_some_and(|slot| slot.cuda.is_some());
     let gpu_type = GpuType::new(if is_gpu { "gpu" } else { "cpu" })?;
     let node = |(number, place): (u32, &Slot)| {
-        let (place, arguments) = (*place, settings.worker_arguments.clone());
+        let (place, arguments) = (place.clone(), settings.worker_arguments.clone());
         let start = move |address: &Address, secret: &Secret| {
             let slot = SlotId { node: NodeId(number), index: 0 };
-            let launch = worker::Launch { address, secret, slot, place, arguments: &arguments };
+            let (place, arguments) = (&place, &arguments[..]);
+            let launch =
+                worker::Launch { address, secret, slot, place, machine_address: None, lock: None, arguments };
             worker::launch(&launch).map_err(|error| with_causes(&error))
         };
         let processes = vec![ProcessSpec { slots: 1, start: Arc::new(start) }];
