@@ -22,7 +22,7 @@ impl Slots {
     pub(super) fn describe(&self) -> String {
         let (count, gpu_type) = (self.slots.len(), &self.gpu_type);
         let threads = self.slots.first().map_or(1, |slot| slot.threads);
-        match self.slots.first().and_then(|slot| slot.cuda) {
+        match self.slots.first().and_then(|slot| slot.cuda.as_ref()) {
             Some(_) => format!("{count} GPUs ({gpu_type})"),
             None => format!("{count} slots of {threads} CPU threads each"),
         }
@@ -57,7 +57,7 @@ pub(super) fn slots(
     let count = asked.or_else(described).unwrap_or(if gpus > 0 { gpus } else { 2 });
     let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get() as u32);
     let threads = threads.unwrap_or_else(|| (cores / count).max(1));
-    let slot = |number| Slot { threads, cuda: (number < gpus).then_some(number) };
+    let slot = |number| Slot { threads, cuda: (number < gpus).then(|| crate::worker::gpu_id(number)) };
     let gpu_type = if gpus > 0 { gpu_type() } else { GpuType::cpu() };
     // A group of one speed: a share of the processor next to GPUs would only slow them down.
     let slots = (0..count).map(slot).filter(|slot| gpus == 0 || slot.cuda.is_some()).collect();

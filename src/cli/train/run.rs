@@ -120,7 +120,7 @@ fn slots(arguments: &Settings) -> Vec<Slot> {
     let cores = thread::available_parallelism().map_or(1, |cores| cores.get() as u32);
     let count = arguments.slots.unwrap_or(if gpus > 0 { gpus } else { 2 });
     let threads = arguments.threads.unwrap_or_else(|| (cores / count).max(1));
-    let slot = |number| Slot { threads, cuda: (number < gpus).then_some(number) };
+    let slot = |number| Slot { threads, cuda: (number < gpus).then(|| worker::gpu_id(number)) };
     (0..count).map(slot).collect()
 }
 

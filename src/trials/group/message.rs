@@ -1,12 +1,15 @@
 //! Messages between a head and the workers of a trial.
 
-use std::{collections::BTreeMap, path::PathBuf};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::PathBuf,
+};
 
 use serde::{Deserialize, Serialize};
 
 use crate::{
     goodput::{GradientStats, Observation},
-    ids::{Round, SlotId, StudyId, TrialId},
+    ids::{NodeId, Round, SlotId, StudyId, TrialId},
     trials::engine::FailureCause,
 };
 
@@ -99,6 +102,15 @@ pub struct Form {
     pub batch: Batch,
     /// The generation before has lost a member: do not wait for its next step.
     pub broken: bool,
+}
+
+impl Form {
+    /// How many machines those who train are on.
+    #[must_use]
+    pub fn machines(&self) -> u32 {
+        let nodes: BTreeSet<NodeId> = self.members.iter().map(|member| member.slot.node).collect();
+        nodes.len() as u32
+    }
 }
 
 /// What becomes of the state of a trial when its workers leave it.

@@ -52,13 +52,14 @@ fn print_error(message: &str) {
 /// Serves the head until it is gone.
 fn serve(place: &Place, registry: &Registry) -> Result<(), Error> {
     tch::set_num_threads(place.threads.cast_signed());
-    let rendezvous = Rendezvous::host(&place.secret)?;
+    let rendezvous = Rendezvous::host(place.machine_address, &place.secret)?;
     let hello = Hello { version: VERSION, slot: place.slot, pid: process::id() };
     let (events, commands) = wire::attach_blocking(&place.address, &place.secret, hello)?;
     let (aborts, hosted) = (Aborts::default(), HostedTrial::default());
     let commands = receive(commands, events.clone(), aborts.clone())?;
     report_panics(events.clone(), hosted.clone());
-    let device = place.cuda.map_or(Device::Cpu, |device| Device::Cuda(device as usize));
+    // A worker sees the GPU of its slot only.
+    let device = if place.is_gpu { Device::Cuda(0) } else { Device::Cpu };
     let backend = TorchBackend::new(registry, device, rendezvous, aborts, hosted);
     // That the head is gone is noticed by those who receive its commands.
     let send = move |event: WorkerEvent| {

@@ -177,6 +177,26 @@ async fn roles_decide_what_a_worker_does() {
     }
 }
 
+/// Slots are numbered on each machine: the first one of another machine is somebody else.
+#[test]
+fn a_role_is_found_by_node_and_slot() {
+    let at = |node: u32, index: u32| SlotId { node: NodeId(node), index };
+    let member = |slot| Member { slot, rendezvous_addr: String::new() };
+    let (members, donors) = ([at(4, 0), at(7, 0), at(4, 1)].map(member), [at(9, 0)].map(member));
+    let form = Form { members: members.into(), donors: donors.into(), ..form(3, &[], &[]) };
+    for (slot, role) in [
+        (at(4, 0), Role::Train(0)),
+        (at(7, 0), Role::Train(1)),
+        (at(4, 1), Role::Train(2)),
+        (at(9, 0), Role::Donate(3)),
+        (at(0, 0), Role::Leave),
+        (at(7, 1), Role::Leave),
+    ] {
+        assert_eq!(Role::of(slot, &form), role, "{slot}");
+    }
+    assert_eq!(form.machines(), 2, "members only");
+}
+
 #[tokio::test]
 async fn groups_of_the_past_and_of_other_trials_change_nothing() {
     let mut world = World::training(&[0]).await;
