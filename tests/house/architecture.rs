@@ -23,7 +23,10 @@ const MAP: [(&str, &[&str]); 17] = [
     ("worker", &["wire", "space", "goodput", "trials"]),
     ("emulate", &["wire", "worker", "sim", "goodput", "alloc", "space", "trials"]),
     ("agent", &["wire", "worker", "emulate", "store", "space", "trials"]),
-    ("actors", &["trials", "alloc", "goodput", "tpe", "space", "store", "wire", "worker", "emulate", "agent"]),
+    (
+        "actors",
+        &["trials", "alloc", "goodput", "tpe", "space", "store", "wire", "worker", "emulate", "agent"],
+    ),
     ("dashboard", &["trials", "store"]),
     ("chaos", &["trials", "alloc", "goodput", "space", "store", "worker"]),
     ("cli", &["*"]),
