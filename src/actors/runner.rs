@@ -195,6 +195,12 @@ impl Runner {
         self.run_workers(nodes, Work::Emulated { time_scale })
     }
 
+    /// The same on nodes of this machine.
+    #[cfg(all(feature = "cli", feature = "torch"))]
+    pub(crate) fn run_nodes(self, nodes: Vec<AgentNode>) -> Result<Finished, Error> {
+        self.run_workers(nodes, Work::Trainable)
+    }
+
     fn run_workers(self, nodes: Vec<AgentNode>, work: Work) -> Result<Finished, Error> {
         let Some(Program::Trainable(trainable)) = self.study.trial.program.clone() else {
             return Err(Error::NoProgram);
