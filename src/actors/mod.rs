@@ -33,7 +33,7 @@ mod training;
 mod training_events;
 
 #[cfg(feature = "cli")]
-pub(crate) use self::command::end_programs;
+pub(crate) use self::{command::end_programs, runner::check_room};
 pub use self::{
     command::launch_if_program,
     error::Error,

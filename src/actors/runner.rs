@@ -1,4 +1,5 @@
 use std::{
+    collections::BTreeMap,
     path::{Path, PathBuf},
     sync::{Arc, Mutex},
     thread,
@@ -18,7 +19,7 @@ use super::{
 };
 use crate::{
     alloc::{ClusterSpec, NodeSet},
-    ids::{NodeId, SlotId, TrialId},
+    ids::{GpuType, NodeId, SlotId, TrialId},
     space::{Program, Study},
     store::Memory,
     trials::{
@@ -166,11 +167,7 @@ impl Runner {
     /// Trains the trainable that the study file names, on slots of this machine: this program is started again for each of
     /// them, so the first thing that it does must be [`serve_if_worker`](crate::worker::serve_if_worker).
     #[cfg(feature = "torch")]
-    pub fn run_trainable(
-        self,
-        gpu_type: &crate::ids::GpuType,
-        slots: &[crate::worker::Slot],
-    ) -> Result<Finished, Error> {
+    pub fn run_trainable(self, gpu_type: &GpuType, slots: &[crate::worker::Slot]) -> Result<Finished, Error> {
         let process = |(number, place): (usize, &crate::worker::Slot)| {
             let (place, arguments) = (*place, self.worker_arguments.clone());
             let start = move |address: &Address, secret: &Secret| {
@@ -225,6 +222,8 @@ impl Runner {
         let Some(Program::Trainable(trainable)) = self.study.trial.program.clone() else {
             return Err(Error::NoProgram);
         };
+        // These machines are all there will be.
+        check_room(&self.study, nodes.iter().map(|node| (&node.gpu_type, node.slots())))?;
         let tasks = WorkerTasks::OfStudy { trainable };
         self.run(TrialBackend::Workers(Workers { tasks, nodes, time_scale }))
     }
@@ -242,6 +241,20 @@ impl Runner {
         let thread = thread::Builder::new().name("study".to_owned()).spawn(move || head.run());
         Ok(Running(thread.map_err(Error::io("starting a thread"))?))
     }
+}
+
+/// Whether a trial has room on machines of these types and slots, if there will be no others.
+pub(crate) fn check_room<'a>(
+    study: &Study,
+    machines: impl Iterator<Item = (&'a GpuType, u32)>,
+) -> Result<(), Error> {
+    let mut by_type: BTreeMap<&GpuType, u32> = BTreeMap::new();
+    for (gpu_type, slots) in machines {
+        let all = by_type.entry(gpu_type).or_default();
+        *all = all.saturating_add(slots);
+    }
+    let (wanted, slots) = (study.trial.min_gpus, by_type.into_values().max().unwrap_or(0));
+    if slots < wanted { Err(Error::TooFewSlots { wanted, slots }) } else { Ok(()) }
 }
 
 /// A study that runs on a thread of its own.

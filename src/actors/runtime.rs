@@ -12,7 +12,7 @@ use super::{
     exit::ExitSender,
     group::{ClusterHandles, NodeHandle, Observer},
     message::EngineInput,
-    node::{FromGateway, Node, NodeContext, NodeSpec},
+    node::{FromGateway, Node, NodeContext},
     process::SystemSpawner,
     session::{WorkerTasks, Workers},
 };
@@ -72,11 +72,6 @@ impl Runtime {
         observer: Option<Observer>,
         (supervisor, exit): (&Recipient<EngineInput>, &ExitSender),
     ) -> Result<(Elastic, Self), Error> {
-        let slots: u32 = workers.nodes.iter().map(NodeSpec::slots).sum();
-        let wanted = study.trial.min_gpus;
-        if slots < wanted {
-            return Err(Error::TooFewSlots { wanted, slots });
-        }
         let (tasks, logs) = match &workers.tasks {
             WorkerTasks::OfStudy { trainable } => {
                 let folder = std::path::absolute(folder.ok_or(Error::NoFolder)?)

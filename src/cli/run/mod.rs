@@ -4,6 +4,7 @@ mod display;
 mod failures;
 mod machine;
 mod progress;
+mod shortage;
 mod signals;
 
 use std::{
@@ -175,6 +176,9 @@ fn backend(
             None => study.cluster.clone().ok_or_else(|| Error::NothingToEmulate(file()))?,
         };
         crate::emulate::check(trainable, &cluster).map_err(actors::Error::from)?;
+        let machines = cluster.node_sets.iter();
+        let machines = machines.map(|set| (&set.gpu_type, set.nodes.saturating_mul(set.gpus)));
+        actors::check_room(study, machines)?;
         return Ok(Backend::Emulated { cluster, time_scale: emulation.time_scale });
     }
     match &study.trial.program {
@@ -226,6 +230,7 @@ fn trainable(
         let file = settings.file.clone();
         Error::OtherMachine { file, wanted, there }
     })?;
+    actors::check_room(study, std::iter::once((&slots.gpu_type, slots.slots.len() as u32)))?;
     Ok(Backend::Trainables(slots))
 }
 
