@@ -4,6 +4,7 @@ mod display;
 mod failures;
 mod machine;
 mod progress;
+mod shortage;
 mod signals;
 
 use std::{
@@ -176,6 +177,7 @@ fn backend(
             None => study.cluster.clone().ok_or_else(|| Error::NothingToEmulate(file()))?,
         };
         crate::emulate::check(trainable, &cluster).map_err(actors::Error::from)?;
+        actors::check_room(study, &actors::emulated_nodes(&cluster))?;
         return Ok(Backend::Emulated { cluster, time_scale: emulation.time_scale });
     }
     match &study.trial.program {
@@ -229,6 +231,7 @@ fn trainable(
             Error::OtherMachine { file: settings.file.clone(), wanted, there }
         }
     })?;
+    actors::check_room(study, &slots.nodes)?;
     Ok(Backend::Trainables(slots))
 }
 
