@@ -200,7 +200,7 @@ mod tests {
             noise: NoiseScale::new(100.0).ok(),
         };
         let facts = [
-            Fact::NodeJoined { node: NodeId(0), gpu_type, island: 0, slots: 8 },
+            Fact::NodeJoined { node: NodeId(0), name: String::new(), gpu_type, island: 0, slots: 8 },
             Fact::TrialCreated { trial, params, point: vec![Some(0.5)] },
             measured,
             Fact::TrialDone { trial, values: vec![1.0] },
