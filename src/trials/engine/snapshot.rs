@@ -59,7 +59,7 @@ const DELAY_S: f64 = 5.0;
 
 impl Engine {
     /// The question that the study has now.
-    pub(super) fn snapshot(&self, now_s: f64) -> AllocationSnapshot {
+    pub(in crate::trials) fn snapshot(&self, now_s: f64) -> AllocationSnapshot {
         let (count, seconds) = self.state.reshapes;
         let delay_s = if count == 0 { DELAY_S } else { seconds / f64::from(count) };
         let candidate = |(&id, active): (&TrialId, &ActiveTrial)| {
