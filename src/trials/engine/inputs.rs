@@ -7,7 +7,7 @@ use super::{
 };
 use crate::{
     goodput::BatchPlan,
-    ids::{Generation, GpuType, SlotId, TrialId},
+    ids::{Generation, SlotId, TrialId},
     trials::{
         Verdict,
         group::{FinalState, MemoryLimit},

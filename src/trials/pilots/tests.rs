@@ -256,7 +256,10 @@ fn gains_follow_from_what_the_policy_would_do() {
     let nothing = engine.demand(1.0);
     assert_eq!((nothing.to_come, nothing.is_over), (6, false));
     assert!(nothing.gains(&study, &offer(0))[0].more.is_infinite(), "there is no node at all");
-    engine.handle(Input::NodeJoined { node: NodeId(3), gpu_type: cpu, island: 0, slots: 2 }, 1.0);
+    engine.handle(
+        Input::NodeJoined { node: NodeId(3), name: String::new(), gpu_type: cpu, island: 0, slots: 2 },
+        1.0,
+    );
     let demand = engine.demand(2.0);
     assert_eq!(demand.gains(&study, &offer(0)), [Gain { more: 2.0, last: None }]);
     assert_eq!(demand.gains(&study, &offer(1)), [Gain { more: 1.5, last: Some(2.0) }]);
@@ -276,7 +279,16 @@ fn programs_can_use_as_many_slots_as_trials_are_left() {
     let study = Study::from_yaml("study.yaml", yaml).unwrap();
     let mut engine = Engine::new(&study, TrialKind::Rigid).unwrap();
     engine.handle(Input::Started, 0.0);
-    engine.handle(Input::NodeJoined { node: NodeId(0), gpu_type: GpuType::cpu(), island: 0, slots: 2 }, 1.0);
+    engine.handle(
+        Input::NodeJoined {
+            node: NodeId(0),
+            name: String::new(),
+            gpu_type: GpuType::cpu(),
+            island: 0,
+            slots: 2,
+        },
+        1.0,
+    );
     let offers = [Offer { gpu_type: GpuType::cpu(), slots: 2, coming: 0 }];
     assert_eq!(engine.demand(2.0).gains(&study, &offers), [Gain { more: 1.5, last: None }]);
 }

@@ -79,7 +79,7 @@ fn another_type_has_another_memory() {
     let mut scene = Scene::with_nodes(ELASTIC, &[2]);
     let gpu_type = GpuType::new(A100).expect("it is a name");
     let Input::NodeJoined { node, island, slots, .. } = node_joined(1, 2) else { panic!("it joins") };
-    scene.input(Input::NodeJoined { node, gpu_type, island, slots });
+    scene.input(Input::NodeJoined { node, name: String::new(), gpu_type, island, slots });
     for trial in 0..2 {
         scene.suggest();
         scene.fit(trial, None);
