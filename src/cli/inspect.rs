@@ -188,11 +188,11 @@ pub(crate) fn show(
         return Err(Error::NoTrial { trial, folder, count }.into());
     };
     let created_s = reader.status()?.created_s;
-    let events: Vec<(f64, String)> = reader
-        .entries(0)?
-        .iter()
-        .filter_map(|entry| Some((entry.at_s - created_s, event(entry, row.trial)?)))
-        .collect();
+    let mut events: Vec<(f64, String)> = Vec::new();
+    reader.replay(|entry| -> Result<(), cli::Error> {
+        events.extend(event(&entry, row.trial).map(|event| (entry.at_s - created_s, event)));
+        Ok(())
+    })?;
     let text = match format {
         Format::Json => {
             let events = events.iter().map(|(at_s, event)| json!({"seconds": at_s, "event": event}));
@@ -247,6 +247,11 @@ pub(crate) fn event(entry: &JournalEntry, trial: TrialId) -> Option<String> {
             format!("{} examples in {} passes on each slot", batch.total(1), batch.accumulation + 1)
         }
         Fact::CheckpointFailed { reason, .. } => format!("warning: {reason}"),
+        Fact::BatchLimited { gpu_type, limit, failed, .. } => {
+            format!(
+                "passes of {failed} examples do not fit into the memory of {gpu_type}: at most {limit} from now on"
+            )
+        }
         Fact::Checkpointed { checkpoint, .. } => format!("checkpoint at epoch {:.2}", checkpoint.epochs),
         Fact::TrialPausing { .. } => "asked to leave its slots".to_owned(),
         Fact::TrialPaused { checkpoint, .. } => format!("paused at epoch {:.2}", checkpoint.epochs),

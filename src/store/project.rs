@@ -3,7 +3,7 @@
 //! *Architecture invariant:* a row is made from the engine's [`State`] after a fact, never from the fact. A fact only decides which
 //! rows may have changed: those of its trial, or else all that are not over.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use rusqlite::{Connection, OptionalExtension, Params, params, params_from_iter, types::Value};
 
@@ -15,6 +15,7 @@ use super::{
 };
 use crate::{
     ids::{Generation, NodeId, SlotId, StudyId, TrialId},
+    space::Study,
     trials::{
         End,
         engine::{self, ActiveTrial, EndedTrial, Fact, JournalEntry, Metrics, NodeState, Phase, State},
@@ -29,6 +30,8 @@ pub(super) enum Problem {
     Json(serde_json::Error),
     /// A row that must be there.
     NoRow(&'static str),
+    /// What they follow from cannot be read.
+    Journal(Error),
 }
 
 impl Problem {
@@ -38,7 +41,14 @@ impl Problem {
             Self::Sqlite(source) => Error::sqlite("write", path, source),
             Self::Json(error) => Error::not_whole(path, error.to_string()),
             Self::NoRow(table) => Error::not_whole(path, format!("a row of `{table}` is missing")),
+            Self::Journal(error) => error,
         }
+    }
+}
+
+impl From<Error> for Problem {
+    fn from(error: Error) -> Self {
+        Self::Journal(error)
     }
 }
 
@@ -58,6 +68,8 @@ impl From<serde_json::Error> for Problem {
 #[derive(Debug)]
 pub(super) struct Projection {
     pub(super) state: State,
+    /// The study of the state; none if it cannot be read.
+    study: Option<Study>,
     nodes: BTreeMap<NodeId, NodeState>,
     /// Spans that last: the generation and the slots of a trial.
     spans: BTreeMap<TrialId, (Generation, Vec<SlotId>)>,
@@ -68,13 +80,13 @@ impl Projection {
     /// Of a study in which nothing has happened.
     pub(super) fn begin(study: StudyId) -> Self {
         let summary = Summary::begin(Chain::begin(study));
-        Self { state: State::default(), nodes: BTreeMap::new(), spans: BTreeMap::new(), summary }
+        Self { state: State::default(), study: None, nodes: BTreeMap::new(), spans: BTreeMap::new(), summary }
     }
 
     /// What tables hold that are up to date with this state, and have this summary.
     pub(super) fn of(state: State, summary: Summary) -> Self {
         let spans = state.active.iter().filter_map(|(&trial, active)| Some((trial, span(active)?))).collect();
-        Self { nodes: state.nodes.clone(), spans, state, summary }
+        Self { nodes: state.nodes.clone(), spans, study: study_of(&state), state, summary }
     }
 
     /// How many facts there are, and their chain.
@@ -95,10 +107,16 @@ impl Projection {
         entries: &[JournalEntry],
         chain: Chain,
     ) -> Result<(), Problem> {
-        let (mut changed, mut study) = (BTreeSet::new(), false);
+        let (mut changed, mut study) = (BTreeMap::new(), false);
         for entry in entries {
             let before_s = self.state.at_s;
+            // The state forgets what a trial has measured when it ends.
+            let measured = |trial| self.state.active.get(&trial).map(|active| active.metrics.clone());
+            let measured = entry.fact.end().and_then(|(trial, _)| measured(trial));
             self.state.apply(entry).map_err(Problem::Fact)?;
+            if matches!(entry.fact, Fact::StudyCreated { .. } | Fact::StudyChanged { .. }) {
+                self.study = study_of(&self.state);
+            }
             // What ran, ran until the last fact of the head before this one.
             let until_s = if matches!(entry.fact, Fact::HeadStarted {}) { before_s } else { entry.at_s };
             let trials = entry.fact.trial().map_or_else(
@@ -108,11 +126,12 @@ impl Projection {
             study |= entry.fact.trial().is_none() || matches!(entry.fact, Fact::TrialRetried { .. });
             for trial in trials {
                 self.write_spans(to, trial, until_s, entry.at_s)?;
-                changed.insert(trial);
+                let last: &mut Option<Metrics> = changed.entry(trial).or_default();
+                *last = measured.clone().or_else(|| last.take());
             }
         }
-        for trial in changed {
-            self.write_trial(to, trial)?;
+        for (trial, measured) in changed {
+            self.write_trial(to, trial, measured.as_ref())?;
         }
         if study {
             self.write_nodes(to)?;
@@ -163,13 +182,20 @@ impl Projection {
         Ok(())
     }
 
-    fn write_trial(&mut self, to: &Connection, trial: TrialId) -> Result<(), Problem> {
+    /// Writes the row of a trial, with what it had measured if it has ended just now.
+    fn write_trial(
+        &mut self,
+        to: &Connection,
+        trial: TrialId,
+        measured: Option<&Metrics>,
+    ) -> Result<(), Problem> {
         let (state, slots, row) = if let Some(active) = self.state.active.get(&trial) {
             (state_of(active), active.slots().len() as u32, active_row(trial, active)?)
-        } else if let Some(ended) = self.state.ended.get(&trial) {
-            let (state, row) = ended_row(trial, ended)?;
+        } else if let (Some(ended), Some(measured)) = (self.state.ended.get(&trial), measured) {
+            let (state, row) = ended_row(trial, ended, measured)?;
             (state, 0, row)
         } else {
+            // What has ended before stays as it is.
             return Ok(());
         };
         let before = "SELECT state, slots, sum FROM trials WHERE trial = ?";
@@ -210,7 +236,7 @@ impl Projection {
     fn write_study(&mut self, to: &Connection) -> Result<(), Problem> {
         let State { yaml, stopping, done, search_ended, .. } = &self.state;
         let ended = search_ended.as_ref().map(|end| end.reason.clone());
-        let waits = serde_json::to_string(&waits(&self.state))?;
+        let waits = serde_json::to_string(&waits(&self.state, self.study.as_ref()))?;
         let flags = [(*stopping).into(), (*done).into()];
         let mut row: Vec<Value> = vec![1.into(), yaml.clone().into()];
         row.extend(flags.into_iter().chain([ended.into(), waits.into()]));
@@ -266,10 +292,16 @@ fn slot_rows(id: NodeId, node: &NodeState) -> impl Iterator<Item = Vec<Value>> {
     })
 }
 
-/// What has to be mended, of the study and of nodes.
-fn waits(state: &State) -> Vec<(Option<NodeId>, &str)> {
-    let study = state.waiting.iter().map(|wait| (None, wait.reason.as_str()));
-    study.chain(state.blocked.iter().map(|(node, reason)| (Some(*node), reason.as_str()))).collect()
+fn study_of(state: &State) -> Option<Study> {
+    Study::from_yaml("the study in the journal", &state.yaml).ok()
+}
+
+/// What the study waits for: that something is mended, of all or of a node, or that there are machines for it.
+fn waits(state: &State, study: Option<&Study>) -> Vec<(Option<NodeId>, String)> {
+    let broken = state.waiting.iter().map(|wait| (None, wait.reason.clone()));
+    let blocked = state.blocked.iter().map(|(node, reason)| (Some(*node), reason.clone()));
+    let shortage = study.and_then(|study| state.shortage(study)).map(|reason| (None, reason));
+    broken.chain(blocked).chain(shortage).collect()
 }
 
 fn span(active: &ActiveTrial) -> Option<(Generation, Vec<SlotId>)> {
@@ -308,7 +340,11 @@ fn active_row(trial: TrialId, active: &ActiveTrial) -> Result<Vec<Value>, Proble
     ])
 }
 
-fn ended_row(trial: TrialId, ended: &EndedTrial) -> Result<(TrialState, Vec<Value>), Problem> {
+fn ended_row(
+    trial: TrialId,
+    ended: &EndedTrial,
+    measured: &Metrics,
+) -> Result<(TrialState, Vec<Value>), Problem> {
     let (state, values, reason) = match &ended.end {
         End::Done(values) => (TrialState::Done, Some(values), None),
         End::Stopped(reason) => (TrialState::Stopped, None, Some(reason.to_string())),
@@ -322,7 +358,7 @@ fn ended_row(trial: TrialId, ended: &EndedTrial) -> Result<(TrialState, Vec<Valu
         ended.created_s.into(),
         ended.ended_s.into(),
         ended.epochs.into(),
-        finite(&ended.metrics)?.into(),
+        finite(measured)?.into(),
         values.map(serde_json::to_string).transpose()?.into(),
         values.and_then(|values| values.first().copied()).into(),
         reason.into(),

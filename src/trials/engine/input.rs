@@ -8,6 +8,7 @@ use crate::{
     goodput::{NoiseScale, ThroughputParams},
     ids::{Generation, GpuType, NodeId, SlotId, TrialId},
     space::{Params, Point},
+    trials::group::MemoryLimit,
 };
 
 /// What happened.
@@ -22,6 +23,8 @@ pub enum Input {
     NodeJoined {
         /// Its number.
         node: NodeId,
+        /// What people call it; empty if it has no name.
+        name: String,
         /// The type of its GPUs.
         gpu_type: GpuType,
         /// The network island it belongs to.
@@ -29,7 +32,17 @@ pub enum Input {
         /// How many slots it has.
         slots: u32,
     },
-    /// A machine is gone, with all that ran there.
+    /// A machine is taken away soon: nothing new is placed there, and trials that can move do so while it is still here. What stays is
+    /// lost with it.
+    NodeDraining {
+        /// Its number.
+        node: NodeId,
+        /// When it will be gone, in seconds on the clock of the inputs.
+        until_s: f64,
+        /// Why.
+        reason: String,
+    },
+    /// A machine is gone, with all that ran there. No trial is to blame.
     NodeLost {
         /// Its number.
         node: NodeId,
@@ -113,6 +126,13 @@ pub enum GroupEvent {
     Checkpointed(Checkpoint),
     /// A checkpoint could not be written, or one that is there cannot be used. The training continues.
     CheckpointFailed(String),
+    /// A pass did not fit into the memory of a worker's device. The training continues with smaller ones.
+    OutOfMemory {
+        /// That of the worker.
+        slot: SlotId,
+        /// What was learned.
+        memory: MemoryLimit,
+    },
     /// A trial that was asked to save its state and leave has done so. If it could not, that is [`Failed`](Self::Failed).
     Paused(Checkpoint),
     /// The trial has finished, with the last values; those that are missing were reported before. A group that is asked to

@@ -3,12 +3,16 @@
 use super::{
     ActiveTrial, AllocatorRequest, Command, Engine, Fact, FailureCause, GroupCommand, GroupEvent, Input,
     Metrics, NO_METRIC, NoSuggestion, Phase, Refit, Report, Severity, StepBuilder, TrialKind, report,
-    snapshot, state::NodeState,
+    snapshot,
 };
 use crate::{
-    alloc::Node,
-    ids::{Generation, GpuType, NodeId, SlotId, TrialId},
-    trials::{Verdict, group::FinalState, stopping::Reason},
+    goodput::BatchPlan,
+    ids::{Generation, SlotId, TrialId},
+    trials::{
+        Verdict,
+        group::{FinalState, MemoryLimit},
+        stopping::Reason,
+    },
 };
 
 impl Engine {
@@ -19,33 +23,12 @@ impl Engine {
         match input {
             Input::Started => self.start(step),
             Input::Tick => self.pending.wake_s = self.pending.wake_s.filter(|wake_s| *wake_s > step.now_s),
-            Input::NodeJoined { node, gpu_type, island, slots } => {
-                self.node_joined(step, node, gpu_type, island, slots);
-            }
-            Input::NodeLost { node, reason } => {
-                if self.state.nodes.contains_key(&node) {
-                    self.emit(step, Fact::NodeLost { node, reason });
-                    self.pending.dirty = true;
-                }
-            }
-            Input::WorkerJoined { slot } => {
-                let has = |node: &NodeState| slot.index < node.slots && !node.up.contains(&slot.index);
-                if self.state.nodes.get(&slot.node).is_some_and(has) {
-                    self.emit(step, Fact::SlotJoined { slot });
-                    self.pending.dirty = true;
-                }
-            }
-            Input::WorkerLost { slot, reason } => {
-                if self.state.is_up(slot) {
-                    self.emit(step, Fact::SlotLost { slot, reason });
-                    self.pending.dirty = true;
-                }
-            }
-            Input::NodeBlocked { node, reason } => {
-                if !self.state.blocked.contains_key(&node) {
-                    self.emit(step, Fact::NodeBlocked { node, reason });
-                }
-            }
+            Input::NodeJoined { .. }
+            | Input::NodeDraining { .. }
+            | Input::NodeLost { .. }
+            | Input::WorkerJoined { .. }
+            | Input::WorkerLost { .. }
+            | Input::NodeBlocked { .. } => self.on_node_input(step, input),
             Input::Suggested { revision, answer } => {
                 if self.pending.ask == Some(revision) {
                     self.pending.ask = None;
@@ -102,23 +85,6 @@ impl Engine {
         self.pending.dirty = true;
     }
 
-    fn node_joined(
-        &mut self,
-        step: &mut StepBuilder,
-        node: NodeId,
-        gpu_type: GpuType,
-        island: u32,
-        slots: u32,
-    ) {
-        if self.state.nodes.contains_key(&node) {
-            // Its loss went unnoticed.
-            self.emit(step, Fact::NodeLost { node, reason: "it has joined again".to_owned() });
-        }
-        let slots = slots.min(Node::GPUS_MAX);
-        self.emit(step, Fact::NodeJoined { node, gpu_type, island, slots });
-        self.pending.dirty = true;
-    }
-
     fn suggested(&mut self, step: &mut StepBuilder, answer: Result<super::Suggestion, NoSuggestion>) {
         let (reason, severity) = match answer {
             Ok(_) if !self.wants_trials(step.now_s) => return,
@@ -164,6 +130,8 @@ impl Engine {
                     self.emit(step, Fact::CheckpointFailed { trial, reason });
                 }
             }
+            // What a GPU has room for does not depend on who has found it out.
+            GroupEvent::OutOfMemory { slot, memory } => self.limited(step, trial, slot, memory),
             // Its own failure is final, in whatever generation: that its worker ended with it may have been heard first.
             GroupEvent::Failed { reason, cause: FailureCause::Trial } if self.is_past(trial, generation) => {
                 self.stop_and_end(step, Fact::TrialFailed { trial, reason }, trial);
@@ -184,6 +152,10 @@ impl Engine {
                 let fact = self.result(trial, &metrics);
                 self.end(step, fact, trial);
             }
+            GroupEvent::Failed { reason, cause } if self.is_excused(trial, cause) => {
+                self.emit(step, Fact::TrialInterrupted { trial, reason, severity: Severity::Normal });
+                self.pending.dirty = true;
+            }
             GroupEvent::Failed { reason, cause: FailureCause::Infrastructure } => {
                 self.emit(step, Fact::TrialInterrupted { trial, reason, severity: Severity::Failure });
             }
@@ -196,6 +168,17 @@ impl Engine {
                 self.end(step, Fact::TrialFailed { trial, reason }, trial);
             }
         }
+    }
+
+    /// Whether a failure is due to a machine that is taken away. Programs are often ended with their machine, which looks like a
+    /// failure of their own: elsewhere they show whether it was.
+    fn is_excused(&self, trial: TrialId, cause: FailureCause) -> bool {
+        let is_possible = match cause {
+            FailureCause::Infrastructure => true,
+            FailureCause::Trial => self.kind == TrialKind::Rigid,
+            FailureCause::Environment => false,
+        };
+        is_possible && self.state.active.get(&trial).is_some_and(|active| self.state.has_to_leave(active))
     }
 
     /// What all trials share has broken a group: no trial is to blame, and none is launched before it is mended.
@@ -222,6 +205,7 @@ impl Engine {
         if self.current(trial, generation).is_some_and(|active| matches!(active.phase, Phase::Forming { .. }))
         {
             self.emit(step, Fact::GroupFormed { trial, generation });
+            self.keep_to_limit(step, trial);
             if self.kind == TrialKind::Rigid {
                 // A program that runs has met all that could be broken; it may not report for hours.
                 self.mended(step, trial);
@@ -282,6 +266,30 @@ impl Engine {
                 // The noise may have changed, even if its speed has not.
                 self.retune(step, trial);
             }
+        }
+    }
+
+    /// It is known what fits into the memory of a type of GPU: all trials keep to it.
+    fn limited(&mut self, step: &mut StepBuilder, trial: TrialId, slot: SlotId, memory: MemoryLimit) {
+        let MemoryLimit { failed, limit } = memory;
+        let limit = limit.max(1);
+        let gpu_type = self.state.nodes.get(&slot.node).map(|node| node.gpu_type.clone());
+        let Some(gpu_type) = gpu_type.filter(|_| self.state.active.contains_key(&trial)) else { return };
+        if self.limits_of(&gpu_type).is_none_or(|known| known.per_gpu_max() <= limit) {
+            return;
+        }
+        self.emit(step, Fact::BatchLimited { gpu_type, limit, failed, trial });
+        self.pending.dirty = true;
+        let trials: Vec<TrialId> = self.state.active.keys().copied().collect();
+        for trial in trials {
+            self.keep_to_limit(step, trial);
+        }
+    }
+
+    /// Gives a running trial another batch if its passes are too large by now.
+    fn keep_to_limit(&mut self, step: &mut StepBuilder, trial: TrialId) {
+        if snapshot::is_too_large(&self.state.active[&trial], self) {
+            self.retune(step, trial);
         }
     }
 
@@ -361,7 +369,9 @@ impl Engine {
         }
         let generation = active.generation;
         let new = snapshot::batch(active, active.slots(), self);
-        if let Some(batch) = new.filter(|new| snapshot::is_better(active, *new, self)) {
+        let is_wanted =
+            |new: &BatchPlan| snapshot::is_too_large(active, self) || snapshot::is_better(active, *new, self);
+        if let Some(batch) = new.filter(is_wanted) {
             let total = snapshot::in_all(batch, active.slots().len(), &self.study.trial);
             self.emit(step, Fact::Retuned { trial, generation, batch });
             step.command(Command::Group { trial, command: GroupCommand::Retune { batch: total } });
