@@ -41,8 +41,8 @@ use std::time::Duration;
 pub use address::Address;
 pub(crate) use admission::Strangers;
 pub use agents::{
-    AgentConnection, AgentGateway, AgentGatewayEvent, AgentHandle, AgentId, CheckpointFolders,
-    CheckpointTransfer, ConnectionEnd, ReachedHead, dial, reach,
+    AgentConnection, AgentGateway, AgentGatewayEvent, AgentId, CheckpointFolders, CheckpointTransfer,
+    ConnectionEnd, ReachedHead, dial, reach,
 };
 pub use attach::{CommandReceiver, EventSender, attach, attach_blocking};
 pub use build::build;
