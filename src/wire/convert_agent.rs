@@ -24,6 +24,7 @@ use crate::{
             Welcome, Work,
         },
         engine::{Checkpoint, FailureCause, GroupEvent, Metrics, Number, Report},
+        group::MemoryLimit,
         node::ProcessFault,
     },
 };
@@ -379,6 +380,9 @@ impl From<GroupEvent> for proto::GroupEvent {
             }
             GroupEvent::Checkpointed(checkpoint) => GroupKind::Checkpointed(checkpoint.into()),
             GroupEvent::CheckpointFailed(reason) => GroupKind::CheckpointFailed(reason),
+            GroupEvent::OutOfMemory { slot, memory: MemoryLimit { failed, limit } } => {
+                GroupKind::OutOfMemory(proto::SlotOutOfMemory { slot: Some(slot.into()), failed, limit })
+            }
             GroupEvent::Paused(checkpoint) => GroupKind::Paused(checkpoint.into()),
             GroupEvent::Finished(metrics) => {
                 GroupKind::Finished(proto::TrialMetrics { metrics: numbers(metrics) })
@@ -406,6 +410,10 @@ impl TryFrom<proto::GroupEvent> for GroupEvent {
             }
             GroupKind::Checkpointed(checkpoint) => Self::Checkpointed(checkpoint.into()),
             GroupKind::CheckpointFailed(reason) => Self::CheckpointFailed(reason),
+            GroupKind::OutOfMemory(proto::SlotOutOfMemory { slot: at, failed, limit }) => {
+                let memory = MemoryLimit { failed, limit };
+                Self::OutOfMemory { slot: slot(at, "SlotOutOfMemory")?, memory }
+            }
             GroupKind::Paused(checkpoint) => Self::Paused(checkpoint.into()),
             GroupKind::Finished(proto::TrialMetrics { metrics: values }) => Self::Finished(metrics(values)),
             GroupKind::Failed(failed) => {

@@ -41,8 +41,8 @@ use std::time::Duration;
 pub use address::Address;
 pub(crate) use admission::Strangers;
 pub use agents::{
-    AgentConnection, AgentGateway, AgentGatewayEvent, AgentHandle, AgentId, CheckpointFolders,
-    CheckpointTransfer, ConnectionEnd, ReachedHead, dial, reach,
+    AgentConnection, AgentGateway, AgentGatewayEvent, AgentId, CheckpointFolders, CheckpointTransfer,
+    ConnectionEnd, ReachedHead, dial, reach,
 };
 pub use attach::{CommandReceiver, EventSender, attach, attach_blocking};
 pub use build::build;
@@ -59,6 +59,7 @@ pub use host_port::HostPort;
 pub use identity::HeadIdentity;
 pub use join_file::JoinFile;
 pub use secret::Secret;
+pub(crate) use secret::random_number;
 
 /// Under this key the secret is in the metadata of the call.
 const SECRET: &str = "pollux-tune-secret";

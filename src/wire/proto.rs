@@ -550,7 +550,7 @@ pub struct ProgramEvent {
 /// What has happened to a trial.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct GroupEvent {
-    #[prost(oneof = "group_event::Kind", tags = "1, 2, 3, 4, 5, 6, 7")]
+    #[prost(oneof = "group_event::Kind", tags = "1, 2, 3, 4, 5, 6, 7, 8")]
     pub kind: ::core::option::Option<group_event::Kind>,
 }
 /// Nested message and enum types in `GroupEvent`.
@@ -571,7 +571,19 @@ pub mod group_event {
         Finished(super::TrialMetrics),
         #[prost(message, tag = "7")]
         Failed(super::TrialFailed),
+        #[prost(message, tag = "8")]
+        OutOfMemory(super::SlotOutOfMemory),
     }
+}
+/// As OutOfMemory, at the worker of a slot.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct SlotOutOfMemory {
+    #[prost(message, optional, tag = "1")]
+    pub slot: ::core::option::Option<SlotOfNode>,
+    #[prost(uint32, tag = "2")]
+    pub failed: u32,
+    #[prost(uint32, tag = "3")]
+    pub limit: u32,
 }
 /// There is no more to say.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]

@@ -55,8 +55,8 @@ pub enum AgentGatewayEvent {
         agent: AgentId,
         /// Its first message.
         hello: AgentHello,
-        /// Sends it commands.
-        handle: AgentHandle,
+        /// Sends it commands, without waiting; to an agent that is gone they are lost. When all senders are dropped, its connection ends.
+        commands: UnboundedSender<AgentCommand>,
     },
     /// Something has happened at an agent.
     Event {
@@ -79,17 +79,6 @@ pub enum AgentGatewayEvent {
         /// Why. An agent was answered the same.
         reason: String,
     },
-}
-
-/// Sends commands to an agent. When all handles of an agent are dropped, its connection ends.
-#[derive(Debug, Clone)]
-pub struct AgentHandle(pub(super) UnboundedSender<AgentCommand>);
-
-impl AgentHandle {
-    /// Sends a command, without waiting. To an agent that is gone it is lost; [`AgentGatewayEvent::Lost`] reports that.
-    pub fn send(&self, command: AgentCommand) {
-        let _ = self.0.send(command);
-    }
 }
 
 /// Lets agents in, over TLS, for as long as it lives.

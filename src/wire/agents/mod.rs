@@ -17,7 +17,7 @@ mod transfer;
 pub use self::{
     dial::{AgentConnection, ConnectionEnd, ReachedHead, dial, reach},
     files::CheckpointFolders,
-    gateway::{AgentGateway, AgentGatewayEvent, AgentHandle, AgentId},
+    gateway::{AgentGateway, AgentGatewayEvent, AgentId},
     transfer::CheckpointTransfer,
 };
 

@@ -21,7 +21,7 @@ use tokio_stream::Stream;
 use tonic::{Request, Response, Status, Streaming};
 
 use super::{
-    AgentGatewayEvent, AgentHandle, AgentId, CheckpointFolders, TOKEN,
+    AgentGatewayEvent, AgentId, CheckpointFolders, TOKEN,
     connection::{Guest, Presence},
     transfer::{self, PartStream},
 };
@@ -145,7 +145,7 @@ impl AgentHead for AgentService {
         let heard = Arc::new(AtomicU64::new(0));
         let name = hello.name.clone();
         let member = Member { agent, name, guest, heard: heard.clone(), events: self.events.clone() };
-        let joined = AgentGatewayEvent::Joined { agent, hello, handle: AgentHandle(sender) };
+        let joined = AgentGatewayEvent::Joined { agent, hello, commands: sender };
         // A task of its own, so that the end is reported whatever becomes of this call.
         tokio::spawn(member.listen(upward, joined, end, self.closed.clone()));
         Ok(Response::new(CommandStream { commands, heartbeat: heartbeat(), heard, ended: Some(ended) }))
@@ -283,7 +283,7 @@ impl Member {
     }
 }
 
-/// Commands to an agent, until all handles are dropped or the agent is lost.
+/// Commands to an agent, until all senders are dropped or the agent is lost.
 pub(super) struct CommandStream {
     commands: UnboundedReceiver<AgentCommand>,
     heartbeat: Interval,

@@ -7,7 +7,7 @@ use tokio::time::{Instant, sleep, timeout};
 use super::*;
 use crate::{
     ids::{NodeId, SlotId},
-    trials::agent::{AgentCommand, AgentEvent, FENCE, HEARTBEAT, LEASE},
+    trials::agent::{AgentEvent, FENCE, HEARTBEAT, LEASE},
     wire::ConnectionEnd,
 };
 
@@ -36,7 +36,7 @@ async fn messages_go_both_ways_in_order() {
     let (mut agent, _, handle, _way) = head.joined().await;
     for number in 0..2000 {
         agent.events.send(worker(number)).expect("the head is there");
-        handle.send(start(number));
+        handle.send(start(number)).expect("the agent is there");
     }
     for number in 0..2000 {
         assert_eq!(event(&mut head).await, worker(number));
@@ -50,7 +50,7 @@ async fn an_idle_agent_is_kept_for_hours() {
     let (mut agent, _, handle, _way) = head.joined().await;
     sleep(Duration::from_secs(7200)).await;
     assert!(head.heard.try_recv().is_err() && agent.ended.try_recv().is_err());
-    handle.send(start(1));
+    handle.send(start(1)).expect("the agent is there");
     assert_eq!(agent.commands.recv().await, Some(start(1)));
 }
 
@@ -111,7 +111,7 @@ async fn a_short_failure_of_the_network_costs_nothing() {
     for _ in 0..5 {
         sleep(Duration::from_secs(5)).await;
         way.cut();
-        handle.send(start(1));
+        handle.send(start(1)).expect("the agent is there");
         agent.events.send(worker(1)).expect("the head is there");
         sleep(FENCE - Duration::from_secs(4)).await;
         way.up.send_replace(true);
@@ -167,10 +167,10 @@ async fn an_agent_leaves_when_everything_was_heard() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_agent_whose_handles_are_dropped_is_sent_home() {
+async fn an_agent_that_is_not_needed_any_more_is_sent_home() {
     let mut head = Head::new();
     let (mut agent, id, handle, _way) = head.joined().await;
-    handle.send(AgentCommand::Leave { reason: "the study is over".to_owned() });
+    handle.send(AgentCommand::Leave { reason: "the study is over".to_owned() }).expect("it is there");
     drop(handle);
     let leave = agent.commands.recv().await;
     assert!(matches!(leave, Some(AgentCommand::Leave { .. })), "{leave:?}");
@@ -221,7 +221,7 @@ async fn a_talkative_agent_stays() {
     while since.elapsed() < 2 * LEASE {
         for _ in 0..100 {
             agent.events.send(worker(number)).expect("the head is there");
-            handle.send(start(number));
+            handle.send(start(number)).expect("the agent is there");
             number += 1;
         }
         sleep(Duration::from_millis(100)).await;

@@ -15,8 +15,9 @@ use crate::{
     ids::{Generation, NodeId, SlotId},
     space::{Params, Value},
     trials::{
-        agent::{AgentCommand, AgentEvent, HeldCheckpoint, ProgramLaunch, Welcome, Work},
+        agent::{AgentEvent, HeldCheckpoint, ProgramLaunch, Welcome, Work},
         engine::{Checkpoint, GroupEvent, Metrics, Number, Report},
+        group::MemoryLimit,
         node::ProcessFault,
     },
     wire::{
@@ -148,6 +149,9 @@ fn group_events() -> impl Strategy<Value = GroupEvent> {
         report().prop_map(GroupEvent::Reported),
         checkpoint().prop_map(GroupEvent::Checkpointed),
         ".*".prop_map(GroupEvent::CheckpointFailed),
+        (slot(), any::<(u32, u32)>()).prop_map(|(slot, (failed, limit))| {
+            GroupEvent::OutOfMemory { slot, memory: MemoryLimit { failed, limit } }
+        }),
         checkpoint().prop_map(GroupEvent::Paused),
         metrics().prop_map(GroupEvent::Finished),
         (".*", cause()).prop_map(|(reason, cause)| GroupEvent::Failed { reason, cause }),

@@ -19,18 +19,16 @@ use tokio::{
     io::{AsyncReadExt, AsyncWriteExt, DuplexStream, ReadHalf, WriteHalf, duplex, split},
     runtime::Handle,
     sync::{
-        mpsc::{self, Receiver},
+        mpsc::{self, Receiver, UnboundedSender},
         watch,
     },
 };
 use tokio_rustls::TlsConnector;
 
-use super::{
-    AgentConnection, AgentGatewayEvent, AgentHandle, AgentId, CheckpointFolders, dial::secure, gateway::Door,
-};
+use super::{AgentConnection, AgentGatewayEvent, AgentId, CheckpointFolders, dial::secure, gateway::Door};
 use crate::{
     ids::{GpuType, StudyId, TrialId},
-    trials::agent::{AgentHello, AgentNode, AgentSlot},
+    trials::agent::{AgentCommand, AgentHello, AgentNode, AgentSlot},
     wire::{Error, HeadIdentity, ReachedHead, admission::Io, build, tls},
 };
 
@@ -128,18 +126,18 @@ impl Head {
     }
 
     /// An agent that has joined, as both sides see it.
-    async fn joined(&mut self) -> (AgentConnection, AgentId, AgentHandle, Way) {
+    async fn joined(&mut self) -> (AgentConnection, AgentId, UnboundedSender<AgentCommand>, Way) {
         let (reached, way) = self.reached().await;
         let connection = reached.join(hello("gpu1")).await.expect("it is let in");
         let (agent, handle) = self.next_joined().await;
         (connection, agent, handle, way)
     }
 
-    async fn next_joined(&mut self) -> (AgentId, AgentHandle) {
+    async fn next_joined(&mut self) -> (AgentId, UnboundedSender<AgentCommand>) {
         match self.heard.recv().await {
-            Some(AgentGatewayEvent::Joined { agent, handle, hello: said }) => {
+            Some(AgentGatewayEvent::Joined { agent, commands, hello: said }) => {
                 assert_eq!(said, hello(&said.name));
-                (agent, handle)
+                (agent, commands)
             }
             other => panic!("{other:?}"),
         }
