@@ -24,7 +24,12 @@ impl JoinFile {
     /// Reads a file that nobody else can read.
     pub fn read(path: &Path) -> Result<Self, Error> {
         let text = private::read(path)?.ok_or_else(|| Error::NoJoinFile { path: path.to_owned() })?;
-        let mut fields = Fields::parse(path, &text)?;
+        Self::parse(path, &text)
+    }
+
+    /// Reads what came another way; messages call it by this name.
+    pub fn parse(path: &Path, text: &str) -> Result<Self, Error> {
+        let mut fields = Fields::parse(path, text)?;
         let study = fields.text("study")?;
         let study = study.parse().map_err(|_| fields.wrong("study", "is not the id of a study"))?;
         let mut addresses = Vec::new();

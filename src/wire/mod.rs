@@ -59,6 +59,7 @@ pub use host_port::HostPort;
 pub use identity::HeadIdentity;
 pub use join_file::JoinFile;
 pub use secret::Secret;
+pub(crate) use secret::random_number;
 
 /// Under this key the secret is in the metadata of the call.
 const SECRET: &str = "pollux-tune-secret";

@@ -45,6 +45,13 @@ impl Secret {
     }
 }
 
+/// A random number, for what has to differ from start to start.
+pub(crate) fn random_number() -> Result<u64, Error> {
+    let mut bytes = [0_u8; 8];
+    getrandom::fill(&mut bytes)?;
+    Ok(u64::from_le_bytes(bytes))
+}
+
 /// Hexadecimal digits of as many random bytes.
 pub(super) fn random_digits<const BYTES: usize>() -> Result<String, Error> {
     let mut bytes = [0_u8; BYTES];
