@@ -13,6 +13,8 @@ pub mod agent;
 pub mod engine;
 pub mod group;
 pub mod node;
+#[cfg(feature = "runtime")]
+pub(crate) mod outbox;
 mod promise;
 mod retention;
 mod search;
