@@ -11,6 +11,7 @@ use std::{
     env,
     fs::OpenOptions,
     io::Write,
+    net::SocketAddr,
     path::{Path, PathBuf},
     sync::Mutex,
 };
@@ -44,6 +45,8 @@ pub(super) struct Settings {
     pub(super) folder: PathBuf,
     /// What of this machine.
     pub(super) devices: Request,
+    /// Where agents of other machines can join.
+    pub(super) listen: Option<SocketAddr>,
     pub(super) emulate: Option<Emulation>,
     /// Instead of that of the study file.
     pub(super) policy: Option<PolicyKind>,
@@ -120,6 +123,10 @@ pub(super) fn run(
     let notices = display.handle();
     let notify = move |notice: &str| notices.print(notice);
     let runner = Runner::new(study).folder(folder).watch(display.watch()).notify(notify).sole();
+    let runner = match settings.listen {
+        Some(address) => runner.listen(address),
+        None => runner,
+    };
     let signals = Signals::listen(runner.stop_handle(), folder, display.handle())?;
     let finished = backend.start(runner);
     drop(signals);
@@ -231,7 +238,9 @@ fn trainable(
             Error::OtherMachine { file: settings.file.clone(), wanted, there }
         }
     })?;
-    actors::check_room(study, &slots.nodes)?;
+    if settings.listen.is_none() {
+        actors::check_room(study, &slots.nodes)?;
+    }
     Ok(Backend::Trainables(slots))
 }
 
