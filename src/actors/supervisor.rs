@@ -6,11 +6,11 @@ use tokio::{sync::oneshot, time::Instant};
 use super::{
     clock::Clock,
     exit::{ActorGuard, ExitSender, SessionExit},
-    message::{EngineInput, FactsAppended, ForAllocator, ForSuggester, ForTrial},
+    message::{EngineInput, FactsAppended, ForAllocator, ForSuggester, ForTrial, ReleaseNode},
     session::Notify,
 };
 use crate::{
-    ids::TrialId,
+    ids::{NodeId, TrialId},
     store::{self, Journal},
     trials::{
         engine::{Command, Engine, Fact, GroupCommand, Input, JournalEntry, Outcome, Step},
@@ -43,6 +43,8 @@ pub(super) struct ServiceAddresses {
     pub(super) facts: Vec<Recipient<FactsAppended>>,
     /// Who act on facts, and hear of them when those that create or end a trial are on disk.
     pub(super) settled: Vec<Recipient<FactsAppended>>,
+    /// Who lets machines go; none where they cannot.
+    pub(super) nodes: Option<Recipient<ReleaseNode>>,
 }
 
 /// What can be noticed outside of the head.
@@ -50,6 +52,7 @@ enum Effect {
     /// These are shown, and trials that have ended are dropped.
     Facts(Arc<[JournalEntry]>),
     Group(TrialId, GroupCommand),
+    ReleaseNode(NodeId),
     Finish(Outcome),
     Acknowledge(oneshot::Sender<()>),
 }
@@ -256,6 +259,7 @@ impl Supervisor {
             }
             (Command::WakeAt { at_s }, _) => self.wake_at(at_s, context),
             (Command::Group { trial, command }, _) => self.held.push(Effect::Group(trial, command)),
+            (Command::ReleaseNode { node }, _) => self.held.push(Effect::ReleaseNode(node)),
             (Command::Finished(outcome), _) => self.held.push(Effect::Finish(outcome)),
             (Command::Suggest(_) | Command::Allocate(_), None) => {}
         }
@@ -301,6 +305,12 @@ impl Supervisor {
                 Effect::Group(trial, command) => {
                     if let Some((_, groups)) = &mut self.staff {
                         groups.command(trial, command, &supervisor);
+                    }
+                }
+                Effect::ReleaseNode(node) => {
+                    if let Some(nodes) = self.staff.as_ref().and_then(|(services, _)| services.nodes.as_ref())
+                    {
+                        nodes.do_send(ReleaseNode(node));
                     }
                 }
                 Effect::Finish(outcome) => self.exit.send(SessionExit::Finished(outcome)),

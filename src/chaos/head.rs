@@ -14,10 +14,12 @@ use super::{
     world::{Address, CrashPoint, Event, Message, World},
 };
 use crate::{
-    ids::{Round, TrialId},
+    ids::{NodeId, Round, TrialId},
     store::Journal,
     trials::{
-        engine::{Command, Engine, GroupCommand, Input, JournalEntry, Outcome, Services, Step, TrialKind},
+        engine::{
+            Command, Engine, GroupCommand, Input, JournalEntry, Outcome, Replay, Services, Step, TrialKind,
+        },
         group::{Driver, FinalState, Task},
         node::{NodeDriver, ProcessFault, SlotOwner},
     },
@@ -52,7 +54,11 @@ pub(super) struct Head {
     /// The groups that get the commands of trials.
     pub(super) groups: BTreeMap<TrialId, u64>,
     pub(super) drivers: BTreeMap<u64, GroupActor>,
-    pub(super) nodes: Vec<NodeActor>,
+    /// The actors of machines: each that joins has a new one.
+    pub(super) nodes: BTreeMap<usize, NodeActor>,
+    pub(super) next_node: usize,
+    /// Who serves which node now.
+    pub(super) places: BTreeMap<NodeId, usize>,
     pub(super) next_group: u64,
     /// The time of day at its start, and the time of the world.
     pub(super) began: (f64, f64),
@@ -76,6 +82,7 @@ struct Blocked {
 enum Effect {
     Facts(Rc<[JournalEntry]>),
     Group(TrialId, GroupCommand),
+    ReleaseNode(NodeId),
     Finish(Outcome),
 }
 
@@ -88,6 +95,8 @@ pub(super) struct GroupActor {
 }
 
 pub(super) struct NodeActor {
+    pub(super) machine: usize,
+    pub(super) node: NodeId,
     pub(super) driver: NodeDriver<Owner>,
     /// The connection of each slot.
     pub(super) workers: Vec<Option<Life>>,
@@ -106,10 +115,10 @@ impl World {
             let (phase, slots) = (active.phase.name(), active.slots());
             let _ = write!(text, "; trial {trial} is {phase} at {:.2} epochs on {slots:?}", active.epochs);
         }
-        for (node, actor) in self.scenario.nodes.iter().zip(&head.nodes) {
+        for actor in head.nodes.values() {
             for index in 0..actor.workers.len() {
                 let owner = actor.driver.owner(index).map(|owner| owner.trial);
-                let _ = write!(text, "; slot {}.{index} is up: {}", node.node, actor.driver.is_up(index));
+                let _ = write!(text, "; slot {}.{index} is up: {}", actor.node, actor.driver.is_up(index));
                 if let Some(trial) = owner {
                     let _ = write!(text, ", of trial {trial}");
                 }
@@ -121,17 +130,14 @@ impl World {
     pub(super) fn start_head(&mut self) -> Result<(), String> {
         self.heads += 1;
         let failed = |error: &dyn std::error::Error| format!("the journal cannot be replayed: {error}");
-        let entries = self.journal.entries(0).map_err(|error| failed(&error))?;
-        let study = &self.scenario.study;
-        let mut engine = Engine::new(study, self.scenario.kind).map_err(|error| failed(&error))?;
-        let mut services = Services::new(study).map_err(|error| failed(&error))?;
-        for entry in &entries {
-            engine.apply(entry).map_err(|error| failed(&error))?;
-            services.apply(entry).map_err(|error| failed(&error))?;
-        }
+        let replay = Replay::new(&self.scenario.study, self.scenario.kind);
+        let mut replay = replay.map_err(|error| failed(&error))?;
+        let facts = self.journal.all();
+        facts.iter().try_for_each(|entry| replay.apply(entry)).map_err(|error| failed(&error))?;
+        let (count, Replay { engine, services }) = (facts.len(), replay);
         self.rules.replayed(&engine)?;
         let today_s = (self.now_s + self.clock_s).max(engine.state().at_s);
-        let (nodes, began) = (Vec::new(), (today_s, self.now_s));
+        let (nodes, places, began) = (BTreeMap::new(), BTreeMap::new(), (today_s, self.now_s));
         let (groups, drivers) = (BTreeMap::new(), BTreeMap::new());
         let (held, is_waiting, next_group) = (Vec::new(), false, 0);
         self.head = Some(Head {
@@ -140,6 +146,8 @@ impl World {
             groups,
             drivers,
             nodes,
+            next_node: 0,
+            places,
             next_group,
             began,
             held,
@@ -147,24 +155,9 @@ impl World {
             blocked: None,
             waiting: VecDeque::new(),
         });
-        self.note(format_args!("head {} starts with {} facts", self.heads, entries.len()));
+        self.note(format_args!("head {} starts with {} facts", self.heads, count));
         self.take(Input::Started)?;
-        if self.scenario.kind == TrialKind::Rigid {
-            let of = &self.scenario.nodes[0];
-            let (node, gpu_type, slots) = (of.node, of.gpu_type.clone(), of.processes.iter().sum());
-            let joined = Input::NodeJoined { node, name: String::new(), gpu_type, island: 0, slots };
-            self.send(Address::Supervisor, Message::Input(joined));
-            return Ok(());
-        }
-        for number in 0..self.scenario.nodes.len() {
-            let of = self.scenario.nodes[number].clone();
-            let workers = vec![None; of.processes.iter().sum::<u32>() as usize];
-            let processes = vec![None; of.processes.len()];
-            let (driver, outputs) = NodeDriver::new(of);
-            let Some(head) = &mut self.head else { return Ok(()) };
-            head.nodes.push(NodeActor { driver, workers, processes });
-            self.carry_out_by_node(number, outputs);
-        }
+        self.join_all();
         Ok(())
     }
 
@@ -347,6 +340,7 @@ impl World {
                 self.after(at_s - now_s + 1e-6, Event::Alarm(self.alarm));
             }
             Command::Group { trial, command } => self.hold(Effect::Group(trial, command)),
+            Command::ReleaseNode { node } => self.hold(Effect::ReleaseNode(node)),
             Command::Finished(outcome) => self.hold(Effect::Finish(outcome)),
         }
     }
@@ -384,6 +378,7 @@ impl World {
                     }
                 }
                 Effect::Group(trial, command) => self.command_trial(trial, command)?,
+                Effect::ReleaseNode(node) => self.release_node(node),
                 Effect::Finish(outcome) => return self.finish(outcome),
             }
         }

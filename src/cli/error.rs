@@ -8,8 +8,8 @@ use std::{
 
 use thiserror::Error;
 
-use super::{ask_tell, inspect, profile, results, run, simulate, stop, study, train};
-use crate::{actors, store, trials};
+use super::{ask_tell, inspect, nodes, profile, results, run, simulate, stop, study, train};
+use crate::{actors, store, trials, wire};
 
 /// The exit codes of the program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,6 +63,10 @@ pub(super) enum Error {
     #[error(transparent)]
     Inspect(#[from] inspect::Error),
     #[error(transparent)]
+    Nodes(#[from] nodes::Error),
+    #[error(transparent)]
+    Wire(#[from] wire::Error),
+    #[error(transparent)]
     Stop(#[from] stop::Error),
     #[error(transparent)]
     Run(#[from] run::Error),
@@ -108,13 +112,16 @@ impl Error {
 
     pub(super) fn exit_status(&self) -> ExitStatus {
         let is_of_input = match self {
-            Self::Stdout(_) | Self::Stdin(_) | Self::File { .. } | Self::System { .. } => false,
+            Self::Stdout(_) | Self::Stdin(_) | Self::File { .. } | Self::System { .. } | Self::Wire(_) => {
+                false
+            }
             Self::Read { .. }
             | Self::Profile(_)
             | Self::Study(_)
             | Self::AskTell(_)
             | Self::Results(_)
             | Self::Inspect(_)
+            | Self::Nodes(_)
             | Self::Stop(_)
             | Self::Run(_)
             | Self::Simulate(_)

@@ -283,6 +283,18 @@ impl<O: SlotOwner> NodeDriver<O> {
         self.take_outputs()
     }
 
+    /// The machine is gone, with all its workers. Nothing is to be done about it any more.
+    #[must_use]
+    pub fn lost(&mut self, reason: &str) -> Vec<NodeOutput<O>> {
+        for index in 0..self.slots.len() {
+            self.tell_groups(index);
+        }
+        // One that has not joined may be known as blocked.
+        let (node, reason) = (self.of.node, reason.to_owned());
+        self.outputs.push(NodeOutput::Engine(Input::NodeLost { node, reason }));
+        self.take_outputs()
+    }
+
     /// A worker has reported something. What is not about the trial of its owner is of a group that has left.
     #[must_use]
     pub fn event(&mut self, index: usize, event: WorkerEvent) -> Vec<NodeOutput<O>> {
@@ -335,6 +347,20 @@ impl<O: SlotOwner> NodeDriver<O> {
     /// The worker of a slot is gone.
     fn lose(&mut self, index: usize, reason: &str) {
         let slot = self.slot(index);
+        if !self.is_up(index) {
+            return;
+        }
+        // Groups are informed first: what the engine decides must not find them unaware.
+        self.tell_groups(index);
+        if self.has_joined {
+            let reason = reason.to_owned();
+            self.outputs.push(NodeOutput::Engine(Input::WorkerLost { slot, reason }));
+        }
+    }
+
+    /// Tells those who have a worker or wait for it that it is gone.
+    fn tell_groups(&mut self, index: usize) {
+        let slot = self.slot(index);
         let Some(state) = self.slots.get_mut(index).filter(|state| state.is_up) else { return };
         state.is_up = false;
         let mut owners: Vec<O> = state.owner.take().into_iter().collect();
@@ -343,12 +369,7 @@ impl<O: SlotOwner> NodeDriver<O> {
                 owners.push(owner);
             }
         }
-        // Groups are informed first: what the engine decides must not find them unaware.
         self.outputs.extend(owners.into_iter().map(|owner| NodeOutput::Group { owner, slot, event: None }));
-        if self.has_joined {
-            let reason = reason.to_owned();
-            self.outputs.push(NodeOutput::Engine(Input::WorkerLost { slot, reason }));
-        }
     }
 
     /// Whoever has waited takes over, with all its commands.

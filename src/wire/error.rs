@@ -80,6 +80,17 @@ pub enum Error {
     /// The head does not want this worker.
     #[error("the head refuses this worker: {0}")]
     Refused(String),
+    /// The head of a study cannot be reached through the file that it writes.
+    #[error("cannot reach the head of the study through {}: it starts or ends, try again", file.display())]
+    Control {
+        /// The file.
+        file: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+    /// The head has not done what it was asked to.
+    #[error("the head of the study has not done it: {0}")]
+    NotDone(String),
     /// An invalid message.
     #[error("{what}: {problem}")]
     Message {

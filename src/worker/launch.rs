@@ -5,6 +5,7 @@ use std::{env, process::Command, process::Stdio};
 use super::Error;
 use crate::{
     ids::SlotId,
+    trials::agent::AgentSlot,
     wire::{Address, Secret},
 };
 
@@ -23,6 +24,19 @@ pub struct Slot {
     pub threads: u32,
     /// The CUDA device, if it is a GPU.
     pub cuda: Option<u32>,
+}
+
+impl From<&AgentSlot> for Slot {
+    fn from(slot: &AgentSlot) -> Self {
+        let cuda = slot.device.as_ref().and_then(|device| device.parse().ok());
+        Self { threads: slot.threads, cuda }
+    }
+}
+
+impl From<&Slot> for AgentSlot {
+    fn from(slot: &Slot) -> Self {
+        Self { device: slot.cuda.map(|device| device.to_string()), memory_bytes: None, threads: slot.threads }
+    }
 }
 
 /// How many GPUs this machine has that libtorch can use.

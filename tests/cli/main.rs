@@ -2,6 +2,7 @@
 
 mod ask_tell;
 mod inspect;
+mod nodes;
 mod programs;
 mod stop;
 mod timeline;

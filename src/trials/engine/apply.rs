@@ -211,8 +211,7 @@ impl State {
         let active = self.active.remove(&trial);
         let mut active = active.ok_or_else(|| Error::NotActive { kind: fact.kind(), trial })?;
         active.count(at_s);
-        let ActiveTrial { params, point, checkpoint, created_s, epochs, generation, metrics, usage, .. } =
-            active;
+        let ActiveTrial { params, point, checkpoint, created_s, epochs, generation, usage, .. } = active;
         let unfinished = match end {
             End::Done(_) | End::Stopped(_) => {
                 self.progress += 1;
@@ -223,8 +222,7 @@ impl State {
         };
         self.failed += u32::from(matches!(end, End::Failed(_)));
         let (ended_s, slot_s) = (at_s, usage.slot_s);
-        let ended =
-            EndedTrial { params, created_s, ended_s, end, epochs, generation, metrics, slot_s, unfinished };
+        let ended = EndedTrial { params, created_s, ended_s, end, epochs, generation, slot_s, unfinished };
         self.ended.insert(trial, ended);
         Ok(())
     }

@@ -1,5 +1,6 @@
 use super::{
-    AllocatorRequest, Command, Error, FitService, Input, JournalEntry, SolveService, SuggestService,
+    AllocatorRequest, Command, Engine, Error, FitService, Input, JournalEntry, SolveService, SuggestService,
+    TrialKind,
 };
 use crate::space::Study;
 
@@ -61,8 +62,30 @@ impl Services {
         match command {
             Command::Suggest(request) => Some(self.suggest.answer(*request)),
             Command::Allocate(request) => Some(self.allocate.answer(request)),
-            Command::Group { .. } | Command::WakeAt { .. } | Command::Finished(_) => None,
+            Command::Group { .. }
+            | Command::ReleaseNode { .. }
+            | Command::WakeAt { .. }
+            | Command::Finished(_) => None,
         }
+    }
+}
+
+/// An engine and its services, on their way to where a journal ends: one pass over the facts is enough for all of them.
+pub(crate) struct Replay {
+    pub(crate) engine: Engine,
+    pub(crate) services: Services,
+}
+
+impl Replay {
+    /// Those of a study before its first fact.
+    pub(crate) fn new(study: &Study, kind: TrialKind) -> Result<Self, Error> {
+        Ok(Self { engine: Engine::new(study, kind)?, services: Services::new(study)? })
+    }
+
+    /// The next fact of the journal.
+    pub(crate) fn apply(&mut self, entry: &JournalEntry) -> Result<(), Error> {
+        self.engine.apply(entry)?;
+        self.services.apply(entry)
     }
 }
 

@@ -254,7 +254,7 @@ impl Usage {
     }
 }
 
-/// A trial that is over.
+/// A trial that is over. A study has very many of them, so there is no more than decisions need: what it has measured is in the journal.
 #[derive(Debug, Clone, PartialEq)]
 pub struct EndedTrial {
     /// What it tried.
@@ -269,8 +269,6 @@ pub struct EndedTrial {
     pub epochs: f64,
     /// Its last generation.
     pub generation: Generation,
-    /// The last value of each metric.
-    pub metrics: Metrics,
     /// Seconds times slots it has had.
     pub slot_s: f64,
     /// What it takes to run it again, if it failed or was cancelled.
@@ -379,4 +377,15 @@ pub(super) fn allocation(slots: &[SlotId]) -> Allocation {
 /// What the throughput model sees of slots.
 pub(super) fn shape(slots: &[SlotId]) -> Option<Shape> {
     allocation(slots).shape()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Two of them are kept for each of perhaps 100 000 trials.
+    #[test]
+    fn a_trial_that_is_over_is_small() {
+        assert!(size_of::<EndedTrial>() <= 128, "{} bytes", size_of::<EndedTrial>());
+    }
 }
