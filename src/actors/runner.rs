@@ -20,7 +20,7 @@ use crate::{
     alloc::{ClusterSpec, NodeSet},
     ids::{NodeId, SlotId, TrialId},
     space::{Program, Study},
-    store::Memory,
+    store::{Folder, Memory},
     trials::{
         Search,
         engine::{Engine, JournalEntry, Metrics, Outcome},
@@ -173,8 +173,9 @@ impl Runner {
     ) -> Result<Finished, Error> {
         let process = |(number, place): (usize, &crate::worker::Slot)| {
             let (place, arguments) = (place.clone(), self.worker_arguments.clone());
+            let slot = SlotId { node: NodeId(0), index: number as u32 };
+            let lock = self.folder.as_ref().map(|folder| Folder::new(folder).worker_lock(slot));
             let start = move |address: &Address, secret: &Secret| {
-                let slot = SlotId { node: NodeId(0), index: number as u32 };
                 let (place, arguments) = (&place, &arguments[..]);
                 let launch = crate::worker::Launch {
                     address,
@@ -182,7 +183,7 @@ impl Runner {
                     slot,
                     place,
                     machine_address: None,
-                    lock: None,
+                    lock: lock.as_deref(),
                     arguments,
                 };
                 crate::worker::launch(&launch).map_err(|error| with_causes(&error))
