@@ -102,6 +102,8 @@
 
 #[cfg(feature = "runtime")]
 pub mod actors;
+#[cfg(feature = "runtime")]
+mod agent;
 pub mod alloc;
 #[cfg(feature = "cli")]
 mod chaos;

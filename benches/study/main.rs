@@ -120,8 +120,10 @@ fn run(study: &Study, journal: &mut dyn Journal) -> Result<(f64, u64)> {
     let mut engine = Engine::new(study, TrialKind::Rigid)?;
     let mut suggesting = SuggestService::new(study)?;
     let gpu_type = "cpu".to_owned().try_into()?;
-    let mut inputs =
-        vec![Input::NodeJoined { node: NodeId(0), gpu_type, island: 0, slots: 8 }, Input::Started];
+    let mut inputs = vec![
+        Input::NodeJoined { node: NodeId(0), name: String::new(), gpu_type, island: 0, slots: 8 },
+        Input::Started,
+    ];
     while let Some(input) = inputs.pop() {
         let step = engine.handle(input, start.elapsed().as_secs_f64());
         journal.append(&step.facts)?;

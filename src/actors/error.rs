@@ -2,14 +2,7 @@ use std::io;
 
 use thiserror::Error;
 
-use crate::{
-    emulate,
-    ids::{EmptyGpuType, TrialId},
-    space::Difference,
-    store,
-    trials::engine,
-    wire,
-};
+use crate::{agent, emulate, ids::EmptyGpuType, space::Difference, store, trials::engine, wire};
 
 /// Why a study could not be run.
 #[derive(Debug, Error)]
@@ -24,6 +17,9 @@ pub enum Error {
     /// The way to the workers.
     #[error(transparent)]
     Wire(#[from] wire::Error),
+    /// This machine cannot serve.
+    #[error(transparent)]
+    Agent(#[from] agent::Error),
     /// What was asked for cannot be emulated.
     #[error(transparent)]
     Emulation(#[from] emulate::Error),
@@ -58,18 +54,6 @@ pub enum Error {
         "`trial.command` names the program `{0}`, which is not there: give its path, or a program in `PATH`"
     )]
     NoSuchProgram(String),
-    /// Something of an earlier run does not end.
-    #[error(
-        "process {process}{} was left behind by an earlier run and does not end, though it was killed: find out what holds it up, then \
-         run again",
-        .trial.map_or_else(String::new, |trial| format!(" of trial {trial}"))
-    )]
-    LeftBehind {
-        /// The trial whose program has started it, if that is known.
-        trial: Option<TrialId>,
-        /// Its number.
-        process: i32,
-    },
     /// Something that belongs to us died again and again.
     #[error(
         "the {actor} has died {times} times, the last time at once after a start; this is a mistake in pollux-tune"
@@ -117,7 +101,7 @@ impl Error {
             | Self::NoProgram
             | Self::NoFolder
             | Self::NoSuchProgram(_) => true,
-            Self::LeftBehind { .. } | Self::Died { .. } | Self::NoWorkers(_) | Self::Io { .. } => false,
+            Self::Agent(_) | Self::Died { .. } | Self::NoWorkers(_) | Self::Io { .. } => false,
         }
     }
 

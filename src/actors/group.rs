@@ -1,24 +1,26 @@
 //! The group of an elastic trial: carries messages between the pure driver, the nodes of its workers and the engine.
 
 use std::{
-    collections::BTreeMap,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
 
 use actix::{Actor, ActorContext, AsyncContext, Context, Handler, Message, Recipient};
 use tokio::{
+    sync::mpsc::UnboundedSender,
     task::JoinHandle,
     time::{self, Instant},
 };
 
 use super::{
+    agents::NodeMap,
     exit::{ActorGuard, ExitSender},
     message::{EngineInput, ForGroup, FromWorker, KillWorker, ToWorker, WorkerOwner},
 };
 use crate::{
-    ids::{NodeId, Round, SlotId, TrialId},
+    ids::{Round, SlotId, TrialId},
     trials::{
+        agent::AgentCommand,
         engine::{Input, Launch},
         group::{Driver, Limits, Output, Task, WorkerCommand, WorkerEvent},
     },
@@ -42,14 +44,15 @@ pub(super) type Observer = Arc<Mutex<dyn FnMut(TrialId, SlotId, GroupMessage<'_>
 /// Where a node takes orders.
 #[derive(Clone)]
 pub(super) struct NodeHandle {
-    pub(super) commands: Recipient<ToWorker>,
-    pub(super) kills: Recipient<KillWorker>,
+    pub(super) agent: UnboundedSender<AgentCommand>,
+    /// For its workers, if it has any.
+    pub(super) workers: Option<(Recipient<ToWorker>, Recipient<KillWorker>)>,
 }
 
 /// What groups need to know of the cluster.
 #[derive(Clone)]
 pub(super) struct ClusterHandles {
-    pub(super) nodes: Arc<BTreeMap<NodeId, NodeHandle>>,
+    pub(super) nodes: NodeMap,
     /// How long workers may take.
     pub(super) limits: Limits,
     pub(super) observer: Option<Observer>,
@@ -126,16 +129,17 @@ impl TrialGroup {
                     self.cluster.observe(trial, slot, GroupMessage::Command(&command));
                     let from =
                         WorkerOwner { trial, round: self.round, events: context.address().recipient() };
-                    match self.cluster.nodes.get(&slot.node) {
-                        Some(node) => node.commands.do_send(ToWorker { slot, from, command }),
+                    match self.cluster.nodes.get(slot.node).and_then(|node| node.workers) {
+                        Some((commands, _)) => commands.do_send(ToWorker { slot, from, command }),
                         None => from.events.do_send(FromWorker { slot, event: None }),
                     }
                 }
                 Output::Kill { slot, reason } => {
                     let from =
                         WorkerOwner { trial, round: self.round, events: context.address().recipient() };
-                    if let Some(node) = self.cluster.nodes.get(&slot.node) {
-                        node.kills.do_send(KillWorker { slot, from, reason });
+                    let node = self.cluster.nodes.get(slot.node);
+                    if let Some((_, kills)) = node.and_then(|node| node.workers) {
+                        kills.do_send(KillWorker { slot, from, reason });
                     }
                 }
                 Output::Engine { generation, event } => {

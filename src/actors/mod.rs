@@ -9,9 +9,9 @@
 //! *Architecture invariants:* no actor decides anything; a fact is written down before anybody acts on it; an actor that dies
 //! takes the others along, and all begin again from the journal.
 
+mod agents;
 mod allocator;
 mod clock;
-mod command;
 mod elastic;
 mod error;
 mod exit;
@@ -19,7 +19,7 @@ mod function;
 mod group;
 mod message;
 mod node;
-mod process;
+mod programs;
 mod retention;
 mod runner;
 mod runtime;
@@ -32,10 +32,7 @@ mod tests;
 mod training;
 mod training_events;
 
-#[cfg(feature = "cli")]
-pub(crate) use self::command::end_programs;
 pub use self::{
-    command::launch_if_program,
     error::Error,
     function::{Stopped, Trial},
     group::GroupMessage,
@@ -44,4 +41,7 @@ pub use self::{
     training::{Training, TrainingSettings},
     training_events::TrainingEvent,
 };
-pub use crate::emulate::serve_if_node;
+pub use crate::{
+    agent::{Error as AgentError, launch_if_program},
+    emulate::serve_if_node,
+};

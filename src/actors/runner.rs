@@ -7,25 +7,24 @@ use std::{
 use tokio::sync::{mpsc, watch};
 
 use super::{
-    command::{self, ProgramSpec},
     error::Error,
     function::{Problem, Trial},
     group::{GroupMessage, Observer},
-    node::NodeSpec,
-    process::ProcessSpec,
+    programs::{self, ProgramSpec},
     scripted::Steering,
     session::{self, Notify, SharedWatch, TrialBackend, WorkerTasks, Workers},
 };
 use crate::{
+    agent::{self, Machine, SystemSpawner},
     alloc::{ClusterSpec, NodeSet},
-    ids::{NodeId, SlotId, TrialId},
+    ids::{GpuType, SlotId, TrialId},
     space::{Program, Study},
-    store::{Folder, Memory},
+    store::Memory,
     trials::{
         Search,
+        agent::{AgentNode, AgentSlot, Work},
         engine::{Engine, JournalEntry, Metrics, Outcome},
     },
-    wire::{Address, Secret, with_causes},
 };
 
 /// Runs a study to its end.
@@ -156,43 +155,25 @@ impl Runner {
     /// [`launch_if_program`](crate::actors::launch_if_program); otherwise a shell launches it.
     pub fn run_command(self, gpus: u32) -> Result<Finished, Error> {
         let Some(Program::Command(words)) = &self.study.trial.program else { return Err(Error::NoProgram) };
-        command::check(words)?;
-        let (words, slots) = (words.clone(), self.slots.unwrap_or(self.study.search.parallel));
-        let (is_sole, arguments) = (self.is_sole, self.worker_arguments.clone());
-        let spec = ProgramSpec { words, gpus, is_sole, arguments, grace: command::GRACE };
-        self.run(TrialBackend::Command { spec, slots })
+        let program = words.first().ok_or(Error::NoProgram)?;
+        if !agent::is_there(program) {
+            return Err(Error::NoSuchProgram(program.clone()));
+        }
+        let (words, count) = (words.clone(), self.slots.unwrap_or(self.study.search.parallel));
+        let device = |index: u32| (index < gpus).then(|| index.to_string());
+        let slot = |index| AgentSlot { device: device(index), memory_bytes: None, threads: 1 };
+        let node = AgentNode { gpu_type: GpuType::cpu(), slots: (0..count).map(slot).collect() };
+        let machine = self.machine(vec![node]);
+        let spec = ProgramSpec { words, grace: programs::GRACE };
+        self.run(TrialBackend::Programs { spec, machine })
     }
 
     /// Trains the trainable that the study file names, on slots of this machine: this program is started again for each of
     /// them, so the first thing that it does must be [`serve_if_worker`](crate::worker::serve_if_worker).
     #[cfg(feature = "torch")]
-    pub fn run_trainable(
-        self,
-        gpu_type: &crate::ids::GpuType,
-        slots: &[crate::worker::Slot],
-    ) -> Result<Finished, Error> {
-        let process = |(number, place): (usize, &crate::worker::Slot)| {
-            let (place, arguments) = (place.clone(), self.worker_arguments.clone());
-            let slot = SlotId { node: NodeId(0), index: number as u32 };
-            let lock = self.folder.as_ref().map(|folder| Folder::new(folder).worker_lock(slot));
-            let start = move |address: &Address, secret: &Secret| {
-                let (place, arguments) = (&place, &arguments[..]);
-                let launch = crate::worker::Launch {
-                    address,
-                    secret,
-                    slot,
-                    place,
-                    machine_address: None,
-                    lock: lock.as_deref(),
-                    arguments,
-                };
-                crate::worker::launch(&launch).map_err(|error| with_causes(&error))
-            };
-            ProcessSpec { slots: 1, start: Arc::new(start) }
-        };
-        let processes = slots.iter().enumerate().map(process).collect();
-        let node = NodeSpec { node: NodeId(0), gpu_type: gpu_type.clone(), island: 0, processes };
-        self.run_workers(vec![node], 1.0)
+    pub fn run_trainable(self, gpu_type: &GpuType, slots: &[crate::worker::Slot]) -> Result<Finished, Error> {
+        let node = AgentNode { gpu_type: gpu_type.clone(), slots: slots.iter().map(Into::into).collect() };
+        self.run_workers(vec![node], Work::Trainable)
     }
 
     /// Runs the study on machines that are not there: the trainable that the study file names is modelled, not trained. A
@@ -205,38 +186,27 @@ impl Runner {
             return Err(Error::NoProgram);
         };
         crate::emulate::check(trainable, cluster)?;
-        let mut nodes = Vec::new();
-        for NodeSet { nodes: count, gpus, gpu_type } in &cluster.node_sets {
-            for _ in 0..*count {
-                let (number, slots, name) = (nodes.len() as u32, *gpus, gpu_type.clone());
-                let arguments = self.worker_arguments.clone();
-                let start = move |address: &Address, secret: &Secret| {
-                    let launch = crate::emulate::NodeLaunch {
-                        address: address.clone(),
-                        secret: secret.clone(),
-                        node: number,
-                        slots: 0..slots,
-                        gpu_type: name.clone(),
-                        time_scale,
-                        machine_address: None,
-                        arguments: arguments.clone(),
-                    };
-                    crate::emulate::launch(&launch).map_err(|error| with_causes(&error))
-                };
-                let processes = vec![ProcessSpec { slots, start: Arc::new(start) }];
-                let gpu_type = gpu_type.clone();
-                nodes.push(NodeSpec { node: NodeId(number), gpu_type, island: 0, processes });
-            }
-        }
-        self.run_workers(nodes, time_scale)
+        let slot = AgentSlot { device: None, memory_bytes: None, threads: 1 };
+        let node = |NodeSet { nodes, gpus, gpu_type }: &NodeSet| {
+            let slots = vec![slot.clone(); *gpus as usize];
+            vec![AgentNode { gpu_type: gpu_type.clone(), slots }; *nodes as usize]
+        };
+        let nodes = cluster.node_sets.iter().flat_map(node).collect();
+        self.run_workers(nodes, Work::Emulated { time_scale })
     }
 
-    fn run_workers(self, nodes: Vec<NodeSpec>, time_scale: f64) -> Result<Finished, Error> {
+    fn run_workers(self, nodes: Vec<AgentNode>, work: Work) -> Result<Finished, Error> {
         let Some(Program::Trainable(trainable)) = self.study.trial.program.clone() else {
             return Err(Error::NoProgram);
         };
-        let tasks = WorkerTasks::OfStudy { trainable };
-        self.run(TrialBackend::Workers(Workers { tasks, nodes, time_scale }))
+        let (tasks, machine) = (WorkerTasks::OfStudy { trainable }, self.machine(nodes));
+        self.run(TrialBackend::Workers(Workers { tasks, work, machine }))
+    }
+
+    /// This machine, with these nodes.
+    pub(super) fn machine(&self, nodes: Vec<AgentNode>) -> Machine {
+        let (arguments, is_sole) = (self.worker_arguments.clone(), self.is_sole);
+        Machine { nodes, address: None, arguments, is_sole, spawner: Arc::new(SystemSpawner) }
     }
 
     fn run(self, work: TrialBackend) -> Result<Finished, Error> {

@@ -1,161 +1,211 @@
 //! What trials run on, for one life of the actors.
 
-use std::{collections::BTreeMap, path::Path, sync::Arc};
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+};
 
 use actix::{Actor, Addr, Recipient, System};
-use tokio::sync::mpsc::Receiver;
+use tokio::{
+    sync::mpsc::{self, UnboundedSender},
+    task::JoinHandle,
+};
 
 use super::{
-    command::Programs,
+    agents::{AgentId, AgentMessage, Agents, NodeMap, StudyTerms},
+    clock::Clock,
     elastic::{Elastic, StudyTasks, Tasks},
     error::Error,
-    exit::ExitSender,
-    group::{ClusterHandles, NodeHandle, Observer},
+    exit::{ExitSender, SessionExit},
+    group::{ClusterHandles, Observer},
     message::EngineInput,
-    node::{FromGateway, Node, NodeContext, NodeSpec},
-    process::SystemSpawner,
+    programs::{ProgramSpec, Programs},
     session::{WorkerTasks, Workers},
 };
 use crate::{
+    agent::{self, Machine},
     ids::{GpuType, NodeId, StudyId},
-    space::Study,
-    store::Folder,
-    trials::{engine::Input, group::Limits},
-    wire::{Gateway, GatewayEvent, Secret, SocketFolder, WorkerId},
+    space::{Study, TrialSettings},
+    store::{self, Folder},
+    trials::{
+        agent::{AgentCommand, AgentHello, Work},
+        engine::Input,
+        group::Limits,
+    },
+    wire::Secret,
 };
 
 /// Seconds from report to report.
 const REPORT_EVERY_S: f64 = 1.0;
 /// As many real seconds at least, where time is scaled.
 const REPORT_EVERY_REAL_S: f64 = 0.25;
+/// That of this machine.
+const LOCAL: AgentId = AgentId(0);
 
 /// Where trials run.
 pub(super) enum Runtime {
     /// In this process: the input that tells the engine of it.
     Local(Input),
-    /// In processes of their own: the same input, and all that run.
-    Programs(Input, Programs),
-    /// On worker processes, which last as long as this.
-    #[expect(dead_code, reason = "they are dropped with it, and that is all")]
-    Workers { gateway: Gateway, nodes: Vec<Addr<Node>>, socket: SocketFolder },
+    /// On machines.
+    Machines(Machines),
+}
+
+/// Machines that agents serve.
+pub(super) struct Machines {
+    /// Lives as long as this.
+    _agents: Addr<Agents>,
+    programs: Option<Programs>,
+    /// The agent of this machine, and how to talk to it.
+    local: (UnboundedSender<AgentCommand>, JoinHandle<()>),
+}
+
+/// What a runtime of machines has to know.
+pub(super) struct Around<'a> {
+    pub(super) study: &'a Study,
+    pub(super) study_id: StudyId,
+    pub(super) folder: Option<&'a Path>,
+    pub(super) machine: &'a Machine,
+    pub(super) clock: Clock,
+    pub(super) supervisor: &'a Recipient<EngineInput>,
+    pub(super) exit: &'a ExitSender,
 }
 
 impl Runtime {
     pub(super) fn local(slots: u32) -> Result<Self, Error> {
-        Ok(Self::Local(this_machine(slots)?))
-    }
-
-    pub(super) fn programs(slots: u32, programs: Programs) -> Result<Self, Error> {
-        Ok(Self::Programs(this_machine(slots)?, programs))
+        let gpu_type = GpuType::new("cpu")?;
+        Ok(Self::Local(Input::NodeJoined {
+            node: NodeId(0),
+            name: String::new(),
+            gpu_type,
+            island: 0,
+            slots,
+        }))
     }
 
     /// What the engine has to know of it at the beginning.
     pub(super) const fn joined(&self) -> Option<&Input> {
         match self {
-            Self::Local(joined) | Self::Programs(joined, _) => Some(joined),
+            Self::Local(joined) => Some(joined),
             // Each node tells of itself.
-            Self::Workers { .. } => None,
+            Self::Machines(_) => None,
         }
     }
 
-    /// Ends it, in an orderly way where that takes time.
-    pub(super) async fn end(self, notify: impl FnOnce(&str)) {
-        if let Self::Programs(_, programs) = &self {
+    /// Ends it, in an orderly way: all that takes time is waited for.
+    pub(super) async fn end(self, is_orderly: bool, notify: impl FnOnce(&str)) {
+        let Self::Machines(Machines { programs, local: (commands, served), .. }) = self else { return };
+        if let Some(programs) = programs {
             programs.end(notify).await;
         }
+        if is_orderly {
+            let _ = commands.send(AgentCommand::Leave { reason: "the study is over".to_owned() });
+        }
+        // Otherwise it learns that it has lost its head.
+        drop(commands);
+        // It has ended in any case.
+        let _ = served.await;
+    }
+
+    pub(super) fn programs(around: &Around, spec: ProgramSpec) -> Result<(Programs, Self), Error> {
+        let nodes = NodeMap::default();
+        let trial: &TrialSettings = &around.study.trial;
+        let programs = Programs::new(spec, trial, nodes.clone());
+        let machines = Machines::open(around, Work::Programs, nodes, Some(programs.clone()))?;
+        Ok((programs, Self::Machines(machines)))
     }
 
     pub(super) fn workers(
-        (study, study_id): (&Study, StudyId),
+        around: &Around,
         workers: &Workers,
-        folder: Option<&Path>,
         observer: Option<Observer>,
-        (supervisor, exit): (&Recipient<EngineInput>, &ExitSender),
     ) -> Result<(Elastic, Self), Error> {
-        let slots: u32 = workers.nodes.iter().map(NodeSpec::slots).sum();
+        let study = around.study;
+        let slots: u32 = around.machine.nodes.iter().map(|node| node.slots.len() as u32).sum();
         let wanted = study.trial.min_gpus;
         if slots < wanted {
             return Err(Error::TooFewSlots { wanted, slots });
         }
-        let (tasks, logs) = match &workers.tasks {
+        let tasks = match &workers.tasks {
             WorkerTasks::OfStudy { trainable } => {
-                let folder = std::path::absolute(folder.ok_or(Error::NoFolder)?)
-                    .map_err(Error::io("finding the folder"))?;
-                let logs = Folder::new(&folder).logs();
-                let report_every_s = REPORT_EVERY_S.max(REPORT_EVERY_REAL_S / workers.time_scale);
-                let (study, trainable) = (study.clone(), trainable.clone());
-                (
-                    Tasks::OfStudy(Box::new(StudyTasks {
-                        study,
-                        study_id,
-                        trainable,
-                        folder,
-                        report_every_s,
-                    })),
-                    Some(logs),
-                )
+                let folder = absolute(around.folder.ok_or(Error::NoFolder)?)?;
+                let report_every_s = REPORT_EVERY_S.max(REPORT_EVERY_REAL_S / workers.work.time_scale());
+                let (study, study_id, trainable) = (study.clone(), around.study_id, trainable.clone());
+                let tasks = StudyTasks { study, study_id, trainable, folder, report_every_s };
+                Tasks::OfStudy(Box::new(tasks))
             }
-            WorkerTasks::Given { tasks, .. } => (Tasks::Given(tasks.clone()), None),
+            WorkerTasks::Given { tasks, .. } => Tasks::Given(tasks.clone()),
         };
-        // Paths of sockets must be short, and those of studies may be long.
-        let socket = SocketFolder::new()?;
-        let secret = Secret::random()?;
-        let (gateway, events) = Gateway::open(&socket.address(), &secret)?;
-        let around = NodeContext {
-            address: gateway.address().clone(),
-            secret,
-            logs,
-            spawner: Arc::new(SystemSpawner),
-            supervisor: supervisor.clone(),
-            exit: exit.clone(),
-        };
-        let nodes: BTreeMap<NodeId, Addr<Node>> = workers
-            .nodes
-            .iter()
-            .map(|spec| (spec.node, Node::new(spec.clone(), around.clone()).start()))
-            .collect();
-        let handle = |address: &Addr<Node>| NodeHandle {
-            commands: address.clone().recipient(),
-            kills: address.clone().recipient(),
-        };
-        let handles = nodes.iter().map(|(node, address)| (*node, handle(address))).collect();
+        let nodes = NodeMap::default();
+        let machines = Machines::open(around, workers.work, nodes.clone(), None)?;
         let limits = Limits {
             silence_s: study.trial.silence.map(|silence| silence.as_secs_f64()),
-            time_scale: workers.time_scale,
+            time_scale: workers.work.time_scale(),
         };
-        let cluster = ClusterHandles { nodes: Arc::new(handles), limits, observer, exit: exit.clone() };
+        let cluster = ClusterHandles { nodes, limits, observer, exit: around.exit.clone() };
         let arbiter = System::current().arbiter().clone();
         let elastic = Elastic { tasks, cluster, arbiter, groups: BTreeMap::new() };
-        let addresses = nodes.values().cloned().collect();
-        actix::spawn(route(events, nodes));
-        Ok((elastic, Self::Workers { gateway, nodes: addresses, socket }))
+        Ok((elastic, Self::Machines(machines)))
     }
 }
 
-/// The slots of this process.
-fn this_machine(slots: u32) -> Result<Input, Error> {
-    let gpu_type = GpuType::new("cpu")?;
-    Ok(Input::NodeJoined { node: NodeId(0), gpu_type, island: 0, slots })
+fn absolute(folder: &Path) -> Result<PathBuf, Error> {
+    std::path::absolute(folder).map_err(Error::io("finding the folder"))
 }
 
-/// Carries the events of the gateway to the nodes that they concern.
-async fn route(mut events: Receiver<GatewayEvent>, nodes: BTreeMap<NodeId, Addr<Node>>) {
-    let mut homes: BTreeMap<WorkerId, NodeId> = BTreeMap::new();
-    while let Some(event) = events.recv().await {
-        let node = match &event {
-            GatewayEvent::Joined { worker, hello, .. } => {
-                homes.insert(*worker, hello.slot.node);
-                Some(hello.slot.node)
-            }
-            GatewayEvent::Event { worker, .. } => homes.get(worker).copied(),
-            GatewayEvent::Lost { worker } => homes.remove(worker),
-            GatewayEvent::Refused { slot, reason } => {
-                tracing::warn!(?slot, reason, "a worker was refused");
-                None
-            }
-        };
-        if let Some(node) = node.and_then(|node| nodes.get(&node)) {
-            node.do_send(FromGateway(event));
+impl Machines {
+    fn open(around: &Around, work: Work, nodes: NodeMap, programs: Option<Programs>) -> Result<Self, Error> {
+        let folder = around.folder.map(absolute).transpose()?;
+        if let Some(folder) = &folder {
+            Folder::new(folder).create()?;
         }
+        let terms = StudyTerms {
+            study: around.study_id,
+            clock: around.clock,
+            epoch: 0,
+            work,
+            folder: folder.clone().unwrap_or_default(),
+            probe: String::new(),
+        };
+        let (supervisor, exit) = (around.supervisor.clone(), around.exit);
+        let agents = Agents::new(terms, nodes, programs.clone(), supervisor, exit).start();
+        let local = serve_here(around.machine.clone(), folder, &agents, exit.clone())?;
+        Ok(Self { _agents: agents, programs, local })
     }
+}
+
+/// Serves this machine, on this thread.
+fn serve_here(
+    machine: Machine,
+    folder: Option<PathBuf>,
+    agents: &Addr<Agents>,
+    exit: ExitSender,
+) -> Result<(UnboundedSender<AgentCommand>, JoinHandle<()>), Error> {
+    let secret = Secret::random()?;
+    let (commands, mut received) = mpsc::unbounded_channel();
+    let (events, mut happened) = mpsc::unbounded_channel();
+    let hello = Box::new(AgentHello {
+        build: String::new(),
+        incarnation: 0,
+        name: store::Runner::this().host,
+        address: machine.address,
+        island: String::new(),
+        nodes: machine.nodes.clone(),
+        ends_in_s: None,
+        job: None,
+        held: Vec::new(),
+    });
+    agents.do_send(AgentMessage::Joined { agent: LOCAL, hello, commands: commands.clone(), is_local: true });
+    let registry = agents.clone();
+    actix::spawn(async move {
+        while let Some(event) = happened.recv().await {
+            registry.do_send(AgentMessage::Event { agent: LOCAL, event });
+        }
+    });
+    let served = actix::spawn(async move {
+        let Some(AgentCommand::Welcome(welcome)) = received.recv().await else { return };
+        if let Err(error) = agent::serve(&machine, *welcome, folder, secret, &mut received, events).await {
+            exit.send(SessionExit::Failed(error.into()));
+        }
+    });
+    Ok((commands, served))
 }

@@ -11,26 +11,27 @@ use tokio::sync::{mpsc, watch};
 use super::{
     allocator::{Allocator, AllocatorService},
     clock::Clock,
-    command::{Commands, ProgramSpec},
     error::Error,
     exit::{ExitSender, SessionExit},
     function::{Function, Functions},
     group::Observer,
     message::{EngineInput, ForTrial},
-    node::NodeSpec,
+    programs::ProgramSpec,
     retention::{CheckpointKeeper, CheckpointPlace, Settle},
-    runtime::Runtime,
+    runtime::{Around, Runtime},
     scripted::{Script, ScriptedAllocator, Steering},
     suggester::{Suggester, TakeSearch},
     supervisor::{Begin, ServiceAddresses, Supervisor, TrialRunners, Watch},
 };
 use crate::{
+    agent::Machine,
     ids::StudyId,
     space::Study,
     store::{self, Journal, Memory, Reader, Store},
     trials::{
         Search,
-        engine::{Engine, GroupCommand, Input, JournalEntry, Outcome, Services, State, TrialKind},
+        agent::Work,
+        engine::{Engine, GroupCommand, Input, JournalEntry, Outcome, Replay, Services, State, TrialKind},
         group::Task,
     },
 };
@@ -47,16 +48,15 @@ pub(super) type Notify = Arc<dyn Fn(&str) + Send + Sync>;
 /// What trials are.
 pub(super) enum TrialBackend {
     Function { function: Arc<Function>, slots: u32 },
-    Command { spec: ProgramSpec, slots: u32 },
+    Programs { spec: ProgramSpec, machine: Machine },
     Workers(Workers),
 }
 
 /// Elastic trials on worker processes.
 pub(crate) struct Workers {
     pub(crate) tasks: WorkerTasks,
-    pub(crate) nodes: Vec<NodeSpec>,
-    /// Real seconds in a second of the study: less than 1 where devices are emulated.
-    pub(crate) time_scale: f64,
+    pub(crate) work: Work,
+    pub(crate) machine: Machine,
 }
 
 /// What they train.
@@ -78,15 +78,15 @@ impl TrialBackend {
 
     const fn kind(&self) -> TrialKind {
         match self {
-            Self::Function { .. } | Self::Command { .. } => TrialKind::Rigid,
+            Self::Function { .. } | Self::Programs { .. } => TrialKind::Rigid,
             Self::Workers(_) => TrialKind::Elastic,
         }
     }
 
     const fn time_scale(&self) -> f64 {
         match self {
-            Self::Function { .. } | Self::Command { .. } => 1.0,
-            Self::Workers(workers) => workers.time_scale,
+            Self::Function { .. } | Self::Programs { .. } => 1.0,
+            Self::Workers(workers) => workers.work.time_scale(),
         }
     }
 }
@@ -124,28 +124,32 @@ impl Head {
         }
     }
 
-    fn journal(&self) -> Result<OpenJournal, Error> {
-        if let Some(folder) = &self.folder {
-            let (store, entries) = Store::load(folder)?;
-            let study_id = store.study_id();
-            return Ok(OpenJournal { journal: Box::new(store), entries, study_id });
+    /// Opens the journal, and follows what is in it. Nobody keeps the facts.
+    fn replay(&mut self) -> Result<Replayed, Error> {
+        let kind = self.work.kind();
+        let Some(folder) = &self.folder else {
+            let mut replay = Replay::new(&self.study, kind)?;
+            let memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner);
+            memory.iter().try_for_each(|entry| replay.apply(entry))?;
+            let journal = Box::new(Kept(self.memory.clone()));
+            // What is not on disk cannot be mistaken for another study later.
+            return Ok(Replayed { journal, replay, study_id: StudyId::default() });
+        };
+        let opening = Store::begin(folder)?;
+        if let Some(before) = opening.study()? {
+            self.study = continued(&self.study, &before)?;
         }
-        let kept = Kept(self.memory.clone());
-        let entries = kept.entries(0)?;
-        // What is not on disk cannot be mistaken for another study later.
-        Ok(OpenJournal { journal: Box::new(kept), entries, study_id: StudyId::default() })
+        let mut replay = Replay::new(&self.study, kind)?;
+        let store = opening.replay(|entry| replay.apply(entry).map_err(Error::from))?;
+        store.write_study(&self.study.to_yaml())?;
+        let study_id = store.study_id();
+        Ok(Replayed { journal: Box::new(store), replay, study_id })
     }
 
     /// One life of the actors; with the search and its results, if that is the end of the study.
     async fn session(&mut self) -> Result<(SessionExit, Option<Search>), Error> {
-        let OpenJournal { journal, entries, study_id } = self.journal()?;
-        if let (Some(folder), false) = (&self.folder, entries.is_empty()) {
-            self.study = continued(&self.study, &Reader::open(folder)?.study()?)?;
-        }
-        let (engine, Services { suggest, allocate }) = replay(&self.study, self.work.kind(), &entries)?;
-        if let Some(folder) = &self.folder {
-            store::Folder::new(folder).write_study(&self.study.to_yaml())?;
-        }
+        let Replayed { journal, replay, study_id } = self.replay()?;
+        let Replay { engine, services: Services { suggest, allocate } } = replay;
         let (tell, mut exits) = mpsc::unbounded_channel();
         let exit = ExitSender::new(tell);
         let clock = Clock::after(engine.state().at_s, self.work.time_scale());
@@ -187,9 +191,9 @@ impl Head {
             facts,
             settled,
         };
-        let (groups, stage) = self.open(study_id, &happened, &exit)?;
+        let (groups, runtime) = self.open(study_id, clock, &happened, &exit)?;
         supervisor.do_send(Begin { services, groups });
-        if let Some(joined) = stage.joined() {
+        if let Some(joined) = runtime.joined() {
             supervisor.do_send(EngineInput::from(joined.clone()));
         }
         let ended = self.wait(&supervisor, &mut exits).await;
@@ -204,7 +208,8 @@ impl Head {
         }
         exit.close();
         // The journal and its lock are given back only when nothing runs any more.
-        stage.end(|what| self.notify.iter().for_each(|notify| notify(what))).await;
+        let is_orderly = matches!(ended, SessionExit::Finished(_));
+        runtime.end(is_orderly, |what| self.notify.iter().for_each(|notify| notify(what))).await;
         for arbiter in [head, first, second, third] {
             arbiter.stop();
             // The journal is closed only when the thread of its owner is done.
@@ -227,25 +232,25 @@ impl Head {
     fn open(
         &self,
         study_id: StudyId,
+        clock: Clock,
         supervisor: &Recipient<EngineInput>,
         exit: &ExitSender,
     ) -> Result<(Box<dyn TrialRunners>, Runtime), Error> {
-        let folder = || self.folder.clone().ok_or(Error::NoFolder);
+        let (study, folder) = (&self.study, self.folder.as_deref());
+        let around = |machine| Around { study, study_id, folder, machine, clock, supervisor, exit };
         Ok(match &self.work {
             TrialBackend::Function { function, slots } => {
                 (Box::new(Functions::start(function, *slots)?), Runtime::local(*slots)?)
             }
-            TrialBackend::Command { spec, slots } => {
-                let commands = Commands::new(spec, &self.study.trial, &folder()?)?;
-                let stage = Runtime::programs(*slots, commands.programs())?;
-                (Box::new(commands), stage)
+            TrialBackend::Programs { spec, machine } => {
+                folder.ok_or(Error::NoFolder)?;
+                let (programs, runtime) = Runtime::programs(&around(machine), spec.clone())?;
+                (Box::new(programs), runtime)
             }
             TrialBackend::Workers(workers) => {
-                let (folder, observer) = (self.folder.as_deref(), self.observer.clone());
-                let study = (&self.study, study_id);
-                let (elastic, stage) =
-                    Runtime::workers(study, workers, folder, observer, (supervisor, exit))?;
-                (Box::new(elastic), stage)
+                let around = around(&workers.machine);
+                let (elastic, runtime) = Runtime::workers(&around, workers, self.observer.clone())?;
+                (Box::new(elastic), runtime)
             }
         })
     }
@@ -292,20 +297,10 @@ fn continued(study: &Study, before: &Study) -> Result<Study, Error> {
     study.continuing(before).map_err(|differences| Error::Differs { differences })
 }
 
-/// What follows from the facts so far.
-fn replay(study: &Study, kind: TrialKind, entries: &[JournalEntry]) -> Result<(Engine, Services), Error> {
-    let (mut engine, mut services) = (Engine::new(study, kind)?, Services::new(study)?);
-    for entry in entries {
-        engine.apply(entry)?;
-        services.apply(entry)?;
-    }
-    Ok((engine, services))
-}
-
-/// A journal, what is in it, and which study that is.
-struct OpenJournal {
+/// A journal, what follows from it, and which study that is.
+struct Replayed {
     journal: Box<dyn Journal + Send>,
-    entries: Vec<JournalEntry>,
+    replay: Replay,
     study_id: StudyId,
 }
 

@@ -13,22 +13,20 @@ use tokio::sync::mpsc::UnboundedSender;
 
 use super::{
     error::Error,
-    node::NodeSpec,
-    process::ProcessSpec,
     runner::{Runner, Running, StopHandle},
     scripted::{Script, Steering},
     session::{TrialBackend, WorkerTasks, Workers},
     training_events::{Seen, Tracker, TrainingEvent},
 };
 use crate::{
-    ids::{GpuType, NodeId, SlotId},
+    ids::GpuType,
     space::{Program, Study},
     trials::{
+        agent::{AgentNode, Work},
         engine::{Fact, NO_METRIC, Outcome},
         group::{Batch, Task},
     },
-    wire::{Address, Secret, with_causes},
-    worker::{self, Slot},
+    worker::Slot,
 };
 
 /// A study that leaves all choices to whoever starts it, without an objective.
@@ -88,6 +86,7 @@ impl Training {
         let (tell, seen) = channel();
         let of_facts = tell.clone();
         let runner = Runner::new(study)
+            .worker_arguments(settings.worker_arguments.clone())
             .watch(move |_, entries| {
                 for entry in entries {
                     // Whoever does not listen any more has dropped the training.
@@ -98,8 +97,9 @@ impl Training {
                 let _ = tell.send(Seen::message(slot.node.0, message));
             });
         let (stop, steering) = (runner.stop_handle(), runner.steering());
-        let tasks = WorkerTasks::Given { tasks, script };
-        let running = runner.start(TrialBackend::Workers(Workers { tasks, nodes, time_scale: 1.0 }))?;
+        let (tasks, machine) = (WorkerTasks::Given { tasks, script }, runner.machine(nodes));
+        let work = Work::Trainable;
+        let running = runner.start(TrialBackend::Workers(Workers { tasks, work, machine }))?;
         let (tracker, ready, study) = (Tracker::default(), VecDeque::new(), Some(running));
         let mut training = Self { seen, tracker, ready, slots, wanted, steering, stop, study };
         training.await_workers()?;
@@ -199,20 +199,9 @@ fn study(tasks: &[Task], settings: &TrainingSettings) -> Study {
 }
 
 /// Every slot is a node, so that plans can name it.
-fn nodes(settings: &TrainingSettings) -> Result<Vec<NodeSpec>, Error> {
+fn nodes(settings: &TrainingSettings) -> Result<Vec<AgentNode>, Error> {
     let is_gpu = settings.slots.first().is_some_and(|slot| slot.cuda.is_some());
     let gpu_type = GpuType::new(if is_gpu { "gpu" } else { "cpu" })?;
-    let node = |(number, place): (u32, &Slot)| {
-        let (place, arguments) = (place.clone(), settings.worker_arguments.clone());
-        let start = move |address: &Address, secret: &Secret| {
-            let slot = SlotId { node: NodeId(number), index: 0 };
-            let (place, arguments) = (&place, &arguments[..]);
-            let launch =
-                worker::Launch { address, secret, slot, place, machine_address: None, lock: None, arguments };
-            worker::launch(&launch).map_err(|error| with_causes(&error))
-        };
-        let processes = vec![ProcessSpec { slots: 1, start: Arc::new(start) }];
-        NodeSpec { node: NodeId(number), gpu_type: gpu_type.clone(), island: 0, processes }
-    };
-    Ok((0..).zip(&settings.slots).map(node).collect())
+    let node = |slot: &Slot| AgentNode { gpu_type: gpu_type.clone(), slots: vec![slot.into()] };
+    Ok(settings.slots.iter().map(node).collect())
 }

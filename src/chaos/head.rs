@@ -17,7 +17,9 @@ use crate::{
     ids::{Round, TrialId},
     store::Journal,
     trials::{
-        engine::{Command, Engine, GroupCommand, Input, JournalEntry, Outcome, Services, Step, TrialKind},
+        engine::{
+            Command, Engine, GroupCommand, Input, JournalEntry, Outcome, Replay, Services, Step, TrialKind,
+        },
         group::{Driver, FinalState, Task},
         node::{NodeDriver, ProcessFault, SlotOwner},
     },
@@ -121,14 +123,11 @@ impl World {
     pub(super) fn start_head(&mut self) -> Result<(), String> {
         self.heads += 1;
         let failed = |error: &dyn std::error::Error| format!("the journal cannot be replayed: {error}");
-        let entries = self.journal.entries(0).map_err(|error| failed(&error))?;
-        let study = &self.scenario.study;
-        let mut engine = Engine::new(study, self.scenario.kind).map_err(|error| failed(&error))?;
-        let mut services = Services::new(study).map_err(|error| failed(&error))?;
-        for entry in &entries {
-            engine.apply(entry).map_err(|error| failed(&error))?;
-            services.apply(entry).map_err(|error| failed(&error))?;
-        }
+        let replay = Replay::new(&self.scenario.study, self.scenario.kind);
+        let mut replay = replay.map_err(|error| failed(&error))?;
+        let facts = self.journal.all();
+        facts.iter().try_for_each(|entry| replay.apply(entry)).map_err(|error| failed(&error))?;
+        let (count, Replay { engine, services }) = (facts.len(), replay);
         self.rules.replayed(&engine)?;
         let today_s = (self.now_s + self.clock_s).max(engine.state().at_s);
         let (nodes, began) = (Vec::new(), (today_s, self.now_s));
@@ -147,12 +146,12 @@ impl World {
             blocked: None,
             waiting: VecDeque::new(),
         });
-        self.note(format_args!("head {} starts with {} facts", self.heads, entries.len()));
+        self.note(format_args!("head {} starts with {} facts", self.heads, count));
         self.take(Input::Started)?;
         if self.scenario.kind == TrialKind::Rigid {
             let of = &self.scenario.nodes[0];
             let (node, gpu_type, slots) = (of.node, of.gpu_type.clone(), of.processes.iter().sum());
-            let joined = Input::NodeJoined { node, gpu_type, island: 0, slots };
+            let joined = Input::NodeJoined { node, name: String::new(), gpu_type, island: 0, slots };
             self.send(Address::Supervisor, Message::Input(joined));
             return Ok(());
         }

@@ -159,7 +159,7 @@ fn cluster(rng: &mut ChaCha8Rng, kind: TrialKind) -> Result<Vec<NodeDescription>
         let gpu_type = GpuType::new(name).map_err(|error| error.to_string())?;
         // A process serves one slot, as with libtorch, or several, as emulated devices do.
         let processes = (0..rng.random_range(1..=3)).map(|_| rng.random_range(1..=2)).collect();
-        Ok(NodeDescription { node: NodeId(number), gpu_type, island: 0, processes })
+        Ok(NodeDescription { node: NodeId(number), name: String::new(), gpu_type, island: 0, processes })
     };
     (0..nodes).map(describe).collect()
 }

@@ -188,11 +188,11 @@ pub(crate) fn show(
         return Err(Error::NoTrial { trial, folder, count }.into());
     };
     let created_s = reader.status()?.created_s;
-    let events: Vec<(f64, String)> = reader
-        .entries(0)?
-        .iter()
-        .filter_map(|entry| Some((entry.at_s - created_s, event(entry, row.trial)?)))
-        .collect();
+    let mut events: Vec<(f64, String)> = Vec::new();
+    reader.replay(|entry| -> Result<(), cli::Error> {
+        events.extend(event(&entry, row.trial).map(|event| (entry.at_s - created_s, event)));
+        Ok(())
+    })?;
     let text = match format {
         Format::Json => {
             let events = events.iter().map(|(at_s, event)| json!({"seconds": at_s, "event": event}));

@@ -39,9 +39,7 @@ pub(crate) fn search(path: &Path) -> Result<Search, cli::Error> {
     }
     let reader = Reader::open(path)?;
     let mut suggesting = SuggestService::new(&reader.study()?)?;
-    for entry in reader.entries(0)? {
-        suggesting.apply(&entry)?;
-    }
+    reader.replay(|entry| suggesting.apply(&entry).map_err(cli::Error::from))?;
     Ok(suggesting.into_search())
 }
 

@@ -109,5 +109,6 @@ fn describe(study: &Study) -> String {
         study.search.parallel,
         pluralize(study.search.trials as usize, "trial")
     ));
+    parts.extend(study.machines.as_ref().map(|machines| format!("on {machines}")));
     parts.join(", ")
 }

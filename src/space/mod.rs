@@ -32,9 +32,10 @@ pub use self::{
     domain::Domain,
     error::Error,
     file::{
-        Algorithm, Diagnostic, DiagnosticKind, Diagnostics, Direction, EarlyStopping, InvalidKeepCheckpoints,
-        KeepCheckpoints, Objective, Program, SchedulerSettings, SearchSettings, StoppingRule, Study,
-        TrialSettings, duration, schema,
+        Algorithm, Diagnostic, DiagnosticKind, Diagnostics, Direction, EarlyStopping, Gres,
+        InvalidKeepCheckpoints, InvalidMachines, KeepCheckpoints, Machines, NodeRange, Objective, PilotSpec,
+        Program, SchedulerSettings, SearchSettings, SlotSet, SshHost, StoppingRule, Study, TrialSettings,
+        duration, schema,
     },
     params::Params,
     point::{Dim, Point},

@@ -1,8 +1,8 @@
-use std::fmt;
+use std::{fmt, sync::Arc};
 
 use super::{Error, Value, error::similar};
 
-/// A value for every active parameter, in the order of the space.
+/// A value for every active parameter, in the order of the space. Copies share their memory.
 ///
 /// ```
 /// use pollux_tune::space::Params;
@@ -19,14 +19,16 @@ use super::{Error, Value, error::similar};
 /// ```
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Params {
-    values: Vec<(String, Value)>,
+    names: Arc<[String]>,
+    /// One for each name.
+    values: Arc<[Value]>,
 }
 
 impl Params {
     /// The value of a parameter; none if it is inactive or not in the space.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&Value> {
-        self.values.iter().find(|(known, _)| known == name).map(|(_, value)| value)
+        self.iter().find(|(known, _)| *known == name).map(|(_, value)| value)
     }
 
     /// A number; a whole one will do.
@@ -51,7 +53,7 @@ impl Params {
 
     /// All values, in the order of the space.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &Value)> {
-        self.values.iter().map(|(name, value)| (name.as_str(), value))
+        self.names.iter().map(String::as_str).zip(self.values.iter())
     }
 
     /// How many parameters have a value.
@@ -64,6 +66,12 @@ impl Params {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.values.is_empty()
+    }
+
+    /// The same, with the memory of equal names shared: those of most trials of a study are.
+    #[must_use]
+    pub(crate) fn sharing_names(self, with: &Self) -> Self {
+        if self.names == with.names { Self { names: with.names.clone(), values: self.values } } else { self }
     }
 
     fn read<'a, T>(
@@ -92,7 +100,8 @@ impl<S: Into<String>> FromIterator<(S, Value)> for Params {
                 None => all.push((name, value)),
             }
         }
-        Self { values: all }
+        let (names, values): (Vec<String>, Vec<Value>) = all.into_iter().unzip();
+        Self { names: names.into(), values: values.into() }
     }
 }
 
@@ -124,6 +133,16 @@ mod tests {
     fn numbers_are_short() {
         let shown = [0.003_162_277_66, 1e-5, 0.1 + 0.2, 64.0, 123_456_789.0, -0.5].map(short);
         assert_eq!(shown, ["0.00316228", "1e-5", "0.3", "64", "123457000", "-0.5"]);
+    }
+
+    #[test]
+    fn equal_names_can_be_shared() {
+        let first = Params::from_iter([("a", 1.into()), ("b", 2.into())]);
+        let second = Params::from_iter([("a", 3.into()), ("b", "x".into())]);
+        let shared = second.clone().sharing_names(&first);
+        assert!(shared == second && Arc::ptr_eq(&shared.names, &first.names));
+        let other = Params::from_iter([("a", 1.into())]);
+        assert_eq!(other.clone().sharing_names(&first), other);
     }
 
     #[test]

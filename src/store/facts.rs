@@ -7,11 +7,15 @@ use rusqlite::{Connection, OptionalExtension, Row, params};
 use super::{
     Error,
     digest::{Chain, RawFact},
-    project::Problem,
+    project::{Problem, Projection},
     seal::{Claim, Seal},
     sqlite,
 };
-use crate::trials::engine::JournalEntry;
+use crate::{
+    ids::StudyId,
+    space::Params,
+    trials::engine::{Fact, JournalEntry},
+};
 
 /// Adds facts, the first of which has this place, after those with this chain. The chain after them is returned.
 pub(super) fn insert(
@@ -37,19 +41,34 @@ pub(super) struct Facts<'a> {
     path: &'a Path,
     /// The last one that was read.
     pub(super) seq: u64,
+    /// The last one to read.
+    until: u64,
     /// The chain up to it; none where facts have no chain.
     pub(super) chain: Option<Chain>,
+    /// Those of the last trial: the next ones have the same names.
+    params: Option<Params>,
 }
 
+/// So many facts are in memory at once where all of them are written elsewhere.
+const CHUNK: usize = 1000;
+
+/// There are no more.
+const END: u64 = i64::MAX.cast_unsigned();
+
 impl<'a> Facts<'a> {
-    /// Of a journal of an earlier form, from a place on.
-    pub(super) const fn unchecked(path: &'a Path, from: u64) -> Self {
-        Self { path, seq: from, chain: None }
+    /// Of a journal of an earlier form.
+    pub(super) const fn unchecked(path: &'a Path) -> Self {
+        Self { path, seq: 0, until: END, chain: None, params: None }
     }
 
     /// From the first one on.
     pub(super) const fn all(path: &'a Path, begin: Chain) -> Self {
-        Self { path, seq: 0, chain: Some(begin) }
+        Self { path, seq: 0, until: END, chain: Some(begin), params: None }
+    }
+
+    /// The same up to a place: what comes after is not looked at.
+    pub(super) fn until(self, until: u64) -> Self {
+        Self { until, ..self }
     }
 
     /// From a place on. What comes before is not checked again.
@@ -58,37 +77,80 @@ impl<'a> Facts<'a> {
             0 => Some(Chain::begin(sqlite::study_id(connection, path)?)),
             from => chain_at(connection, from).map_err(|source| Error::sqlite("read", path, source))?,
         };
-        Ok(Self { path, seq: from, chain })
+        Ok(Self { path, seq: from, until: END, chain, params: None })
     }
 
-    /// Calls `take` with each fact, until that fails.
-    pub(super) fn read(
+    /// Calls `take` with one fact after the other, until that fails.
+    pub(super) fn read<E: From<Error>>(
         &mut self,
         connection: &Connection,
-        mut take: impl FnMut(JournalEntry) -> Result<(), Error>,
-    ) -> Result<(), Error> {
+        mut take: impl FnMut(JournalEntry) -> Result<(), E>,
+    ) -> Result<(), E> {
         let failed = |source| Error::sqlite("read", self.path, source);
         let mut statement = connection.prepare(&self.query()).map_err(failed)?;
-        let mut rows = statement.query([self.seq.cast_signed()]).map_err(failed)?;
+        let places = [self.seq.cast_signed(), self.until.cast_signed()];
+        let mut rows = statement.query(places).map_err(failed)?;
         while let Some(row) = rows.next().map_err(failed)? {
-            let (entry, chain) = self.entry(row)?;
+            let (mut entry, chain) = self.entry(row)?;
             (self.seq, self.chain) = (self.seq + 1, chain);
+            if let Fact::TrialCreated { params, .. } = &mut entry.fact {
+                let own = std::mem::take(params);
+                *params = self.params.iter().fold(own, Params::sharing_names);
+                self.params = Some(params.clone());
+            }
             take(entry)?;
         }
         Ok(())
+    }
+
+    /// The same with facts that must lead to this.
+    pub(super) fn read_to<E: From<Error>>(
+        &mut self,
+        Claim { facts, chain }: Claim,
+        connection: &Connection,
+        take: impl FnMut(JournalEntry) -> Result<(), E>,
+    ) -> Result<(), E> {
+        self.read(connection, take)?;
+        if facts >= self.seq && self.chain != Some(chain) {
+            let problem = format!("it has {} of {facts} facts", self.seq);
+            return Err(Error::not_whole(self.path, problem).into());
+        }
+        Ok(())
+    }
+
+    /// Calls `take` with many facts at once.
+    pub(super) fn read_chunks<E: From<Error>>(
+        &mut self,
+        connection: &Connection,
+        mut take: impl FnMut(&[JournalEntry]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let mut chunk = Vec::with_capacity(CHUNK);
+        self.read::<E>(connection, |entry| {
+            chunk.push(entry);
+            if chunk.len() < CHUNK {
+                return Ok(());
+            }
+            take(&chunk)?;
+            chunk.clear();
+            Ok(())
+        })?;
+        if chunk.is_empty() { Ok(()) } else { take(&chunk) }
     }
 
     /// The next fact, if there is one.
     pub(super) fn first(&self, connection: &Connection) -> Result<Option<JournalEntry>, Error> {
         let failed = |source| Error::sqlite("read", self.path, source);
         let mut statement = connection.prepare(&self.query()).map_err(failed)?;
-        let mut rows = statement.query([self.seq.cast_signed()]).map_err(failed)?;
+        let places = [self.seq.cast_signed(), self.until.cast_signed()];
+        let mut rows = statement.query(places).map_err(failed)?;
         rows.next().map_err(failed)?.map(|row| Ok(self.entry(row)?.0)).transpose()
     }
 
     fn query(&self) -> String {
         let chain = if self.chain.is_some() { "chain" } else { "NULL" };
-        format!("SELECT seq, v, at_s, kind, trial, fact, {chain} FROM facts WHERE seq > ? ORDER BY seq")
+        format!(
+            "SELECT seq, v, at_s, kind, trial, fact, {chain} FROM facts WHERE seq > ? AND seq <= ? ORDER BY seq"
+        )
     }
 
     fn entry(&self, row: &Row<'_>) -> Result<(JournalEntry, Option<Chain>), Error> {
@@ -123,25 +185,34 @@ impl<'a> Facts<'a> {
         Ok((JournalEntry { at_s: raw.at_s, fact }, chain))
     }
 
-    /// All facts that are left, and that must lead to this.
-    pub(super) fn collect(
-        mut self,
-        connection: &Connection,
-        wanted: Option<Claim>,
-    ) -> Result<Vec<JournalEntry>, Error> {
+    /// All facts that are left.
+    pub(super) fn collect(mut self, connection: &Connection) -> Result<Vec<JournalEntry>, Error> {
         let mut entries = Vec::new();
-        self.read(connection, |entry| {
+        self.read::<Error>(connection, |entry| {
             entries.push(entry);
             Ok(())
         })?;
-        match wanted {
-            Some(Claim { facts, chain }) if facts >= self.seq && self.chain != Some(chain) => {
-                let problem = format!("it has {} of {facts} facts", self.seq);
-                Err(Error::not_whole(self.path, problem))
-            }
-            _ => Ok(entries),
-        }
+        Ok(entries)
     }
+}
+
+/// Writes the facts of a journal into a new one, with the tables that follow from them.
+pub(super) fn copy(
+    facts: &mut Facts<'_>,
+    from: &Connection,
+    to: &mut Connection,
+    study: StudyId,
+) -> Result<Claim, Problem> {
+    sqlite::begin(to, study)?;
+    let transaction = to.transaction()?;
+    let mut projection = Projection::begin(study);
+    facts.read_chunks::<Problem>(from, |entries| {
+        let Claim { facts, chain } = projection.claim();
+        let chain = insert(&transaction, facts + 1, chain, entries)?;
+        projection.apply(&transaction, entries, chain)
+    })?;
+    transaction.commit()?;
+    Ok(projection.claim())
 }
 
 /// The chain up to a fact; none if it is not there.

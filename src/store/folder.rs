@@ -7,7 +7,7 @@ use std::{
 };
 
 use super::Error;
-use crate::ids::{SlotId, StudyId, TrialId};
+use crate::ids::{StudyId, TrialId};
 
 const EMULATED: &str = "emulated";
 const LOCK_TRIES: u32 = 10;
@@ -119,16 +119,15 @@ impl Folder {
         self.logs().join(format!("trial-{trial}.log"))
     }
 
+    /// What workers hold while they live.
+    pub(crate) fn locks(&self) -> PathBuf {
+        self.root.join("locks")
+    }
+
     /// What programs have printed.
     #[must_use]
     pub fn logs(&self) -> PathBuf {
         self.root.join("logs")
-    }
-
-    /// A file that the worker of a slot locks for as long as it lives, on the machine of the head.
-    #[must_use]
-    pub fn worker_lock(&self, slot: SlotId) -> PathBuf {
-        self.root.join("workers").join(format!("{slot}.lock"))
     }
 
     /// What the study runs on, if its devices are emulated.

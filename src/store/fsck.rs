@@ -21,7 +21,7 @@ use super::{
 };
 use crate::{
     ids::{StudyId, TrialId},
-    trials::engine::{Fact, JournalEntry, State},
+    trials::engine::{Fact, State},
 };
 
 /// How a study on disk was found.
@@ -70,24 +70,28 @@ pub fn repair(root: &Path) -> Result<Repair, Error> {
     if found.problems.is_empty() {
         return Ok(Repair { found, damaged: None });
     }
-    let Some(study) = found.study.filter(|_| !salvage.entries.is_empty()) else {
+    let Some(study) = found.study.filter(|_| found.facts > 0) else {
         let problem = "no fact in it is whole, so there is nothing to keep: restore it from a copy";
         return Err(Error::Damaged { path: folder.journal(), problem: problem.to_owned() });
     };
     let damaged = beside(&root.join("journal"), "damaged");
-    replace(&folder, &damaged, study, &salvage.entries)?;
+    replace(&folder, &damaged, study, salvage)?;
     folder.sign(&lock, Some(study))?;
     Ok(Repair { found, damaged: Some(damaged) })
 }
 
-/// Puts a new journal with these facts in place of the damaged files, which are moved away.
-fn replace(folder: &Folder, damaged: &Path, study: StudyId, entries: &[JournalEntry]) -> Result<(), Error> {
+/// Puts a new journal with the facts that are whole in place of the damaged files, which are moved away.
+fn replace(folder: &Folder, damaged: &Path, study: StudyId, salvage: Salvage) -> Result<(), Error> {
     let (path, new) = (folder.journal(), folder.root().join("journal.sqlite.new"));
     let io = |source| Error::io("write", &path, source);
     if new.exists() {
         fs::remove_file(&new).map_err(io)?;
     }
-    let chain = write_new(&new, study, entries).map_err(|problem| problem.of(&new))?;
+    let Salvage { connection, facts } = salvage;
+    let mut facts = Facts::all(&path, Chain::begin(study)).until(facts);
+    let claim = write_new(&new, study, &mut facts, &connection)?;
+    // Nobody may look at the files that go.
+    drop(connection);
     let put = || -> io::Result<()> {
         File::open(&new)?.sync_all()?;
         fs::create_dir(damaged)?;
@@ -103,13 +107,14 @@ fn replace(folder: &Folder, damaged: &Path, study: StudyId, entries: &[JournalEn
         sync_folder(folder.root())
     };
     put().map_err(io)?;
-    Sealer::create(folder, study, Claim { facts: entries.len() as u64, chain }).map(drop)
+    Sealer::create(folder, study, claim).map(drop)
 }
 
 /// What can be read of a journal.
 struct Salvage {
-    /// The facts that are whole, from the first one on.
-    entries: Vec<JournalEntry>,
+    connection: Connection,
+    /// So many facts are whole, from the first one on.
+    facts: u64,
 }
 
 impl Salvage {
@@ -137,16 +142,16 @@ impl Salvage {
         }
         let mut facts = match study.filter(|_| is_present) {
             Some(study) => Facts::all(&path, Chain::begin(study)),
-            None => Facts::unchecked(&path, 0),
+            None => Facts::unchecked(&path),
         };
-        let (mut entries, mut state) = (Vec::new(), State::default());
-        let whole = facts.read(&connection, |entry| {
+        let (mut results, mut state) = (0, State::default());
+        let whole = facts.read::<Error>(&connection, |entry| {
             state.apply(&entry).map_err(|source| Error::OutOfPlace { path: path.clone(), source })?;
-            entries.push(entry);
+            results += u64::from(matches!(entry.fact, Fact::TrialDone { .. }));
             Ok(())
         });
         problems.extend(whole.as_ref().err().map(told));
-        let kept = entries.len() as u64;
+        let kept = state.facts;
         let mut written = kept;
         if is_present {
             if let Err(error) = facts::check_seal(&connection, &path, seal.as_ref()) {
@@ -158,11 +163,10 @@ impl Salvage {
             let claims = seal.iter().flat_map(Seal::claims).map(|claim| claim.facts);
             written = claims.chain(claimed).fold(kept, u64::max);
         }
-        let results =
-            entries.iter().filter(|entry| matches!(entry.fact, Fact::TrialDone { .. })).count() as u64;
         let lost = beyond(&connection, kept);
         problems.dedup();
-        Ok((Examination { study, facts: kept, written, results, lost, problems }, Self { entries }))
+        let salvage = Self { connection, facts: kept };
+        Ok((Examination { study, facts: kept, written, results, lost, problems }, salvage))
     }
 }
 

@@ -7,6 +7,13 @@ pub struct Memory {
     entries: Vec<JournalEntry>,
 }
 
+impl Memory {
+    /// All facts, in their order.
+    pub fn iter(&self) -> impl Iterator<Item = &JournalEntry> {
+        self.entries.iter()
+    }
+}
+
 impl Journal for Memory {
     fn append(&mut self, entries: &[JournalEntry]) -> Result<(), Error> {
         self.entries.extend_from_slice(entries);

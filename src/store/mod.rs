@@ -24,6 +24,7 @@ mod facts;
 mod folder;
 mod fsck;
 mod memory;
+mod opening;
 mod place;
 mod project;
 mod reader;
@@ -37,6 +38,7 @@ pub use self::{
     folder::{Folder, Runner},
     fsck::{Examination, Repair, examine, repair},
     memory::Memory,
+    opening::Opening,
     reader::{Reader, Span, Status, TrialRow, TrialState},
     writer::Store,
 };

@@ -3,7 +3,7 @@
 //! *Architecture invariant:* a row is made from the engine's [`State`] after a fact, never from the fact. A fact only decides which
 //! rows may have changed: those of its trial, or else all that are not over.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use rusqlite::{Connection, OptionalExtension, Params, params, params_from_iter, types::Value};
 
@@ -29,6 +29,8 @@ pub(super) enum Problem {
     Json(serde_json::Error),
     /// A row that must be there.
     NoRow(&'static str),
+    /// What they follow from cannot be read.
+    Journal(Error),
 }
 
 impl Problem {
@@ -38,7 +40,14 @@ impl Problem {
             Self::Sqlite(source) => Error::sqlite("write", path, source),
             Self::Json(error) => Error::not_whole(path, error.to_string()),
             Self::NoRow(table) => Error::not_whole(path, format!("a row of `{table}` is missing")),
+            Self::Journal(error) => error,
         }
+    }
+}
+
+impl From<Error> for Problem {
+    fn from(error: Error) -> Self {
+        Self::Journal(error)
     }
 }
 
@@ -95,9 +104,12 @@ impl Projection {
         entries: &[JournalEntry],
         chain: Chain,
     ) -> Result<(), Problem> {
-        let (mut changed, mut study) = (BTreeSet::new(), false);
+        let (mut changed, mut study) = (BTreeMap::new(), false);
         for entry in entries {
             let before_s = self.state.at_s;
+            // The state forgets what a trial has measured when it ends.
+            let measured = |trial| self.state.active.get(&trial).map(|active| active.metrics.clone());
+            let measured = entry.fact.end().and_then(|(trial, _)| measured(trial));
             self.state.apply(entry).map_err(Problem::Fact)?;
             // What ran, ran until the last fact of the head before this one.
             let until_s = if matches!(entry.fact, Fact::HeadStarted {}) { before_s } else { entry.at_s };
@@ -108,11 +120,12 @@ impl Projection {
             study |= entry.fact.trial().is_none() || matches!(entry.fact, Fact::TrialRetried { .. });
             for trial in trials {
                 self.write_spans(to, trial, until_s, entry.at_s)?;
-                changed.insert(trial);
+                let last: &mut Option<Metrics> = changed.entry(trial).or_default();
+                *last = measured.clone().or_else(|| last.take());
             }
         }
-        for trial in changed {
-            self.write_trial(to, trial)?;
+        for (trial, measured) in changed {
+            self.write_trial(to, trial, measured.as_ref())?;
         }
         if study {
             self.write_nodes(to)?;
@@ -163,13 +176,20 @@ impl Projection {
         Ok(())
     }
 
-    fn write_trial(&mut self, to: &Connection, trial: TrialId) -> Result<(), Problem> {
+    /// Writes the row of a trial, with what it had measured if it has ended just now.
+    fn write_trial(
+        &mut self,
+        to: &Connection,
+        trial: TrialId,
+        measured: Option<&Metrics>,
+    ) -> Result<(), Problem> {
         let (state, slots, row) = if let Some(active) = self.state.active.get(&trial) {
             (state_of(active), active.slots().len() as u32, active_row(trial, active)?)
-        } else if let Some(ended) = self.state.ended.get(&trial) {
-            let (state, row) = ended_row(trial, ended)?;
+        } else if let (Some(ended), Some(measured)) = (self.state.ended.get(&trial), measured) {
+            let (state, row) = ended_row(trial, ended, measured)?;
             (state, 0, row)
         } else {
+            // What has ended before stays as it is.
             return Ok(());
         };
         let before = "SELECT state, slots, sum FROM trials WHERE trial = ?";
@@ -308,7 +328,11 @@ fn active_row(trial: TrialId, active: &ActiveTrial) -> Result<Vec<Value>, Proble
     ])
 }
 
-fn ended_row(trial: TrialId, ended: &EndedTrial) -> Result<(TrialState, Vec<Value>), Problem> {
+fn ended_row(
+    trial: TrialId,
+    ended: &EndedTrial,
+    measured: &Metrics,
+) -> Result<(TrialState, Vec<Value>), Problem> {
     let (state, values, reason) = match &ended.end {
         End::Done(values) => (TrialState::Done, Some(values), None),
         End::Stopped(reason) => (TrialState::Stopped, None, Some(reason.to_string())),
@@ -322,7 +346,7 @@ fn ended_row(trial: TrialId, ended: &EndedTrial) -> Result<(TrialState, Vec<Valu
         ended.created_s.into(),
         ended.ended_s.into(),
         ended.epochs.into(),
-        finite(&ended.metrics)?.into(),
+        finite(measured)?.into(),
         values.map(serde_json::to_string).transpose()?.into(),
         values.and_then(|values| values.first().copied()).into(),
         reason.into(),

@@ -9,10 +9,9 @@ use serde::de::DeserializeOwned;
 
 use super::{
     Error, Folder, Runner,
-    digest::Chain,
     facts::{self, Facts},
-    project::{Problem, Projection},
-    seal::{Claim, Seal},
+    project::Problem,
+    seal::Seal,
     sqlite,
     tables::{Flaw, SPANS, STUDY, Summary, TRIALS},
 };
@@ -189,32 +188,18 @@ impl Reader {
         &self.folder
     }
 
-    fn flawed(&self, flaw: Flaw) -> Error {
-        match flaw {
-            Flaw::Sqlite(source @ rusqlite::Error::SqliteFailure(..)) => {
-                Error::sqlite("read", &self.path, source)
-            }
-            flaw => Error::not_whole(&self.path, flaw.describe()),
-        }
-    }
-
     /// Reads at one moment.
     fn at_once<T>(&self, read: impl FnOnce(&Connection) -> Result<T, Flaw>) -> Result<T, Error> {
         let look = || {
             let transaction = self.connection.unchecked_transaction()?;
             read(&transaction)
         };
-        look().map_err(|flaw| self.flawed(flaw))
+        look().map_err(|flaw| flaw.of(&self.path))
     }
 
     /// The study as it was last started.
     pub fn study(&self) -> Result<Study, Error> {
-        self.parse(&self.at_once(study_row)?.yaml)
-    }
-
-    fn parse(&self, yaml: &str) -> Result<Study, Error> {
-        Study::from_yaml("the study in the journal", yaml)
-            .map_err(|problems| Error::not_whole(&self.path, problems.to_string()))
+        parse(&self.path, &self.at_once(study_row)?.yaml)
     }
 
     /// Whether nothing happened yet.
@@ -222,13 +207,31 @@ impl Reader {
         Ok(self.at_once(Summary::read)?.facts == 0)
     }
 
+    /// Calls `take` with one fact after the other, from the first one on, until that fails. Unlike [`entries`](Self::entries), it needs
+    /// no memory for them.
+    pub fn replay<E: From<Error>>(&self, take: impl FnMut(JournalEntry) -> Result<(), E>) -> Result<(), E> {
+        self.read(0, take)
+    }
+
     /// All facts from a place on; 0 is the first one.
     pub fn entries(&self, from: u64) -> Result<Vec<JournalEntry>, Error> {
+        let mut entries = Vec::new();
+        self.read::<Error>(from, |entry| {
+            entries.push(entry);
+            Ok(())
+        })?;
+        Ok(entries)
+    }
+
+    fn read<E: From<Error>>(
+        &self,
+        from: u64,
+        take: impl FnMut(JournalEntry) -> Result<(), E>,
+    ) -> Result<(), E> {
         let failed = |source| Error::sqlite("read", &self.path, source);
         let transaction = self.connection.unchecked_transaction().map_err(failed)?;
-        let summary = Summary::read(&transaction).map_err(|flaw| self.flawed(flaw))?;
-        let wanted = Claim { facts: summary.facts, chain: summary.chain };
-        Facts::after(&self.path, from, &transaction)?.collect(&transaction, Some(wanted))
+        let summary = Summary::read(&transaction).map_err(|flaw| flaw.of(&self.path))?;
+        Facts::after(&self.path, from, &transaction)?.read_to(summary.claim(), &transaction, take)
     }
 
     /// All trials, in the order they were created.
@@ -261,7 +264,7 @@ impl Reader {
             Ok((study_row(at)?.yaml, values))
         })?;
         let done = values.iter().filter_map(|(trial, values)| Some((*trial, &values.as_ref()?[..])));
-        let best = best(&self.parse(&yaml)?.objectives, done, count);
+        let best = best(&parse(&self.path, &yaml)?.objectives, done, count);
         let rows = best.into_iter().map(|trial| self.trial(trial));
         rows.filter_map(Result::transpose).collect()
     }
@@ -285,7 +288,7 @@ impl Reader {
     /// How the study stands.
     pub fn status(&self) -> Result<Status, Error> {
         let (summary, row) = self.at_once(|at| Ok((Summary::read(at)?, study_row(at)?)))?;
-        let wanted = self.parse(&row.yaml)?.search.trials;
+        let wanted = parse(&self.path, &row.yaml)?.search.trials;
         let Summary { facts, created_s, at_s, states: trials, slots, busy, .. } = summary;
         let StudyRow { stopping, done, ended, mut waits, .. } = row;
         let is_run = self.is_run();
@@ -328,30 +331,30 @@ impl Reader {
 
 /// A journal of an earlier form as one of the present form, in memory: looking at a study does not change it.
 fn present_form(earlier: &Connection, path: &Path) -> Result<Connection, Error> {
-    let entries = Facts::unchecked(path, 0).collect(earlier, None)?;
     let make = || -> Result<Connection, Problem> {
         let mut connection = Connection::open_in_memory()?;
-        let study = StudyId::default();
-        sqlite::begin(&mut connection, study)?;
-        let transaction = connection.transaction()?;
-        let chain = facts::insert(&transaction, 1, Chain::begin(study), &entries)?;
-        Projection::begin(study).apply(&transaction, &entries, chain)?;
-        transaction.commit()?;
+        facts::copy(&mut Facts::unchecked(path), earlier, &mut connection, StudyId::default())?;
         Ok(connection)
     };
     make().map_err(|problem| problem.of(path))
 }
 
+/// A study file that was journaled.
+pub(super) fn parse(path: &Path, yaml: &str) -> Result<Study, Error> {
+    let parsed = Study::from_yaml("the study in the journal", yaml);
+    parsed.map_err(|problems| Error::not_whole(path, problems.to_string()))
+}
+
 /// The one row of the table `study`.
-struct StudyRow {
-    yaml: String,
+pub(super) struct StudyRow {
+    pub(super) yaml: String,
     stopping: bool,
     done: bool,
     ended: Option<String>,
     waits: Vec<(Option<NodeId>, String)>,
 }
 
-fn study_row(at: &Connection) -> Result<StudyRow, Flaw> {
+pub(super) fn study_row(at: &Connection) -> Result<StudyRow, Flaw> {
     let wanted = Summary::read(at)?.sums.study;
     let mut rows = STUDY.all(at, "", wanted, |row| {
         let (yaml, stopping, done, ended) = (row.get(1)?, row.get(2)?, row.get(3)?, row.get(4)?);

@@ -228,7 +228,8 @@ mod tests {
         for seal in &seals {
             for length in [bytes, bytes + 1, bytes + 5000, all] {
                 lose_power(&running, &lost, length, seal, true);
-                let (store, entries) = Store::load(lost.root()).unwrap();
+                let store = Store::open(lost.root()).unwrap();
+                let entries = store.entries(0).unwrap();
                 assert!(entries.len() as u64 >= facts, "{} of {facts}", entries.len());
                 assert_eq!(entries, (0..entries.len() as u64).map(entry).collect::<Vec<_>>());
                 drop(store);
@@ -237,13 +238,13 @@ mod tests {
         // Without a new start of the machine even what was not waited for must be there.
         let last = seals.last().unwrap();
         lose_power(&running, &lost, bytes, last, false);
-        let error = Store::load(lost.root()).map(drop).unwrap_err().to_string();
+        let error = Store::open(lost.root()).map(drop).unwrap_err().to_string();
         assert!(error.contains("it has 9 of 12 facts"), "{error}");
         lose_power(&running, &lost, all, last, false);
-        assert_eq!(Store::load(lost.root()).unwrap().1.len(), 12);
+        assert_eq!(Store::open(lost.root()).unwrap().len(), 12);
         // Less than what was waited for is a loss, whatever happened to the machine.
         lose_power(&running, &lost, bytes - 1, last, true);
-        assert!(Store::load(lost.root()).is_err());
+        assert!(Store::open(lost.root()).is_err());
         for folder in [running, lost] {
             fs::remove_dir_all(folder.root()).unwrap();
         }
@@ -268,7 +269,7 @@ mod tests {
         store.sync().unwrap();
         assert!(removed.exists(), "it is made again");
         drop(store);
-        assert_eq!(Store::load(folder.root()).unwrap().1.len(), 1);
+        assert_eq!(Store::open(folder.root()).unwrap().len(), 1);
         fs::remove_dir_all(folder.root()).unwrap();
     }
 }

@@ -1,13 +1,14 @@
 //! The tables that follow from the facts: their columns, and the checks of their rows.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, path::Path};
 
 use rusqlite::{Connection, Row, types::Value};
 use serde::{Deserialize, Serialize};
 
 use super::{
-    TrialState,
+    Error, TrialState,
     digest::{Chain, row_sum},
+    seal::Claim,
 };
 
 /// A table whose last column is the checksum of the others.
@@ -75,6 +76,16 @@ impl Flaw {
             Self::Sqlite(error) => error.to_string(),
             Self::Changed(table) => format!("a row of the table `{table}` is not what was written"),
             Self::Rows(table) => format!("the table `{table}` does not have all its rows"),
+        }
+    }
+}
+
+impl Flaw {
+    /// As an error of a journal.
+    pub(super) fn of(self, path: &Path) -> Error {
+        match self {
+            Self::Sqlite(source @ rusqlite::Error::SqliteFailure(..)) => Error::sqlite("read", path, source),
+            flaw => Error::not_whole(path, flaw.describe()),
         }
     }
 }
@@ -166,6 +177,11 @@ impl Summary {
     pub(super) fn enter(&mut self, state: TrialState, slots: u32) {
         self.busy += slots;
         *self.states.entry(state).or_default() += 1;
+    }
+
+    /// The facts that the tables follow from.
+    pub(super) const fn claim(&self) -> Claim {
+        Claim { facts: self.facts, chain: self.chain }
     }
 
     /// How many trials there are.

@@ -7,13 +7,11 @@ use rusqlite::{Connection, TransactionBehavior};
 
 use super::{
     Error, Folder, Journal,
-    digest::Chain,
     facts::{self, Facts},
+    opening::{Opening, replay},
     place::{Place, sync_folder},
     project::{Problem, Projection},
-    seal::{Claim, Seal, Sealer},
-    sqlite,
-    tables::Summary,
+    seal::{Claim, Sealer},
 };
 use crate::{
     ids::StudyId,
@@ -58,35 +56,28 @@ pub struct Store {
 impl Store {
     /// Opens the study in a folder, or begins one there. Fails if another process runs it.
     pub fn open(root: &Path) -> Result<Self, Error> {
-        Ok(Self::load(root)?.0)
+        Self::begin(root)?.replay(|_| Ok(()))
     }
 
-    /// The same, with all facts so far.
-    pub fn load(root: &Path) -> Result<(Self, Vec<JournalEntry>), Error> {
-        let folder = Folder::new(root);
-        folder.create()?;
-        let (lock, path) = (folder.lock()?, folder.journal());
-        let seal = Seal::read(&folder)?;
-        let (mut connection, form) = sqlite::open_writer(&folder)?;
-        if form < sqlite::VERSION {
-            upgrade(&mut connection, &folder, seal.as_ref())?;
-        }
-        let seal = Seal::read(&folder)?;
-        facts::check_seal(&connection, &path, seal.as_ref())?;
-        let (entries, projection) = replay(&connection, &path)?;
-        let study_id = sqlite::study_id(&connection, &path)?;
+    /// The same in two steps, for those who follow the facts so far.
+    pub fn begin(root: &Path) -> Result<Opening, Error> {
+        Opening::of(root)
+    }
+
+    /// All facts are whole, and lead to this.
+    pub(super) fn ready(opening: Opening, projection: Projection) -> Result<Self, Error> {
+        let Opening { folder, connection, study_id, lock } = opening;
         folder.sign(&lock, Some(study_id))?;
+        let path = folder.journal();
         let io = |source| Error::io("open", &path, source);
         let wal = File::open(folder.wal()).map_err(io)?;
         let places = [path.clone(), folder.wal()].iter().map(|path| Place::of(path)).collect();
         let places: Vec<Place> = Result::from_iter::<Vec<_>>(places).map_err(io)?;
-        wal.sync_data().and_then(|()| sync_folder(root)).map_err(io)?;
+        wal.sync_data().and_then(|()| sync_folder(folder.root())).map_err(io)?;
         let sealer = Sealer::create(&folder, study_id, projection.claim())?;
-        let synced = entries.len() as u64;
+        let synced = projection.state.facts;
         let (next, projection) = (synced + 1, Some(projection));
-        let store =
-            Self { folder, connection, study_id, next, projection, wal, synced, sealer, places, _lock: lock };
-        Ok((store, entries))
+        Ok(Self { folder, connection, study_id, next, projection, wal, synced, sealer, places, _lock: lock })
     }
 
     /// Where the study stands; none after a write that failed.
@@ -128,7 +119,7 @@ impl Store {
         let path = self.folder.journal();
         let mut projection = match self.projection.take() {
             Some(projection) => projection,
-            None => replay(&self.connection, &path)?.1,
+            None => replay::<Error>(&self.connection, &path, |_| Ok(()))?,
         };
         let mut write = || -> Result<(), Problem> {
             let transaction = self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
@@ -157,9 +148,14 @@ impl Store {
         let root = std::path::absolute(self.folder.root());
         let root = root.map_err(|source| Error::io("find", self.folder.root(), source))?;
         let root = beside(&root, "rescued");
-        let entries = self.entries(0)?;
-        let folder = Folder::new(&root);
-        copy(&folder, self.study_id, &entries)?;
+        let (folder, own) = (Folder::new(&root), self.folder.journal());
+        folder.create()?;
+        let path = folder.journal();
+        let mut facts = Facts::after(&own, 0, &self.connection)?;
+        let claim = write_new(&path, self.study_id, &mut facts, &self.connection)?;
+        let synced = File::open(&path).and_then(|file| file.sync_all());
+        synced.map_err(|source| Error::io("write", &path, source))?;
+        Sealer::create(&folder, self.study_id, claim)?;
         if let Some(state) = self.state() {
             folder.write_study(&state.yaml)?;
         }
@@ -180,61 +176,15 @@ pub(super) fn beside(path: &Path, what: &str) -> PathBuf {
     }
 }
 
-/// What follows from the facts in a journal of the present form.
-fn replay(connection: &Connection, path: &Path) -> Result<(Vec<JournalEntry>, Projection), Error> {
-    let summary = Summary::read(connection).map_err(|flaw| Error::not_whole(path, flaw.describe()))?;
-    let wanted = Claim { facts: summary.facts, chain: summary.chain };
-    let entries = Facts::after(path, 0, connection)?.collect(connection, Some(wanted))?;
-    let mut state = State::default();
-    let applied = entries.iter().try_for_each(|entry| state.apply(entry));
-    applied.map_err(|source| Error::OutOfPlace { path: path.to_owned(), source })?;
-    Ok((entries, Projection::of(state, summary)))
-}
-
-/// Gives a study of an earlier form its id and its chain, and makes its tables again.
-fn upgrade(connection: &mut Connection, folder: &Folder, seal: Option<&Seal>) -> Result<(), Error> {
-    let path = &folder.journal();
-    let entries = Facts::unchecked(path, 0).collect(connection, None)?;
-    // There is a seal if the upgrade was interrupted: it is made first, so that there is no moment without.
-    let study = seal.map_or_else(|| sqlite::random_id(path), |seal| Ok(seal.study))?;
-    let failed = |problem: Problem| problem.of(path);
-    let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate);
-    let transaction = transaction.map_err(|error| failed(error.into()))?;
-    let chain = || -> Result<Chain, Problem> {
-        sqlite::begin_identity(&transaction, study)?;
-        let chain = sqlite::begin_chain(&transaction, study)?;
-        sqlite::begin_tables(&transaction, study)?;
-        Projection::begin(study).apply(&transaction, &entries, chain)?;
-        Ok(chain)
-    };
-    let chain = chain().map_err(failed)?;
-    if seal.is_none() {
-        let synced = File::open(folder.wal()).and_then(|wal| wal.sync_data());
-        synced.map_err(|source| Error::io("write", path, source))?;
-        Sealer::create(folder, study, Claim { facts: entries.len() as u64, chain })?;
-    }
-    transaction.commit().map_err(|error| failed(error.into()))
-}
-
-/// Makes a new folder for a study, with these facts.
-pub(super) fn copy(folder: &Folder, study: StudyId, entries: &[JournalEntry]) -> Result<(), Error> {
-    folder.create()?;
-    let path = folder.journal();
-    let chain = write_new(&path, study, entries).map_err(|problem| problem.of(&path))?;
-    let synced = File::open(&path).and_then(|file| file.sync_all());
-    synced.map_err(|source| Error::io("write", &path, source))?;
-    Sealer::create(folder, study, Claim { facts: entries.len() as u64, chain }).map(drop)
-}
-
-/// Writes a whole journal into a new file.
-pub(super) fn write_new(path: &Path, study: StudyId, entries: &[JournalEntry]) -> Result<Chain, Problem> {
-    let mut connection = Connection::open(path)?;
-    sqlite::begin(&mut connection, study)?;
-    let transaction = connection.transaction()?;
-    let chain = facts::insert(&transaction, 1, Chain::begin(study), entries)?;
-    Projection::begin(study).apply(&transaction, entries, chain)?;
-    transaction.commit()?;
-    Ok(chain)
+/// Writes the facts of a journal into a new file.
+pub(super) fn write_new(
+    path: &Path,
+    study: StudyId,
+    facts: &mut Facts<'_>,
+    from: &Connection,
+) -> Result<Claim, Error> {
+    let mut write = || facts::copy(facts, from, &mut Connection::open(path)?, study);
+    write().map_err(|problem: Problem| problem.of(path))
 }
 
 impl Journal for Store {
@@ -255,7 +205,7 @@ impl Journal for Store {
     }
 
     fn entries(&self, from: u64) -> Result<Vec<JournalEntry>, Error> {
-        Facts::after(&self.folder.journal(), from, &self.connection)?.collect(&self.connection, None)
+        Facts::after(&self.folder.journal(), from, &self.connection)?.collect(&self.connection)
     }
 }
 

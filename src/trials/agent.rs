@@ -93,6 +93,15 @@ pub enum Work {
 }
 
 impl Work {
+    /// Real seconds in a second of the study.
+    #[must_use]
+    pub const fn time_scale(&self) -> f64 {
+        match self {
+            Self::Emulated { time_scale } => *time_scale,
+            Self::Trainable | Self::Programs => 1.0,
+        }
+    }
+
     /// How many slots each process of a node serves.
     #[must_use]
     pub fn processes(&self, slots: u32) -> Vec<u32> {

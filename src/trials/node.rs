@@ -83,6 +83,8 @@ pub enum NodeOutput<O> {
 pub struct NodeDescription {
     /// Its number.
     pub node: NodeId,
+    /// What people call it; empty if it has no name.
+    pub name: String,
     /// The type of its GPUs.
     pub gpu_type: GpuType,
     /// Its network island.
@@ -107,7 +109,8 @@ pub struct NodeDescription {
 ///     }
 /// }
 ///
-/// let of = NodeDescription { node: NodeId(0), gpu_type: GpuType::new("t4")?, island: 0, processes: vec![1] };
+/// let (name, gpu_type) = ("gpu1".to_owned(), GpuType::new("t4")?);
+/// let of = NodeDescription { node: NodeId(0), name, gpu_type, island: 0, processes: vec![1] };
 /// let (mut node, outputs) = NodeDriver::<Owner>::new(of);
 /// assert!(matches!(outputs[..], [NodeOutput::Start { process: 0, .. }]));
 /// assert!(matches!(node.joined(0)[..], [NodeOutput::Engine(Input::NodeJoined { slots: 1, .. })]));
@@ -197,10 +200,9 @@ impl<O: SlotOwner> NodeDriver<O> {
             self.outputs.push(NodeOutput::Engine(Input::WorkerJoined { slot }));
         } else if self.slots.iter().all(|state| state.is_up) {
             self.has_joined = true;
-            let NodeDescription { node, gpu_type, island, .. } = &self.of;
-            let (node, gpu_type, island) = (*node, gpu_type.clone(), *island);
+            let NodeDescription { node, name, gpu_type, island, .. } = self.of.clone();
             let slots = self.slots.len() as u32;
-            self.outputs.push(NodeOutput::Engine(Input::NodeJoined { node, gpu_type, island, slots }));
+            self.outputs.push(NodeOutput::Engine(Input::NodeJoined { node, name, gpu_type, island, slots }));
         }
         self.take_outputs()
     }
@@ -281,6 +283,19 @@ impl<O: SlotOwner> NodeDriver<O> {
         self.take_outputs()
     }
 
+    /// The machine is gone, with all its workers. Nothing is to be done about it any more.
+    #[must_use]
+    pub fn lost(&mut self, reason: &str) -> Vec<NodeOutput<O>> {
+        for index in 0..self.slots.len() {
+            self.tell_groups(index);
+        }
+        if self.has_joined {
+            let (node, reason) = (self.of.node, reason.to_owned());
+            self.outputs.push(NodeOutput::Engine(Input::NodeLost { node, reason }));
+        }
+        self.take_outputs()
+    }
+
     /// A worker has reported something. What is not about the trial of its owner is of a group that has left.
     #[must_use]
     pub fn event(&mut self, index: usize, event: WorkerEvent) -> Vec<NodeOutput<O>> {
@@ -333,6 +348,20 @@ impl<O: SlotOwner> NodeDriver<O> {
     /// The worker of a slot is gone.
     fn lose(&mut self, index: usize, reason: &str) {
         let slot = self.slot(index);
+        if !self.is_up(index) {
+            return;
+        }
+        // Groups are informed first: what the engine decides must not find them unaware.
+        self.tell_groups(index);
+        if self.has_joined {
+            let reason = reason.to_owned();
+            self.outputs.push(NodeOutput::Engine(Input::WorkerLost { slot, reason }));
+        }
+    }
+
+    /// Tells those who have a worker or wait for it that it is gone.
+    fn tell_groups(&mut self, index: usize) {
+        let slot = self.slot(index);
         let Some(state) = self.slots.get_mut(index).filter(|state| state.is_up) else { return };
         state.is_up = false;
         let mut owners: Vec<O> = state.owner.take().into_iter().collect();
@@ -341,12 +370,7 @@ impl<O: SlotOwner> NodeDriver<O> {
                 owners.push(owner);
             }
         }
-        // Groups are informed first: what the engine decides must not find them unaware.
         self.outputs.extend(owners.into_iter().map(|owner| NodeOutput::Group { owner, slot, event: None }));
-        if self.has_joined {
-            let reason = reason.to_owned();
-            self.outputs.push(NodeOutput::Engine(Input::WorkerLost { slot, reason }));
-        }
     }
 
     /// Whoever has waited takes over, with all its commands.
@@ -385,7 +409,8 @@ mod tests {
     #[test]
     fn a_group_that_gave_up_while_it_waited_is_not_held_up_by_the_next_one() {
         let gpu_type = GpuType::new("t4").unwrap();
-        let of = NodeDescription { node: NodeId(0), gpu_type, island: 0, processes: vec![1] };
+        let of =
+            NodeDescription { node: NodeId(0), name: String::new(), gpu_type, island: 0, processes: vec![1] };
         let (mut node, _) = NodeDriver::new(of);
         let slot = SlotId { node: NodeId(0), index: 0 };
         let prepare = |trial: TrialId| WorkerCommand::Prepare(Box::new(Task::new(trial, "net")));

@@ -98,15 +98,6 @@ impl WorkerHandle {
     }
 }
 
-#[cfg(test)]
-impl WorkerHandle {
-    /// A connection without a gateway, and what is sent through it.
-    pub(crate) fn detached(id: u64) -> (WorkerId, Self, UnboundedReceiver<WorkerCommand>) {
-        let (send, sent) = mpsc::unbounded_channel();
-        (WorkerId(id), Self(send), sent)
-    }
-}
-
 /// Lets workers in, for as long as it lives.
 ///
 /// ```

@@ -10,6 +10,7 @@ use std::{
 use super::Error;
 use crate::{
     ids::SlotId,
+    trials::agent::AgentSlot,
     wire::{Address, Secret},
 };
 
@@ -32,6 +33,18 @@ pub struct Slot {
     pub threads: u32,
     /// The GPU as `CUDA_VISIBLE_DEVICES` names it, a number or a UUID; none is a share of the cores. The worker sees no other one.
     pub cuda: Option<String>,
+}
+
+impl From<&AgentSlot> for Slot {
+    fn from(slot: &AgentSlot) -> Self {
+        Self { threads: slot.threads, cuda: slot.device.clone() }
+    }
+}
+
+impl From<&Slot> for AgentSlot {
+    fn from(slot: &Slot) -> Self {
+        Self { device: slot.cuda.clone(), memory_bytes: None, threads: slot.threads }
+    }
 }
 
 /// How many GPUs this machine has that libtorch can use.

@@ -60,7 +60,7 @@ impl Story {
         story.fact(Fact::HeadStarted {});
         for (node, (gpu_type, count)) in (0..).map(NodeId).zip(nodes) {
             let gpu_type = GpuType::new(gpu_type).expect("it is a name");
-            story.fact(Fact::NodeJoined { node, gpu_type, island: 0, slots: *count });
+            story.fact(Fact::NodeJoined { node, name: String::new(), gpu_type, island: 0, slots: *count });
             story.slots.extend((0..*count).map(|index| SlotId { node, index }));
         }
         story
@@ -229,7 +229,16 @@ search: {trials: 12, parallel: 4, algorithm: random, early_stopping: {rule: asha
 scheduler: {interval: 5s}
 ";
     let study = Study::from_yaml("study.yaml", yaml).expect("it is a study");
-    let faults = Faults { worker: 20, node: 5, group: 20, environment: 10, trial: 5, head: 3, messages: 100 };
+    let faults = Faults {
+        worker: 20,
+        node: 5,
+        drain: 10,
+        group: 20,
+        environment: 10,
+        trial: 5,
+        head: 3,
+        messages: 100,
+    };
     let mut world = World::new(&study, TrialKind::Elastic, &[("t4", 3), ("a100", 2)], 11);
     for _ in 0..600 {
         world.step(faults);

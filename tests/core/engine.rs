@@ -47,13 +47,13 @@ fn finish(world: &mut World, seed: u64) {
 }
 
 const MILD: Faults =
-    Faults { worker: 10, node: 2, group: 10, environment: 10, trial: 0, head: 1, messages: 100 };
+    Faults { worker: 10, node: 2, drain: 4, group: 10, environment: 10, trial: 0, head: 1, messages: 100 };
 const WILD: Faults =
-    Faults { worker: 60, node: 20, group: 50, environment: 40, trial: 0, head: 5, messages: 300 };
+    Faults { worker: 60, node: 20, drain: 20, group: 50, environment: 40, trial: 0, head: 5, messages: 300 };
 
 #[test]
 fn elastic_studies_end_well_whatever_happens() {
-    let (mut reshapes, mut restarts, mut waits) = (0, 0, 0);
+    let (mut reshapes, mut restarts, mut waits, mut drains, mut moves) = (0, 0, 0, 0, 0);
     for seed in 0..40 {
         let faults = if seed % 2 == 0 { MILD } else { WILD };
         let policy = if seed % 4 < 3 { "goodput" } else { "static" };
@@ -61,9 +61,11 @@ fn elastic_studies_end_well_whatever_happens() {
         reshapes += world.reshapes;
         restarts += world.restarts;
         waits += world.waits;
+        drains += world.drains;
+        moves += world.moves;
     }
-    let enough = reshapes > 200 && restarts > 100 && waits > 100;
-    assert!(enough, "too little happened: {reshapes}, {restarts}, {waits}");
+    let enough = reshapes > 200 && restarts > 100 && waits > 100 && drains > 200 && moves > 50;
+    assert!(enough, "too little happened: {reshapes}, {restarts}, {waits}, {drains}, {moves}");
 }
 
 #[test]

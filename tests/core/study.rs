@@ -9,7 +9,8 @@ use pollux_tune::{
     goodput::LrRule,
     ids::GpuType,
     space::{
-        Algorithm, Diagnostics, Direction, Domain, Objective, Program, Space, StoppingRule, Study, schema,
+        Algorithm, Diagnostics, Direction, Domain, Machines, Objective, Program, Space, StoppingRule, Study,
+        schema,
     },
 };
 use proptest::prelude::*;
@@ -77,6 +78,18 @@ fn the_examples_say_what_they_look_like() {
     assert_eq!(transformer.space.parent(beta2.dim().unwrap()), Some((0, &[1][..])));
 }
 
+/// Machines with and without what can be left out.
+fn machines(count: u32, time: Option<Duration>) -> Machines {
+    let text = format!(
+        "cluster: {{listen: '[::]:7000', slurm: [{{nodes: 0..{count}, gres: 'gpu:a100:8', partition: 'a,b', setup: \"module load \\\"x\\\"\\n\
+         exit 3\", account: me, qos: low, cpus: {count}, extra: [--mem=1G]}}, {{slots: 4xcpu}}], hosts: [gpu1, {{host: u@gpu2, \
+         program: '/a b', slots: 2xcpu}}]}}"
+    );
+    let mut machines = Machines::from_yaml("cluster.yaml", &text).unwrap();
+    machines.slurm[0].time = time.filter(|time| time.as_secs() >= 60);
+    machines
+}
+
 /// A study with other settings than the defaults.
 fn studies() -> impl Strategy<Value = Study> {
     let texts = ("[a-z]{1,8}", "\\PC{1,6}", prop::collection::vec("\\PC{1,5}", 1..4));
@@ -118,6 +131,9 @@ fn studies() -> impl Strategy<Value = Study> {
         let gpu_type = GpuType::new("a100").unwrap();
         let node_sets = vec![NodeSet { nodes: 2, gpus: numbers.2, gpu_type }];
         study.cluster = flag.then_some(ClusterSpec { node_sets });
+        if lists.2 == 0 && !flag {
+            study.machines = Some(machines(numbers.2, durations.1.map(Duration::from_millis)));
+        }
         study
     })
 }
@@ -131,7 +147,7 @@ fn the_files_in_the_documentation_are_right() {
         read(text).map_err(|problems| problems.report()).unwrap();
         count += 1;
     }
-    assert_eq!(count, 4);
+    assert_eq!(count, 5);
 }
 
 #[test]
@@ -222,6 +238,77 @@ fn mistakes_name_place_path_and_what_is_allowed() {
     ] {
         assert_eq!(wrong(more), [message], "{more}");
     }
+}
+
+#[test]
+fn mistakes_in_machines_are_found() {
+    for (cluster, message) in [
+        (
+            "{}",
+            "3:10: cluster: found no machines, allowed is `cluster` as a mapping with `slurm`, `hosts` or",
+        ),
+        (
+            "[a]",
+            "3:10: cluster: found a list, allowed is a line such as `cluster: 2x8xa100,4x4xt4`, or `cluster` as",
+        ),
+        (
+            "{slurm: [{nodes: 4..2, gres: 'gpu:8'}]}",
+            "3:27: cluster.slurm[0].nodes: found `4..2`, allowed is a number of nodes",
+        ),
+        (
+            "{slurm: [{slots: 1xcpu}, {gres: a100}]}",
+            "3:42: cluster.slurm[1].gres: found `a100`, allowed is the GPUs of a node",
+        ),
+        (
+            "{slurm: [{nodes: 2}]}",
+            "3:19: cluster.slurm[0].gres: missing, allowed is the GPUs of a node, such as gpu:a100:8, or",
+        ),
+        (
+            "{slurm: {slots: 4xcpu, time: 30s}}",
+            "3:39: cluster.slurm.time: Slurm counts in minutes, allowed is a time of at",
+        ),
+        (
+            "{slurm: [{slots: 4xcpu, time: 4}]}",
+            "3:40: cluster.slurm[0].time: found `4`, allowed is a duration with units",
+        ),
+        (
+            "{slurm: [{slots: 4xcpu, extra: [--array=1]}]}",
+            "3:41: cluster.slurm[0].extra: found `--array=1`, allowed is options of sbatch such as --mem=32G",
+        ),
+        (
+            "{slurm: [{gress: 'gpu:8'}]}",
+            "3:20: cluster.slurm[0].gress: unknown key `gress`, allowed are nodes, gres,",
+        ),
+        (
+            "{hosts: ['-oProxyCommand=x']}",
+            "3:19: cluster.hosts[0]: found `\"-oProxyCommand=x\"`, allowed is a host as ssh",
+        ),
+        (
+            "{hosts: [{program: p}]}",
+            "3:19: cluster.hosts[0].host: missing, allowed is a host as ssh takes it",
+        ),
+        (
+            "{listen: 'head:x'}",
+            "3:19: cluster.listen: found `\"head:x\"`, allowed is a name or an address of this machine",
+        ),
+    ] {
+        let problems = wrong(&format!("cluster: {cluster}"));
+        assert_eq!(problems.len(), 1, "{problems:?}");
+        assert!(problems[0].starts_with(&format!("study.yaml:{message}")), "{cluster}: {problems:?}");
+    }
+}
+
+#[test]
+fn machines_may_be_in_a_file_of_their_own_and_change_from_run_to_run() {
+    let study = |cluster: &str| {
+        let open = |_: &str| Ok("cluster: {hosts: [gpu1]}".to_owned());
+        Study::from_yaml_with("study.yaml", &format!("{MINIMAL}cluster: {cluster}"), open).unwrap()
+    };
+    let (file, other) = (study("lab.yaml"), study("{slurm: {slots: 2xcpu}}"));
+    assert_eq!(file.machines.as_ref().unwrap().hosts[0].host, "gpu1");
+    assert_eq!(file.cluster, None);
+    assert_eq!(other.continuing(&file).unwrap().machines, other.machines);
+    assert_eq!(other.machines.unwrap().most().unwrap().to_string(), "1x2xcpu");
 }
 
 #[test]
@@ -336,6 +423,9 @@ fn schema_and_reader_know_the_same_keys() {
             format!("{MINIMAL}search: {{early_stopping: {{zzzzzz: 1}}}}"),
         ),
         (&sections["scheduler"], format!("{MINIMAL}scheduler: {{zzzzzz: 1}}")),
+        (&defs["machines"], format!("{MINIMAL}cluster: {{zzzzzz: 1}}")),
+        (&defs["pilots"], format!("{MINIMAL}cluster: {{slurm: [{{zzzzzz: 1}}]}}")),
+        (&defs["host"], format!("{MINIMAL}cluster: {{hosts: [{{zzzzzz: 1}}]}}")),
         (&defs["objective"], "space: {x: 1}\nobjective: {zzzzzz: 1}".to_owned()),
         (&defs["parameter"]["anyOf"][0], "space: {x: {zzzzzz: 1}}\nobjective: {minimize: loss}".to_owned()),
     ] {

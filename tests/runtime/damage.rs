@@ -95,15 +95,25 @@ fn same_or_refused(root: &Path, before: &Shown, what: &str) -> bool {
     if let Ok(after) = &after {
         assert!(after == before, "{what}: shown are other results");
     }
-    let opened = Store::load(root);
+    let opened = load(root);
     if let Ok((_, entries)) = &opened {
         assert!(*entries == before.4, "{what}: the next head begins with other facts");
     }
     after.is_err() || opened.is_err()
 }
 
+/// A study as the next head finds it: with the facts that it is shown.
+fn load(root: &Path) -> Result<(Store, Vec<JournalEntry>), Error> {
+    let mut entries = Vec::new();
+    let store = Store::begin(root)?.replay(|entry| {
+        entries.push(entry.clone());
+        Ok::<(), Error>(())
+    })?;
+    Ok((store, entries))
+}
+
 fn refused(root: &Path, because: &str) {
-    for error in [shown(root).err(), Store::load(root).err()] {
+    for error in [shown(root).err(), load(root).err()] {
         let error = error.expect("it is refused").to_string();
         assert!(error.contains(because) && error.contains("pollux-tune fsck"), "{error}");
     }
@@ -330,7 +340,7 @@ fn what_is_whole_is_told_and_kept() {
     let damaged = repair.damaged.unwrap();
     assert!(damaged.join("journal.sqlite").exists() && damaged.join("journal.seal").exists());
     assert_eq!(shown(&root).unwrap().4, facts(TRIALS)[..9]);
-    let (mut store, entries) = Store::load(&root).unwrap();
+    let (mut store, entries) = load(&root).unwrap();
     assert_eq!((entries.len(), Some(store.study_id())), (9, found.study), "it is the same study");
     store.append(&facts(TRIALS)[9..]).unwrap();
     drop(store);
@@ -353,7 +363,7 @@ fn facts_after_a_damaged_one_are_lost_and_named() {
     store::repair(&root).unwrap();
     let (trials, best, ..) = shown(&root).unwrap();
     assert_eq!((trials.len(), best.len()), (21, 5));
-    assert_eq!(Store::load(&root).unwrap().1, facts(TRIALS)[..43]);
+    assert_eq!(load(&root).unwrap().1, facts(TRIALS)[..43]);
 }
 
 #[test]
@@ -366,7 +376,7 @@ fn whatever_is_flipped_can_be_repaired_to_a_beginning_of_what_was_written() {
         flip(&Folder::new(&root).journal(), bit);
         // What is no journal any more is not repaired.
         if store::repair(&root).is_ok() {
-            let (_, entries) = Store::load(&root).unwrap();
+            let (_, entries) = load(&root).unwrap();
             assert_eq!(entries, all[..entries.len()], "bit {bit}");
             assert_eq!(store::examine(&root).unwrap().problems, [""; 0], "bit {bit}");
             shown(&root).unwrap();
@@ -390,12 +400,12 @@ fn an_interrupted_upgrade_of_an_earlier_form_is_completed() {
     let journal = Folder::new(&root).journal();
     fs::copy(&earlier, &journal).unwrap();
     assert_eq!(store::examine(&root).unwrap().problems, [""; 0], "it is whole as it is");
-    let (store, entries) = Store::load(&root).unwrap();
+    let (store, entries) = load(&root).unwrap();
     let id = store.study_id();
     drop(store);
     assert_eq!(store::examine(&root).unwrap().study, Some(id));
     // As if only the seal had been written.
     fs::copy(&earlier, &journal).unwrap();
-    let (store, again) = Store::load(&root).unwrap();
+    let (store, again) = load(&root).unwrap();
     assert_eq!((store.study_id(), again), (id, entries));
 }

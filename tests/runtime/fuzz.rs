@@ -201,6 +201,7 @@ fn seeds() {
         let faults = Faults {
             worker: 20,
             node: 5,
+            drain: 5,
             group: 5,
             head: if seed == 0 { 0 } else { 5 },
             messages: 0,

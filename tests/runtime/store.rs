@@ -41,8 +41,16 @@ scheduler: {interval: 5s}
 
 /// Everything that happens in a study in which much goes wrong.
 fn eventful() -> World {
-    let faults =
-        Faults { worker: 20, node: 5, group: 20, environment: 20, trial: 20, head: 3, messages: 100 };
+    let faults = Faults {
+        worker: 20,
+        node: 5,
+        drain: 10,
+        group: 20,
+        environment: 20,
+        trial: 20,
+        head: 3,
+        messages: 100,
+    };
     let mut world = World::new(&study(), TrialKind::Elastic, &[("t4", 3), ("a100", 2)], 11);
     for _ in 0..600 {
         world.step(faults);

@@ -162,7 +162,7 @@ impl Head {
         let mut head = Self { engine, services, drivers, journal, now_s: 1.0 };
         head.hear(Input::Started);
         let gpu_type = GpuType::new("t4").expect("a name");
-        head.hear(Input::NodeJoined { node: NodeId(0), gpu_type, island: 0, slots: 3 });
+        head.hear(Input::NodeJoined { node: NodeId(0), name: String::new(), gpu_type, island: 0, slots: 3 });
         head
     }
 
@@ -268,7 +268,7 @@ fn journal(bytes: &[u8]) {
     let mut head = Head { engine, services, drivers: BTreeMap::new(), journal: Vec::new(), now_s };
     head.hear(Input::Started);
     let gpu_type = GpuType::new("t4").expect("a name");
-    head.hear(Input::NodeJoined { node: NodeId(0), gpu_type, island: 0, slots: 3 });
+    head.hear(Input::NodeJoined { node: NodeId(0), name: String::new(), gpu_type, island: 0, slots: 3 });
     head.now_s += 100.0;
     head.hear(Input::Tick);
 }

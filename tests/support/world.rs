@@ -10,7 +10,7 @@ use pollux_tune::{
     trials::{
         engine::{
             Checkpoint, Command, Engine, Fact, FailureCause, GroupCommand, GroupEvent, Input, JournalEntry,
-            Launch, Outcome, Report, Services, TrialKind,
+            Launch, Outcome, Report, Services, Severity, TrialKind,
         },
         group::FinalState,
     },
@@ -23,6 +23,8 @@ use rand_chacha::ChaCha8Rng;
 pub(crate) struct Faults {
     pub(crate) worker: u32,
     pub(crate) node: u32,
+    /// Nodes that are announced to leave.
+    pub(crate) drain: u32,
     pub(crate) group: u32,
     /// Groups that find what they all share broken.
     pub(crate) environment: u32,
@@ -34,7 +36,7 @@ pub(crate) struct Faults {
 }
 
 pub(crate) const NONE: Faults =
-    Faults { worker: 0, node: 0, group: 0, environment: 0, trial: 0, head: 0, messages: 0 };
+    Faults { worker: 0, node: 0, drain: 0, group: 0, environment: 0, trial: 0, head: 0, messages: 0 };
 
 /// The workers of a trial as they are in truth.
 struct Group {
@@ -69,11 +71,18 @@ pub(crate) struct World {
     inbox: Vec<Input>,
     groups: BTreeMap<TrialId, Group>,
     alive: BTreeMap<NodeId, (GpuType, u32, BTreeSet<u32>)>,
+    /// Those that are about to leave.
+    draining: BTreeSet<NodeId>,
+    /// Machines that may come again, under their number or another one.
+    gone: Vec<(NodeId, GpuType, u32)>,
+    next_node: u32,
     is_waiting: bool,
     pub(crate) inputs: usize,
     pub(crate) reshapes: usize,
     pub(crate) restarts: usize,
     pub(crate) waits: usize,
+    pub(crate) drains: usize,
+    pub(crate) moves: usize,
 }
 
 impl World {
@@ -98,11 +107,16 @@ impl World {
             inbox: Vec::new(),
             groups: BTreeMap::new(),
             alive: (0..).zip(nodes).map(node).collect(),
+            draining: BTreeSet::new(),
+            gone: Vec::new(),
+            next_node: nodes.len() as u32,
             is_waiting: false,
             inputs: 0,
             reshapes: 0,
             restarts: 0,
             waits: 0,
+            drains: 0,
+            moves: 0,
         };
         world.begin();
         world
@@ -121,6 +135,7 @@ impl World {
         let (gpu_type, slots, up) = &self.alive[&node];
         self.nodes.push_back(Input::NodeJoined {
             node,
+            name: if node.0 % 2 == 0 { format!("gpu{node}") } else { String::new() },
             gpu_type: gpu_type.clone(),
             island: 0,
             slots: *slots,
@@ -129,6 +144,14 @@ impl World {
             let slot = SlotId { node, index };
             self.nodes.push_back(Input::WorkerLost { slot, reason: "was not there".to_owned() });
         }
+        if self.draining.contains(&node) {
+            self.announce(node);
+        }
+    }
+
+    fn announce(&mut self, node: NodeId) {
+        let (until_s, reason) = (self.now_s + 30.0, "its time ends".to_owned());
+        self.nodes.push_back(Input::NodeDraining { node, until_s, reason });
     }
 
     /// The head is killed. Nothing of it is left but the journal.
@@ -161,8 +184,17 @@ impl World {
         if self.chance(faults.node) {
             self.kill_node();
         }
+        if self.chance(faults.drain) {
+            self.drain();
+        }
+        if !self.draining.is_empty() && self.chance(20) {
+            self.end_drain();
+        }
         if faults.worker == 0 || self.chance(100) {
             self.revive();
+        }
+        if !self.gone.is_empty() && (faults.node == 0 || self.chance(50)) {
+            self.come_again();
         }
         match self.rng.random_range(0..4) {
             0 => self.train(faults),
@@ -200,6 +232,7 @@ impl World {
             let text = serde_json::to_string(entry).expect("facts are JSON");
             let again: JournalEntry =
                 serde_json::from_str(&text).expect("they are read as they were written");
+            self.check_places(&again.fact);
             self.twin.apply(&again).expect("facts can be replayed");
             self.services.apply(entry).expect("everybody understands");
         }
@@ -216,6 +249,26 @@ impl World {
         }
         for command in step.commands {
             self.carry_out(command);
+        }
+    }
+
+    /// Nothing new is placed on a node that is about to leave, and what it does to trials is not held against them.
+    fn check_places(&mut self, fact: &Fact) {
+        let state = self.twin.state();
+        let leaves = |slot: &SlotId| state.nodes.get(&slot.node).is_some_and(|node| !node.is_open());
+        match fact {
+            Fact::TrialStarted { trial, slots, holders, .. } => {
+                let had: BTreeSet<SlotId> = state.active[trial].reserved().collect();
+                for slot in slots.iter().filter(|slot| leaves(slot)) {
+                    assert!(had.contains(slot), "trial {trial} is placed on {slot}, which is about to leave");
+                }
+                self.moves += usize::from(holders.iter().any(leaves) && !slots.iter().any(leaves));
+            }
+            Fact::TrialInterrupted { trial, severity: Severity::Failure, .. } => {
+                let had = state.active[trial].reserved().any(|slot| leaves(&slot));
+                assert!(!had, "trial {trial} is blamed for a node that is about to leave");
+            }
+            _ => {}
         }
     }
 
@@ -402,13 +455,56 @@ impl World {
     }
 
     fn kill_node(&mut self) {
-        let nodes: Vec<NodeId> = self.alive.keys().copied().collect();
-        let node = nodes[self.rng.random_range(0..nodes.len())];
-        self.nodes.push_back(Input::NodeLost { node, reason: "no word from it".to_owned() });
+        let Some(node) = self.any_node() else { return };
+        self.draining.remove(&node);
         self.break_groups(|slot| slot.node == node);
+        match self.rng.random_range(0..3) {
+            // It is back before its loss was noticed.
+            0 => {}
+            1 => self.nodes.push_back(Input::NodeLost { node, reason: "no word from it".to_owned() }),
+            _ => return self.lose_node(node),
+        }
         if let Some((_, slots, up)) = self.alive.get_mut(&node) {
             *up = (0..*slots).collect();
         }
+        self.join(node);
+    }
+
+    fn any_node(&mut self) -> Option<NodeId> {
+        let nodes: Vec<NodeId> = self.alive.keys().copied().collect();
+        (!nodes.is_empty()).then(|| nodes[self.rng.random_range(0..nodes.len())])
+    }
+
+    /// A node is gone for a while.
+    fn lose_node(&mut self, node: NodeId) {
+        self.draining.remove(&node);
+        self.nodes.push_back(Input::NodeLost { node, reason: "it was taken away".to_owned() });
+        self.break_groups(|slot| slot.node == node);
+        if let Some((gpu_type, slots, _)) = self.alive.remove(&node) {
+            self.gone.push((node, gpu_type, slots));
+        }
+    }
+
+    fn drain(&mut self) {
+        let Some(node) = self.any_node() else { return };
+        self.drains += 1;
+        self.draining.insert(node);
+        self.announce(node);
+    }
+
+    /// A node that was announced to leave does so.
+    fn end_drain(&mut self) {
+        if let Some(node) = self.draining.first().copied() {
+            self.lose_node(node);
+        }
+    }
+
+    /// A machine that was taken away is back, under its number or another one.
+    fn come_again(&mut self) {
+        let (before, gpu_type, slots) = self.gone.remove(self.rng.random_range(0..self.gone.len()));
+        let node = if self.rng.random_bool(0.5) { before } else { NodeId(self.next_node) };
+        self.next_node += u32::from(node != before);
+        self.alive.insert(node, (gpu_type, slots, (0..slots).collect()));
         self.join(node);
     }
 

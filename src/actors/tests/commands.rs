@@ -2,24 +2,31 @@ use std::{
     env, fs,
     path::{Path, PathBuf},
     process,
-    sync::atomic::{AtomicU32, Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
     time::Duration,
 };
 
 use actix::{Recipient, System};
 use tokio::sync::mpsc::UnboundedReceiver;
 
-use super::{probe, slot, study};
+use super::{exits, probe, slot, study};
 use crate::{
     actors::{
-        command::{Commands, ProgramSpec},
-        error::Error,
+        clock::Clock,
+        exit::SessionExit,
         message::EngineInput,
+        programs::{ProgramSpec, Programs},
+        runtime::{Around, Runtime},
         supervisor::TrialRunners,
     },
-    ids::{Generation, TrialId},
+    agent::{Machine, SystemSpawner},
+    ids::{Generation, GpuType, StudyId, TrialId},
     space::{Params, Study},
     trials::{
+        agent::{AgentNode, AgentSlot},
         engine::{FailureCause, GroupCommand, GroupEvent, Input, Launch, Metrics, Report},
         group::FinalState,
     },
@@ -47,15 +54,18 @@ impl Drop for TempFolder {
 }
 
 struct Scene {
-    commands: Commands,
+    programs: Programs,
+    /// None when it has ended.
+    runtime: Option<Runtime>,
     supervisor: Recipient<EngineInput>,
     inputs: UnboundedReceiver<EngineInput>,
+    _exits: UnboundedReceiver<SessionExit>,
     folder: TempFolder,
 }
 
 fn spec(script: &str) -> ProgramSpec {
     let words = ["sh", "-c", script].map(str::to_owned).into();
-    ProgramSpec { words, gpus: 0, is_sole: false, arguments: Vec::new(), grace: PATIENCE }
+    ProgramSpec { words, grace: PATIENCE }
 }
 
 /// No program of a test needs that long to end, however busy the machine is.
@@ -67,10 +77,29 @@ impl Scene {
     }
 
     fn with(spec: &ProgramSpec, study: &Study) -> Self {
+        Self::on(0, spec, study)
+    }
+
+    /// On a machine with so many GPUs.
+    fn on(gpus: u32, spec: &ProgramSpec, study: &Study) -> Self {
         let folder = TempFolder::new();
-        let commands = Commands::new(spec, &study.trial, &folder.0).expect("there is a shell");
-        let (supervisor, inputs) = probe::<EngineInput>();
-        Self { commands, supervisor, inputs, folder }
+        let device = |index: u32| (index < gpus).then(|| index.to_string());
+        let slot = |index| AgentSlot { device: device(index), memory_bytes: None, threads: 1 };
+        let nodes = vec![AgentNode { gpu_type: GpuType::cpu(), slots: (0..2).map(slot).collect() }];
+        let (arguments, spawner) = (Vec::new(), Arc::new(SystemSpawner));
+        let machine = Machine { nodes, address: None, arguments, is_sole: false, spawner };
+        let ((supervisor, inputs), (exit, exits)) = (probe::<EngineInput>(), exits());
+        let (study_id, path) = (StudyId::default(), Some(folder.0.as_path()));
+        let (machine, exit, to, clock) = (&machine, &exit, &supervisor, Clock::after(0.0, 1.0));
+        let around = Around { study, study_id, folder: path, machine, clock, supervisor: to, exit };
+        let (programs, runtime) = Runtime::programs(&around, spec.clone()).expect("it can be opened");
+        Self { programs, runtime: Some(runtime), supervisor, inputs, _exits: exits, folder }
+    }
+
+    /// Waits until there is a machine.
+    async fn open(&mut self) {
+        let input = self.inputs.recv().await.expect("an input").input;
+        assert!(matches!(input, Input::NodeJoined { slots: 2, .. }), "{input:?}");
     }
 
     fn launch(&mut self, trial: u32, x: f64) {
@@ -81,12 +110,12 @@ impl Scene {
         let params = Params::from_iter([("x", x.into())]);
         let (generation, slots) = (Generation(generation), vec![slot(0, index)]);
         let launch = Launch { generation, slots, params, batch: None, checkpoint: None };
-        self.commands.command(TrialId(trial), GroupCommand::Launch(launch), &self.supervisor);
+        self.programs.command(TrialId(trial), GroupCommand::Launch(launch), &self.supervisor);
     }
 
     /// The end of the session.
-    async fn end(&self) {
-        self.commands.programs().end(|_| {}).await;
+    async fn end(&mut self) {
+        self.runtime.take().expect("it has not ended").end(true, |_| {}).await;
     }
 
     /// A file that programs find as `$POLLUX_TUNE_FOLDER/../name`.
@@ -101,7 +130,7 @@ impl Scene {
 
     fn stop(&mut self, trial: u32) {
         let command = GroupCommand::Stop(FinalState::Discarded);
-        self.commands.command(TrialId(trial), command, &self.supervisor);
+        self.programs.command(TrialId(trial), command, &self.supervisor);
     }
 
     /// The next thing that a program does.
@@ -125,8 +154,8 @@ fn metrics(values: &[(&str, f64)]) -> Metrics {
 fn a_program_gets_its_parameters_and_prints_metrics() {
     in_real_time(async {
         let script = r#"echo starting; echo "{\"epoch\": 2, \"loss\": {x}}"; echo "{\"accuracy\": 0.5, \"gpu\": $CUDA_VISIBLE_DEVICES}""#;
-        let mut scene =
-            Scene::with(&ProgramSpec { gpus: 2, ..spec(script) }, &study("trial: {command: [sh]}"));
+        let mut scene = Scene::on(2, &spec(script), &study("trial: {command: [sh]}"));
+        scene.open().await;
         scene.launch(0, 0.25);
         assert_eq!(scene.event().await, (0, GroupEvent::Formed));
         let report = |number, epochs, metrics| Report { number, epochs, metrics, ..Report::default() };
@@ -147,6 +176,7 @@ fn how_a_program_ends_tells_whose_fault_it_is() {
             ("kill -9 $$", FailureCause::Infrastructure, "it was killed"),
         ] {
             let mut scene = Scene::new(script);
+            scene.open().await;
             scene.launch(0, 0.0);
             assert_eq!(scene.event().await, (0, GroupEvent::Formed));
             let (0, GroupEvent::Failed { reason, cause: found }) = scene.event().await else {
@@ -172,6 +202,7 @@ fn a_slot_has_one_program_at_a_time() {
             fifo(&folder.0).display()
         );
         let mut scene = Scene::new(&script);
+        scene.open().await;
         scene.launch(0, 0.0);
         scene.launch(1, 0.0);
         assert_eq!(scene.event().await, (0, GroupEvent::Formed));
@@ -189,19 +220,6 @@ fn fifo(folder: &Path) -> PathBuf {
     path
 }
 
-#[test]
-fn a_program_that_is_not_there_is_noticed_at_once() {
-    let (folder, trial) = (TempFolder::new(), study("trial: {command: [sh]}").trial);
-    let new = |words: &[&str]| {
-        let words = words.iter().map(|word| (*word).to_owned()).collect();
-        Commands::new(&ProgramSpec { words, ..spec("") }, &trial, &folder.0)
-    };
-    assert!(
-        matches!(new(&["no-such-program"]), Err(Error::NoSuchProgram(name)) if name == "no-such-program")
-    );
-    assert!(matches!(new(&[]), Err(Error::NoProgram)));
-}
-
 /// Whether a process runs; one that has ended and waits for its parent does not.
 fn is_alive(pid: &str) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
@@ -215,6 +233,7 @@ fn children_neither_hold_up_the_end_of_a_program_nor_outlive_it() {
         let mut scene = Scene::new(
             "cd $POLLUX_TUNE_FOLDER/..; sleep 10000 & echo $! > group; setsid sleep 10000 & echo $! > session; echo '{\"loss\": 1}'",
         );
+        scene.open().await;
         scene.launch(0, 0.0);
         assert_eq!(scene.event().await, (0, GroupEvent::Formed));
         assert!(matches!(scene.event().await, (0, GroupEvent::Reported(_))));
@@ -233,6 +252,7 @@ fn all_of_a_program_has_time_to_end() {
         let child = r#"trap "read go < release; touch saved; exit" TERM; echo "{\"loss\": 1}"; while :; do read line < never; done"#;
         let mut scene =
             Scene::new(&format!("cd $POLLUX_TUNE_FOLDER/..; mkfifo never release; sh -c '{child}'; true"));
+        scene.open().await;
         scene.launch(0, 0.0);
         assert_eq!(scene.event().await, (0, GroupEvent::Formed));
         assert!(matches!(scene.event().await, (0, GroupEvent::Reported(_))));
@@ -251,6 +271,7 @@ fn who_does_not_end_in_time_is_killed() {
         let grace = Duration::from_millis(50);
         let script = "cd $POLLUX_TUNE_FOLDER/..; trap '' TERM; mkfifo never; echo $$ > program; echo '{\"loss\": 1}'; while :; do read line < never; done";
         let mut scene = Scene::with(&ProgramSpec { grace, ..spec(script) }, &study("trial: {command: [sh]}"));
+        scene.open().await;
         scene.launch(0, 0.0);
         assert_eq!(scene.event().await, (0, GroupEvent::Formed));
         assert!(matches!(scene.event().await, (0, GroupEvent::Reported(_))));
@@ -269,6 +290,7 @@ fn a_trial_has_one_attempt_at_a_time() {
                       mkfifo never ready; (trap '' TERM; echo > ready; exec sleep 10000) & echo $! > child; read line < ready; kill -9 $$";
         let grace = Duration::from_millis(50);
         let mut scene = Scene::with(&ProgramSpec { grace, ..spec(script) }, &study("trial: {command: [sh]}"));
+        scene.open().await;
         scene.launch(0, 0.0);
         assert_eq!(scene.event().await, (0, GroupEvent::Formed));
         assert!(matches!(
@@ -287,6 +309,7 @@ fn a_silent_program_is_ended_and_the_reason_told() {
         // One waits for what never comes, the other one stands still.
         for script in ["cd $POLLUX_TUNE_FOLDER; mkfifo never; read line < never", "kill -STOP $$"] {
             let mut scene = Scene::with(&spec(script), &study("trial: {command: [sh], silence: 100ms}"));
+            scene.open().await;
             scene.launch(0, 0.0);
             assert_eq!(scene.event().await, (0, GroupEvent::Formed));
             let (0, GroupEvent::Failed { reason, cause }) = scene.event().await else { panic!("{script}") };
@@ -301,6 +324,7 @@ fn a_silent_program_is_ended_and_the_reason_told() {
 fn many_lines_are_few_reports_and_all_are_logged() {
     in_real_time(async {
         let mut scene = Scene::new("seq 300000 | sed 's/.*/{\"loss\": &}/'");
+        scene.open().await;
         scene.launch(0, 0.0);
         assert_eq!(scene.event().await, (0, GroupEvent::Formed));
         let mut reports = 0;
@@ -322,6 +346,7 @@ fn many_lines_are_few_reports_and_all_are_logged() {
 fn a_line_without_an_end_is_cut() {
     in_real_time(async {
         let mut scene = Scene::new("head -c 5000000 /dev/zero | tr '\\0' x; echo; echo '{\"loss\": 1}'");
+        scene.open().await;
         scene.launch(0, 0.0);
         assert_eq!(scene.event().await, (0, GroupEvent::Formed));
         assert!(matches!(scene.event().await, (0, GroupEvent::Reported(_))));
@@ -336,6 +361,7 @@ fn a_line_without_an_end_is_cut() {
 fn a_folder_that_is_gone_is_not_the_fault_of_a_trial() {
     in_real_time(async {
         let mut scene = Scene::new("true");
+        scene.open().await;
         fs::remove_dir_all(scene.folder.0.join("logs")).expect("it is there");
         scene.launch(0, 0.0);
         let (0, GroupEvent::Failed { cause, .. }) = scene.event().await else { panic!("it has a log") };

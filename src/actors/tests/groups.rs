@@ -7,13 +7,14 @@ use std::{
 
 use actix::{Actor, System};
 use tokio::{
-    sync::mpsc::UnboundedReceiver,
+    sync::mpsc::{self, UnboundedReceiver},
     time::{self, Instant},
 };
 
 use super::{drain, exits, in_virtual_time, probe, settle, slot, study};
 use crate::{
     actors::{
+        agents::NodeMap,
         elastic::{Elastic, StudyTasks, Tasks},
         exit::SessionExit,
         group::{ClusterHandles, GroupMessage, NodeHandle, Observer, TrialGroup},
@@ -58,7 +59,8 @@ impl Scene {
             };
             log.lock().expect("a log").push(format!("{trial} {slot} {text}"));
         };
-        let nodes = Arc::new(BTreeMap::from([(NodeId(0), NodeHandle { commands, kills: to_kill })]));
+        let (nodes, (agent, _)) = (NodeMap::default(), mpsc::unbounded_channel());
+        nodes.insert(NodeId(0), NodeHandle { agent, workers: Some((commands, to_kill)) });
         let (limits, observer) = (Limits::default(), Some(Arc::new(Mutex::new(observer)) as Observer));
         let cluster = ClusterHandles { nodes, limits, observer, exit };
         Self { cluster, to_workers, kills, exits, seen }

@@ -154,7 +154,7 @@ impl Scene {
 
     fn join_with(&self, slots: u32) {
         let gpu_type = GpuType::new("cpu").expect("a name");
-        self.input(Input::NodeJoined { node: NodeId(0), gpu_type, island: 0, slots });
+        self.input(Input::NodeJoined { node: NodeId(0), name: String::new(), gpu_type, island: 0, slots });
     }
 
     /// Answers the question for a trial.

@@ -13,7 +13,7 @@ use crate::{
     cli,
     ids::{Generation, GpuType, NodeId, SlotId, TrialId},
     space::Study,
-    store::{self, Journal, Store},
+    store::{self, Journal, Opening, Store},
     trials::{
         Search,
         engine::{Fact, JournalEntry, State},
@@ -35,20 +35,19 @@ impl Record {
         study: &Study,
         imported: Option<&Imported>,
     ) -> Result<(Self, Search), cli::Error> {
-        let (store, entries) = Store::load(folder).map_err(|error| match error {
+        let opening = Store::begin(folder).map_err(|error| match error {
             store::Error::InUse(path) => cli::Error::from(Error::InUse(path)),
             error => error.into(),
         })?;
-        let path = store.folder().journal();
+        let path = opening.folder().journal();
+        let study = continued(folder, study, &opening)?;
+        let mut search = Search::new(&study)?;
+        let store = opening
+            .replay(|entry| search.apply(entry).map_err(|error| cli::Error::from(damaged(&path, &error))))?;
         let mut record = Self { store };
         let before = record.store.state().filter(|state| state.facts > 0);
-        let study = before.map_or_else(|| Ok(study.clone()), |state| continued(folder, study, state))?;
-        let mut search = Search::new(&study)?;
         let (mut facts, yaml) = (Vec::new(), study.to_yaml());
         if let Some(state) = before {
-            for entry in &entries {
-                search.apply(entry).map_err(|error| damaged(&path, &error))?;
-            }
             if state.done && search.is_finished() {
                 return Ok((record, search));
             }
@@ -93,12 +92,9 @@ fn damaged(path: &Path, problem: &dyn Display) -> store::Error {
 }
 
 /// The study as it goes on in its folder: trials of one study make no sense in another one.
-fn continued(folder: &Path, ours: &Study, state: &State) -> Result<Study, cli::Error> {
-    if state.created() == 0 && state.queue.is_empty() && state.imported == 0 {
-        return Ok(ours.clone());
-    }
-    let theirs = Study::from_yaml("the study in the journal", &state.yaml)
-        .map_err(|problems| damaged(folder, &problems))?;
+fn continued(folder: &Path, ours: &Study, opening: &Opening) -> Result<Study, cli::Error> {
+    let has_trials = opening.has_trials()?;
+    let Some(theirs) = opening.study()?.filter(|_| has_trials) else { return Ok(ours.clone()) };
     ours.continuing(&theirs).map_err(|differences| {
         // Other studies with these objectives can be learned from.
         let remedy =
@@ -163,7 +159,7 @@ impl Lanes {
         let node = NodeId(gap.map_or(busy.len() as u32, |(free, _)| free));
         if self.joined.insert(node) {
             let gpu_type = GpuType::new(CLIENT).expect("the name is not empty");
-            to.push(Fact::NodeJoined { node, gpu_type, island: 0, slots: 1 });
+            to.push(Fact::NodeJoined { node, name: String::new(), gpu_type, island: 0, slots: 1 });
         }
         let slots = vec![SlotId { node, index: 0 }];
         to.push(Fact::TrialStarted { trial, generation, slots, batch: None, holders: Vec::new() });

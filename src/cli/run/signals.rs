@@ -14,7 +14,8 @@ use tokio::{
 
 use super::display::DisplayHandle;
 use crate::{
-    actors::{StopHandle, end_programs},
+    actors::StopHandle,
+    agent::end_programs,
     cli::{Error, ExitStatus},
     store::Folder,
 };

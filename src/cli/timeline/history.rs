@@ -62,18 +62,18 @@ pub(super) struct History {
 
 impl History {
     pub(super) fn read(reader: &Reader) -> Result<Self, store::Error> {
-        let (study, entries) = (reader.study()?, reader.entries(0)?);
+        let study = reader.study()?;
         let rows = reader.trials()?;
         let best = best(reader, &study, &rows)?;
-        let clock = Clock::new(&entries);
+        let mut clock = Clock::default();
         let mut slots = Slots::default();
         let mut formed = BTreeMap::new();
         let mut results = Vec::new();
         let mut curves: BTreeMap<_, Vec<_>> = best.iter().map(|trial| (*trial, Vec::new())).collect();
         let (mut reshapes, mut last_s) = (0, 0.0);
         let metric = study.objectives.first().map(|objective| objective.metric.as_str()).unwrap_or_default();
-        for JournalEntry { at_s, fact } in &entries {
-            let at_s = clock.time_s(*at_s);
+        reader.replay(|entry| -> Result<(), store::Error> {
+            let (at_s, fact) = (clock.next_s(&entry), &entry.fact);
             slots.apply(if matches!(fact, Fact::HeadStarted {}) { last_s } else { at_s }, fact);
             last_s = at_s;
             match fact {
@@ -90,7 +90,8 @@ impl History {
                 }
                 _ => {}
             }
-        }
+            Ok(())
+        })?;
         slots.end(last_s);
         let occupancies = reader.timeline()?.into_iter().map(|span| {
             // The study may have gone on since its facts were read.
@@ -162,32 +163,39 @@ fn best(reader: &Reader, study: &Study, rows: &[TrialRow]) -> Result<Vec<TrialId
 }
 
 /// The time of a study: it stands still from the last fact of a head to the first one of the next.
+#[derive(Default)]
 struct Clock {
     begin_s: f64,
+    /// The last fact.
+    last_s: Option<f64>,
+    /// A head has begun before.
+    is_resumed: bool,
     /// Times of the journal at which a head began, and what was left out until then.
     jumps: Vec<(f64, f64)>,
     resumed: Vec<f64>,
 }
 
 impl Clock {
-    fn new(entries: &[JournalEntry]) -> Self {
-        let begin_s = entries.first().map_or(0.0, |entry| entry.at_s);
-        let mut clock = Self { begin_s, jumps: Vec::new(), resumed: Vec::new() };
-        let (mut left_out_s, mut heads) = (0.0, 0);
-        for (place, entry) in entries.iter().enumerate() {
-            let is_head = matches!(entry.fact, Fact::HeadStarted {});
-            if place > 0 && (is_head || matches!(entry.fact, Fact::StudyChanged { .. })) {
-                left_out_s += (entry.at_s - entries[place - 1].at_s).max(0.0);
-                clock.jumps.push((entry.at_s, left_out_s));
+    /// The time of the next fact.
+    fn next_s(&mut self, entry: &JournalEntry) -> f64 {
+        let is_head = matches!(entry.fact, Fact::HeadStarted {});
+        match self.last_s {
+            None => self.begin_s = entry.at_s,
+            Some(last_s) if is_head || matches!(entry.fact, Fact::StudyChanged { .. }) => {
+                let left_out_s = self.jumps.last().map_or(0.0, |(_, left_out_s)| *left_out_s);
+                self.jumps.push((entry.at_s, left_out_s + (entry.at_s - last_s).max(0.0)));
             }
-            if is_head {
-                heads += 1;
-                if heads > 1 {
-                    clock.resumed.push(entry.at_s - begin_s - left_out_s);
-                }
-            }
+            Some(_) => {}
         }
-        clock
+        self.last_s = Some(entry.at_s);
+        let at_s = self.time_s(entry.at_s);
+        if is_head {
+            if self.is_resumed {
+                self.resumed.push(at_s);
+            }
+            self.is_resumed = true;
+        }
+        at_s
     }
 
     fn time_s(&self, at_s: f64) -> f64 {

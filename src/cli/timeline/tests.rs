@@ -34,7 +34,7 @@ fn facts() -> Vec<(f64, Fact)> {
     let trial = TrialId(0);
     let joined = || {
         let gpu_type = GpuType::new("t4").unwrap();
-        Fact::NodeJoined { node: NodeId(0), gpu_type, island: 0, slots: 2 }
+        Fact::NodeJoined { node: NodeId(0), name: String::new(), gpu_type, island: 0, slots: 2 }
     };
     let metrics = |loss: f64| Metrics::from([("loss".to_owned(), loss.into())]);
     let measured = |loss| Fact::Measured {

@@ -58,6 +58,8 @@ pub struct StudyKnowledge {
     stale: BTreeSet<GpuType>,
     models: BTreeMap<GpuType, JointModel>,
     curve: NoiseCurve,
+    /// How far trials that were forgotten have scaled out.
+    explored: BTreeMap<GpuType, u32>,
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -78,6 +80,18 @@ impl StudyKnowledge {
             stale: BTreeSet::new(),
             models: BTreeMap::new(),
             curve: NoiseCurve::default(),
+            explored: BTreeMap::new(),
+        }
+    }
+
+    /// Leaves out a trial from now on, so that a study of very many trials needs no more memory and time than one of many. How far it has
+    /// scaled out stays known.
+    pub fn forget(&mut self, trial: TrialId) {
+        self.tracks.remove(&trial);
+        for (gpu, seen) in self.trials.remove(&trial).into_iter().flat_map(|record| record.seen) {
+            let explored = self.explored.entry(gpu.clone()).or_insert(1);
+            *explored = (*explored).max(seen.exploration_cap());
+            self.stale.insert(gpu);
         }
     }
 
@@ -236,15 +250,13 @@ impl StudyKnowledge {
     /// OSDI'21 section 4.1).
     #[must_use]
     pub fn exploration_cap(&self, trial: TrialId, gpu: Option<&GpuType>) -> u32 {
-        let counts = |(id, _): &(&TrialId, &Record)| self.sharing == Sharing::On || **id == trial;
-        self.trials
-            .iter()
-            .filter(counts)
-            .flat_map(|(_, record)| &record.seen)
-            .filter(|(seen_gpu, _)| gpu.is_none_or(|gpu| gpu == *seen_gpu))
-            .map(|(_, seen)| seen.exploration_cap())
-            .max()
-            .unwrap_or(1)
+        let is_shared = self.sharing == Sharing::On;
+        let counts = |(id, _): &(&TrialId, &Record)| is_shared || **id == trial;
+        let seen = self.trials.iter().filter(counts).flat_map(|(_, record)| &record.seen);
+        let seen = seen.map(|(gpu, seen)| (gpu, seen.exploration_cap()));
+        let forgotten = self.explored.iter().filter(|_| is_shared).map(|(gpu, explored)| (gpu, *explored));
+        let all = seen.chain(forgotten).filter(|(of, _)| gpu.is_none_or(|gpu| gpu == *of));
+        all.map(|(_, explored)| explored).max().unwrap_or(1)
     }
 
     fn check(&self, features: &Features) -> Result<(), Error> {

@@ -157,7 +157,8 @@ impl Run<'_> {
         self.inputs.push_back(Input::Started);
         for (node, state) in self.simulated.cluster.iter() {
             let (gpu_type, island, slots) = (state.gpu_type.clone(), state.island, state.gpus);
-            self.inputs.push_back(Input::NodeJoined { node, gpu_type, island, slots });
+            let name = String::new();
+            self.inputs.push_back(Input::NodeJoined { node, name, gpu_type, island, slots });
         }
         let mut idle = 0;
         loop {

@@ -1,6 +1,8 @@
 //! Study files: YAML in, a validated [`Study`] out, with all mistakes of a file at once.
 
+mod cluster;
 mod diagnostic;
+mod machines;
 mod node;
 mod read;
 mod scalar;
@@ -13,6 +15,7 @@ mod write;
 
 pub use self::{
     diagnostic::{Diagnostic, DiagnosticKind, Diagnostics},
+    machines::{Gres, InvalidMachines, Machines, NodeRange, PilotSpec, SlotSet, SshHost},
     scalar::duration,
     schema::schema,
     settings::{

@@ -257,6 +257,7 @@ fn simple<'n>(kind: Kind, scalar: &Scalar) -> Option<Typed<'n>> {
             let text = RENAMED.iter().find(|(old, _)| *old == text).map_or(text, |(_, new)| new);
             names.contains(&text).then(|| Typed::Text(text.to_owned()))
         }
+        Kind::Form(form) => (form.fits)(text).then(|| Typed::Text(text.to_owned())),
         Kind::Duration => scalar::duration(text).map(Typed::Duration),
         Kind::Size => {
             scalar::size(text).filter(|size| (1..=u64::from(u32::MAX)).contains(size)).map(Typed::Whole)
@@ -284,6 +285,7 @@ fn allowed(kind: Kind) -> String {
     match kind {
         Kind::Text => "a text".to_owned(),
         Kind::OneOf(names) => format!("one of {}", list(names.iter().copied())),
+        Kind::Form(form) => form.allowed.to_owned(),
         Kind::Positive => "a number above 0".to_owned(),
         Kind::Finite => "a number".to_owned(),
         Kind::Duration => "a duration with units, such as 30s, 5m or 1h30m".to_owned(),

@@ -1,6 +1,6 @@
 use serde_json::{Map, Value, json};
 
-use super::table::{DOMAIN, Field, Kind, OBJECTIVE, STUDY};
+use super::table::{DOMAIN, Field, HOST, Kind, MACHINES, OBJECTIVE, PILOTS, STUDY};
 
 /// The JSON Schema of study files, for editors. It comes from the tables that files are read by.
 ///
@@ -20,6 +20,9 @@ pub fn schema() -> Value {
     schema["$defs"] = json!({
         "value": {"type": ["number", "string", "boolean"]},
         "objective": object(OBJECTIVE),
+        "machines": object(MACHINES),
+        "pilots": object(PILOTS),
+        "host": object(HOST),
         "parameter": {
             "description": "A domain; a list is short for `choice`, a single value for `fixed`",
             "anyOf": [domain, values, {"$ref": "#/$defs/value"}],
@@ -51,6 +54,7 @@ fn property(field: &Field) -> Value {
             "anyOf": [{"enum": ["all", "none"]}, {"type": "integer", "minimum": 0, "maximum": u32::MAX}],
         }),
         Kind::OneOf(names) => json!({"enum": names}),
+        Kind::Form(form) => json!({"type": ["string", "integer"], "pattern": form.pattern}),
         Kind::Section(table) => object(table),
         Kind::Raw(text) => serde_json::from_str(text).unwrap_or(Value::Bool(true)),
     };
@@ -68,7 +72,7 @@ mod tests {
 
     #[test]
     fn every_fragment_is_json() {
-        for field in STUDY.iter().chain(DOMAIN).chain(OBJECTIVE) {
+        for field in STUDY.iter().chain(DOMAIN).chain(OBJECTIVE).chain(MACHINES) {
             if let Kind::Raw(text) = field.kind {
                 let fragment: Value = serde_json::from_str(text).expect(field.key);
                 assert!(fragment.is_object(), "{}", field.key);

@@ -1,7 +1,9 @@
 use super::{
     super::Space,
-    diagnostic::{Diagnostic, DiagnosticKind, Diagnostics, Place},
-    node::{self, Content, Node, Scalar},
+    cluster::Cluster,
+    diagnostic::{DiagnosticKind, Diagnostics, Place},
+    machines::Machines,
+    node::{self, Content, Node},
     read::{Reader, Values},
     scalar::bad,
     settings::{
@@ -44,8 +46,10 @@ pub struct Study {
     pub search: SearchSettings,
     /// How GPUs are divided.
     pub scheduler: SchedulerSettings,
-    /// The GPUs, if the file names them.
+    /// The GPUs, if the file describes them: `cluster` as a text.
     pub cluster: Option<ClusterSpec>,
+    /// Where machines come from, if the file says so: `cluster` as a mapping.
+    pub machines: Option<Machines>,
 }
 
 impl Study {
@@ -73,29 +77,6 @@ impl Study {
     }
 }
 
-impl ClusterSpec {
-    /// Reads `cluster` of a cluster file, which may be a study file. Of the rest only keys and types are checked.
-    ///
-    /// ```
-    /// use pollux_tune::alloc::ClusterSpec;
-    /// assert_eq!(ClusterSpec::from_yaml("dgx.yaml", "cluster: 2x8xa100")?.node_sets[0].nodes, 2);
-    /// assert!(ClusterSpec::from_yaml("dgx.yaml", "space: {}").is_err());
-    /// # Ok::<(), pollux_tune::space::Diagnostics>(())
-    /// ```
-    pub fn from_yaml(file: &str, text: &str) -> Result<Self, Diagnostics> {
-        read(file, text, |reader| {
-            let node = reader.document(text)?;
-            let values = reader.section(&node, STUDY, "");
-            let text = values.text("cluster");
-            if text.is_none() {
-                let allowed = "a line such as `cluster: 2x8xa100,4x4xt4`".to_owned();
-                reader.wrong(values.place, "cluster", DiagnosticKind::Missing { allowed });
-            }
-            reader.cluster_spec(&values, text?)
-        })
-    }
-}
-
 impl Space {
     /// Reads `space` and `constraints` of a study file. Of the rest only keys and types are checked.
     ///
@@ -115,7 +96,7 @@ impl Space {
 }
 
 /// What is found in the text of a file, if nothing is wrong with it.
-fn read<'t, T>(
+pub(super) fn read<'t, T>(
     file: &str,
     text: &'t str,
     find: impl FnOnce(&mut Reader<'t>) -> Option<T>,
@@ -130,7 +111,7 @@ fn read<'t, T>(
 const START: Place = Place { line: 1, column: 1, width: 1 };
 
 impl Reader<'_> {
-    fn document(&mut self, text: &str) -> Option<Node> {
+    pub(super) fn document(&mut self, text: &str) -> Option<Node> {
         match node::parse(text) {
             Ok(Some(node)) if !node.is_null() => Some(node),
             Ok(_) => {
@@ -153,8 +134,12 @@ impl Reader<'_> {
         let trial = self.trial(values.section("trial")?)?;
         let search = self.search(values.section("search")?, trial.epochs, objectives.len())?;
         let scheduler = scheduler(values.section("scheduler")?)?;
-        let cluster = self.cluster(&values, open);
-        Some(Study { space, objectives, trial, search, scheduler, cluster })
+        let (cluster, machines) = match self.cluster(&values, open) {
+            Some(Cluster::Described(spec)) => (Some(spec), None),
+            Some(Cluster::Machines(machines)) => (None, Some(machines)),
+            None => (None, None),
+        };
+        Some(Study { space, objectives, trial, search, scheduler, cluster, machines })
     }
 
     fn objectives(&mut self, values: &Values<'_>) -> Vec<Objective> {
@@ -306,42 +291,6 @@ impl Reader<'_> {
             max_failures: values.count("max_failures")?,
             early_stopping,
         })
-    }
-
-    fn cluster(
-        &mut self,
-        values: &Values<'_>,
-        open: impl FnOnce(&str) -> Result<String, String>,
-    ) -> Option<ClusterSpec> {
-        let text = values.text("cluster")?;
-        if !ClusterSpec::names_file(text) {
-            return self.cluster_spec(values, text);
-        }
-        let read = |yaml: String| {
-            let first = |problems: Diagnostics| {
-                problems.list().first().map_or_else(String::new, Diagnostic::to_string)
-            };
-            ClusterSpec::from_yaml(text, &yaml).map_err(first)
-        };
-        match open(text).and_then(read) {
-            Ok(cluster) => Some(cluster),
-            Err(reason) => {
-                let allowed = "a file with a line such as `cluster: 2x8xa100`, beside the study file";
-                self.wrong(values.place("cluster"), "cluster", bad(format!("`{text}` ({reason})"), allowed));
-                None
-            }
-        }
-    }
-
-    fn cluster_spec(&mut self, values: &Values<'_>, text: &str) -> Option<ClusterSpec> {
-        let spec = ClusterSpec::parse(text).ok();
-        if spec.is_none() {
-            let found = Scalar { text: text.to_owned(), plain: true }.shown();
-            let allowed =
-                "NODESxGPUSxTYPE with commas between, such as 4x4xt4,1x8xa100, or a .yaml file that says so";
-            self.wrong(values.place("cluster"), "cluster", bad(found, allowed));
-        }
-        spec
     }
 }
 

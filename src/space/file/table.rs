@@ -1,6 +1,9 @@
 //! The keys of study files: what the reader accepts, and what the schema describes.
 
-use super::settings::{Algorithm, Direction, StoppingRule};
+use super::{
+    machines::{Gres, NodeRange, SlotSet, is_host, is_listen, is_name, is_name_list},
+    settings::{Algorithm, Direction, StoppingRule},
+};
 use crate::{alloc::PolicyKind, goodput::LrRule};
 
 /// A key of a mapping.
@@ -37,9 +40,21 @@ pub(super) enum Kind {
     /// `all`, `none` or how many.
     Share,
     OneOf(&'static [&'static str]),
+    /// A text of some form.
+    Form(&'static Form),
     Section(&'static [Field]),
     /// Read elsewhere; this is its JSON Schema.
     Raw(&'static str),
+}
+
+/// What a text has to look like.
+#[derive(Debug)]
+pub(super) struct Form {
+    pub(super) fits: fn(&str) -> bool,
+    /// In words, for messages.
+    pub(super) allowed: &'static str,
+    /// As a regular expression, for the schema.
+    pub(super) pattern: &'static str,
 }
 
 const fn field(key: &'static str, kind: Kind, default: Option<&'static str>, about: &'static str) -> Field {
@@ -77,10 +92,107 @@ pub(super) const STUDY: &[Field] = &[
     field("scheduler", Kind::Section(SCHEDULER), None, "How GPUs are divided among trials"),
     field(
         "cluster",
-        Kind::Text,
+        Kind::Raw(r##"{"anyOf": [{"type": "string"}, {"$ref": "#/$defs/machines"}]}"##),
         None,
-        "The GPUs, as NODESxGPUSxTYPE with commas between: `4x4xt4,1x8xa100`, or a YAML file with such a `cluster`",
+        "The GPUs, as NODESxGPUSxTYPE with commas between: `4x4xt4,1x8xa100`; or where machines come from; or a YAML file with such a \
+         `cluster`",
     ),
+];
+
+pub(super) const MACHINES: &[Field] = &[
+    field(
+        "listen",
+        Kind::Form(&Form {
+            fits: is_listen,
+            allowed: "a name or an address of this machine, and perhaps a port, such as 10.0.0.5:7000",
+            pattern: "^[^ ]+$",
+        }),
+        None,
+        "Where the head listens for agents: a name or an address, and perhaps a port; by default it chooses by itself",
+    ),
+    field(
+        "slurm",
+        Kind::Raw(
+            r##"{"anyOf": [{"$ref": "#/$defs/pilots"}, {"type": "array", "items": {"$ref": "#/$defs/pilots"}}]}"##,
+        ),
+        None,
+        "Nodes that are asked of Slurm, one kind each",
+    ),
+    field(
+        "hosts",
+        Kind::Raw(
+            r##"{"anyOf": [{"type": "string"}, {"$ref": "#/$defs/host"},
+            {"type": "array", "items": {"anyOf": [{"type": "string"}, {"$ref": "#/$defs/host"}]}}]}"##,
+        ),
+        None,
+        "Machines on which agents are started by ssh",
+    ),
+];
+
+const SLOTS: Kind = Kind::Form(&Form {
+    fits: |text| text.parse::<SlotSet>().is_ok(),
+    allowed: "COUNTxTYPE, such as 4xcpu",
+    pattern: "^[0-9]+x[A-Za-z0-9_.+-]+$",
+});
+const NAME: Kind = Kind::Form(&Form {
+    fits: is_name,
+    allowed: "a name without blanks and quotes",
+    pattern: "^[A-Za-z0-9_][A-Za-z0-9_.+-]*$",
+});
+
+pub(super) const PILOTS: &[Field] = &[
+    field(
+        "nodes",
+        Kind::Form(&Form {
+            fits: |text| text.parse::<NodeRange>().is_ok(),
+            allowed: "a number of nodes from 1 to 65536, or the fewest and the most, such as 0..4",
+            pattern: "^[0-9]+([.][.][0-9]+)?$",
+        }),
+        Some("1"),
+        "How many: a number, or the fewest and the most, such as 0..4; between them, as many as the study can make use of",
+    ),
+    field(
+        "gres",
+        Kind::Form(&Form {
+            fits: |text| text.parse::<Gres>().is_ok(),
+            allowed: "the GPUs of a node as Slurm counts them, such as gpu:a100:8 or gpu:8",
+            pattern: "^gpu:([A-Za-z0-9_.+-]+:)?[0-9]+$",
+        }),
+        None,
+        "The GPUs of a node as Slurm counts them, such as gpu:a100:8",
+    ),
+    field("slots", SLOTS, None, "Slots instead of the GPUs that the agent finds, such as 4xcpu"),
+    field(
+        "partition",
+        Kind::Form(&Form {
+            fits: is_name_list,
+            allowed: "the name of a partition, or several with commas between",
+            pattern: "^[A-Za-z0-9_.+,-]+$",
+        }),
+        None,
+        "The partition; Slurm's default one by default",
+    ),
+    field("time", Kind::Duration, None, "The time limit; that of the partition by default"),
+    field("setup", Kind::Text, None, "Lines of shell that come before the agent, such as `module load cuda`"),
+    field("account", NAME, None, "Who pays"),
+    field("qos", NAME, None, "The quality of service"),
+    field("cpus", COUNT, None, "Cores of a node; one for each slot by default"),
+    field("extra", Kind::Words, None, "Further options of sbatch, such as [--mem=32G, --exclusive]"),
+];
+
+pub(super) const HOST: &[Field] = &[
+    field(
+        "host",
+        Kind::Form(&Form {
+            fits: is_host,
+            allowed: "a host as ssh takes it, such as gpu1 or user@gpu2",
+            pattern: "^[A-Za-z0-9_[][A-Za-z0-9_.@:%[\\]-]*$",
+        }),
+        None,
+        "As ssh takes it",
+    ),
+    field("program", Kind::Text, None, "This program over there; the path that it has here by default"),
+    field("slots", SLOTS, None, "Slots instead of the GPUs that the agent finds, such as 4xcpu"),
 ];
 
 pub(super) const OBJECTIVE: &[Field] = &[

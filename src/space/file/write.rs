@@ -4,6 +4,7 @@ use std::{fmt::Write, time::Duration};
 
 use super::{
     super::value::text_to_yaml,
+    machines::{Machines, PilotSpec, SshHost},
     settings::{Objective, Program, SchedulerSettings, SearchSettings, TrialSettings},
     study::Study,
 };
@@ -33,6 +34,9 @@ impl Study {
         if let Some(cluster) = &self.cluster {
             let _ = writeln!(yaml, "cluster: {}", text_to_yaml(&cluster.to_string()));
         }
+        if let Some(machines) = &self.machines {
+            write_machines(&mut yaml, machines);
+        }
         yaml
     }
 }
@@ -61,13 +65,62 @@ fn number(number: f64) -> String {
     format!("{number:?}")
 }
 
+fn write_machines(yaml: &mut String, Machines { listen, slurm, hosts }: &Machines) {
+    yaml.push_str("cluster:\n");
+    if let Some(listen) = listen {
+        let _ = writeln!(yaml, "  listen: {}", text_to_yaml(listen));
+    }
+    let list = |yaml: &mut String, name: &str, entries: Vec<String>| {
+        if !entries.is_empty() {
+            let _ = writeln!(yaml, "  {name}:");
+            entries.iter().for_each(|entry| {
+                let _ = writeln!(yaml, "    - {{{entry}}}");
+            });
+        }
+    };
+    list(yaml, "slurm", slurm.iter().map(|spec| flow(pilots(spec))).collect());
+    list(yaml, "hosts", hosts.iter().map(|entry| flow(host(entry))).collect());
+}
+
+/// Entries of a mapping in one line.
+fn flow<const N: usize>(entries: Entries<N>) -> String {
+    let given = entries.into_iter().filter_map(|(key, value)| Some(format!("{key}: {}", value?)));
+    given.collect::<Vec<_>>().join(", ")
+}
+
+fn words(words: &[String]) -> String {
+    let words: Vec<String> = words.iter().map(|word| text_to_yaml(word)).collect();
+    format!("[{}]", words.join(", "))
+}
+
+fn pilots(spec: &PilotSpec) -> Entries<10> {
+    let text = |text: &Option<String>| text.as_deref().map(text_to_yaml);
+    [
+        ("nodes", Some(spec.nodes.to_string())),
+        ("gres", spec.gres.as_ref().map(|gres| text_to_yaml(&gres.to_string()))),
+        ("slots", spec.slots.as_ref().map(|slots| text_to_yaml(&slots.to_string()))),
+        ("partition", text(&spec.partition)),
+        ("time", spec.time.map(duration)),
+        ("setup", text(&spec.setup)),
+        ("account", text(&spec.account)),
+        ("qos", text(&spec.qos)),
+        ("cpus", spec.cpus.map(|cpus| cpus.to_string())),
+        ("extra", (!spec.extra.is_empty()).then(|| words(&spec.extra))),
+    ]
+}
+
+fn host(host: &SshHost) -> Entries<3> {
+    [
+        ("host", Some(text_to_yaml(&host.host))),
+        ("program", host.program.as_deref().map(text_to_yaml)),
+        ("slots", host.slots.as_ref().map(|slots| text_to_yaml(&slots.to_string()))),
+    ]
+}
+
 fn trial(trial: &TrialSettings) -> Entries<14> {
     let (trainable, command) = match &trial.program {
         Some(Program::Trainable(name)) => (Some(text_to_yaml(name)), None),
-        Some(Program::Command(words)) => {
-            let words: Vec<String> = words.iter().map(|word| text_to_yaml(word)).collect();
-            (None, Some(format!("[{}]", words.join(", "))))
-        }
+        Some(Program::Command(command)) => (None, Some(words(command))),
         None => (None, None),
     };
     [

@@ -1,12 +1,11 @@
 //! From facts to the state: the only code that changes it.
 
 use super::{
-    ActiveTrial, Checkpoint, EndedTrial, Engine, Error, Fact, JournalEntry, LATEST_S, Metrics, NodeState,
-    Phase, SearchEnd, SearchLimit, Severity, State, Target, Unfinished, Wait, WorkerGroup,
-    limits::TIME_IS_UP,
+    ActiveTrial, Checkpoint, EndedTrial, Engine, Error, Fact, JournalEntry, LATEST_S, Metrics, Phase,
+    SearchEnd, SearchLimit, Severity, State, Target, Unfinished, Wait, WorkerGroup, limits::TIME_IS_UP,
 };
 use crate::{
-    ids::{Generation, SlotId, TrialId},
+    ids::{Generation, TrialId},
     space::{Params, Point},
     trials::{End, stopping::Verdict},
 };
@@ -91,6 +90,7 @@ impl State {
             Fact::StudyCreated { yaml } | Fact::StudyChanged { yaml } => yaml.clone_into(&mut self.yaml),
             Fact::HeadStarted {} => self.restart(*at_s),
             Fact::NodeJoined { .. }
+            | Fact::NodeDraining { .. }
             | Fact::NodeLost { .. }
             | Fact::SlotJoined { .. }
             | Fact::SlotLost { .. }
@@ -146,39 +146,6 @@ impl State {
         Ok(())
     }
 
-    /// What has become of the machines.
-    fn apply_to_nodes(&mut self, at_s: f64, fact: &Fact) -> Result<(), Error> {
-        match fact {
-            Fact::NodeJoined { node, gpu_type, island, slots } => {
-                if self.nodes.contains_key(node) {
-                    return Err(Error::out_of_place(fact, format!("node {node} is here already")));
-                }
-                let (gpu_type, up) = (gpu_type.clone(), (0..*slots).collect());
-                self.nodes.insert(*node, NodeState { gpu_type, island: *island, slots: *slots, up });
-                self.blocked.remove(node);
-            }
-            Fact::NodeLost { node, reason } => {
-                self.nodes.remove(node);
-                self.lose(at_s, reason, |slot| slot.node == *node);
-            }
-            Fact::SlotJoined { slot } => {
-                if let Some(node) = self.nodes.get_mut(&slot.node) {
-                    node.up.insert(slot.index);
-                }
-                self.blocked.remove(&slot.node);
-            }
-            Fact::SlotLost { slot, reason } => {
-                if let Some(node) = self.nodes.get_mut(&slot.node) {
-                    node.up.remove(&slot.index);
-                }
-                self.lose(at_s, reason, |other| other == slot);
-            }
-            Fact::NodeBlocked { node, reason } => drop(self.blocked.insert(*node, reason.clone())),
-            _ => {}
-        }
-        Ok(())
-    }
-
     /// A trial without a group finds nothing out.
     fn forget_probe(&mut self) {
         let Some(wait) = &mut self.waiting else { return };
@@ -196,6 +163,7 @@ impl State {
         let before_s = self.at_s;
         (self.started_s, self.stopping, self.done) = (at_s, false, false);
         self.nodes.clear();
+        self.lost.clear();
         self.blocked.clear();
         // A new head finds out by itself.
         self.waiting = None;
@@ -204,16 +172,6 @@ impl State {
             active.usage.until_s = at_s;
             active.phase = Phase::Waiting;
             active.target.clear();
-        }
-    }
-
-    /// Workers are gone.
-    fn lose(&mut self, at_s: f64, reason: &str, lost: impl Fn(&SlotId) -> bool) {
-        for active in self.active.values_mut() {
-            active.count(at_s);
-            if active.lose(&lost) {
-                active.failures.add(at_s, reason, self.progress);
-            }
         }
     }
 
@@ -253,8 +211,7 @@ impl State {
         let active = self.active.remove(&trial);
         let mut active = active.ok_or_else(|| Error::NotActive { kind: fact.kind(), trial })?;
         active.count(at_s);
-        let ActiveTrial { params, point, checkpoint, created_s, epochs, generation, metrics, usage, .. } =
-            active;
+        let ActiveTrial { params, point, checkpoint, created_s, epochs, generation, usage, .. } = active;
         let unfinished = match end {
             End::Done(_) | End::Stopped(_) => {
                 self.progress += 1;
@@ -265,8 +222,7 @@ impl State {
         };
         self.failed += u32::from(matches!(end, End::Failed(_)));
         let (ended_s, slot_s) = (at_s, usage.slot_s);
-        let ended =
-            EndedTrial { params, created_s, ended_s, end, epochs, generation, metrics, slot_s, unfinished };
+        let ended = EndedTrial { params, created_s, ended_s, end, epochs, generation, slot_s, unfinished };
         self.ended.insert(trial, ended);
         Ok(())
     }

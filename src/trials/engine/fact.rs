@@ -20,7 +20,7 @@ pub struct JournalEntry {
 
 impl JournalEntry {
     /// The form of facts in a journal. It grows with every change that older programs would misunderstand.
-    pub const VERSION: u32 = 3;
+    pub const VERSION: u32 = 4;
 }
 
 /// What became true. In their order, facts determine the state of a study.
@@ -44,6 +44,9 @@ pub enum Fact {
     NodeJoined {
         /// Its number.
         node: NodeId,
+        /// What people call it; empty if it has no name.
+        #[serde(default, skip_serializing_if = "String::is_empty")]
+        name: String,
         /// The type of its GPUs.
         gpu_type: GpuType,
         /// Its network island.
@@ -51,6 +54,15 @@ pub enum Fact {
         island: u32,
         /// How many slots it has.
         slots: u32,
+    },
+    /// A machine is taken away soon.
+    NodeDraining {
+        /// Its number.
+        node: NodeId,
+        /// When it will be gone.
+        until_s: f64,
+        /// Why.
+        reason: String,
     },
     /// A machine is gone.
     NodeLost {
@@ -349,6 +361,7 @@ impl Fact {
             Self::StudyChanged { .. } => "study_changed",
             Self::HeadStarted {} => "head_started",
             Self::NodeJoined { .. } => "node_joined",
+            Self::NodeDraining { .. } => "node_draining",
             Self::NodeLost { .. } => "node_lost",
             Self::SlotJoined { .. } => "slot_joined",
             Self::SlotLost { .. } => "slot_lost",
@@ -426,6 +439,7 @@ impl Fact {
             | Self::StudyChanged { .. }
             | Self::HeadStarted {}
             | Self::NodeJoined { .. }
+            | Self::NodeDraining { .. }
             | Self::NodeLost { .. }
             | Self::SlotJoined { .. }
             | Self::SlotLost { .. }

@@ -1,16 +1,20 @@
 //! Answers to [`Fit`](super::AllocatorRequest::Fit).
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use super::{Error, Fact, JournalEntry, Refit, apply::end_of};
 use crate::{
     goodput::{Features, NoiseScale, Observations, Sharing, StudyKnowledge, ThroughputParams, TypeCatalog},
     ids::{GpuType, TrialId},
     space::{Dim, Point, Study},
+    trials::End,
 };
 
 /// A choice with more options than this has no features: they would explain anything.
 const OPTIONS_MAX: usize = 8;
+
+/// So many trials that are over teach the others how fast they may be, the last ones: the time for a fit grows with them.
+const ENDED_MAX: usize = 512;
 
 /// How fast the trials of a study are, kept up to date by its facts.
 ///
@@ -22,6 +26,8 @@ pub struct FitService {
     /// The types of GPU that were ever here.
     types: BTreeSet<GpuType>,
     trials: BTreeMap<TrialId, Seen>,
+    /// Those among them that are over for good, in the order of their ends.
+    ended: VecDeque<TrialId>,
     /// A trial began or ended since all were compared.
     stale: bool,
 }
@@ -43,8 +49,8 @@ impl FitService {
         let dims = study.space.dims();
         let sharing = if study.scheduler.knowledge_sharing { Sharing::On } else { Sharing::Off };
         let knowledge = StudyKnowledge::new(dims.iter().map(|dim| width(*dim)).sum(), sharing);
-        let (types, trials) = (BTreeSet::new(), BTreeMap::new());
-        Self { dims, knowledge, catalog: TypeCatalog::builtin(), types, trials, stale: false }
+        let (types, trials, ended) = (BTreeSet::new(), BTreeMap::new(), VecDeque::new());
+        Self { dims, knowledge, catalog: TypeCatalog::builtin(), types, trials, ended, stale: false }
     }
 
     /// Takes note of a fact.
@@ -75,9 +81,34 @@ impl FitService {
                     self.knowledge.record_noise(*trial, *epochs, *noise)?;
                 }
             }
-            fact => self.stale |= end_of(fact).is_some(),
+            fact => {
+                if let Some((trial, end)) = end_of(fact) {
+                    self.stale = true;
+                    self.end(trial, &end);
+                }
+            }
         }
         Ok(())
+    }
+
+    /// Trials that are over teach those that run, as long as they are not too many. Nobody learns from one that has not measured how
+    /// fast it is, as all that are not elastic; one that may run again is kept.
+    fn end(&mut self, trial: TrialId, end: &End) {
+        if !matches!(end, End::Done(_) | End::Stopped(_)) {
+            return;
+        }
+        self.ended.push_back(trial);
+        let has_steps = self.trials.get(&trial).is_some_and(|seen| !seen.steps.is_empty());
+        let left_out = match has_steps {
+            false => self.ended.pop_back(),
+            true if self.ended.len() > ENDED_MAX => self.ended.pop_front(),
+            true => None,
+        };
+        if let Some((trial, seen)) = left_out.and_then(|trial| self.trials.remove_entry(&trial)) {
+            // How far it has scaled out stays known, whether or not anybody has asked yet.
+            let _ = self.knowledge.record(trial, seen.features, seen.steps);
+            self.knowledge.forget(trial);
+        }
     }
 
     /// What is known of a trial: from its own steps, from those of others, and from what types of GPU have in common. None
@@ -145,6 +176,56 @@ fn features(dims: &[Dim], point: &Point) -> Vec<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{
+        goodput::{Observation, Shape},
+        ids::{Generation, NodeId},
+    };
+
+    /// Runs a trial to its end, with a step on so many GPUs if it is elastic.
+    fn run(service: &mut FitService, trial: u32, gpus: Option<u32>) {
+        let (trial, gpu_type) = (TrialId(trial), GpuType::new("t4").unwrap());
+        let params = [("x", 0.5.into())].into_iter().collect();
+        let steps = gpus.map(|gpus| {
+            let shape = Shape::new(gpus, 1).unwrap();
+            Observation { shape, per_gpu: 64.0, accumulation: 0, iter_time_s: 0.1, steps: 10.0 }
+        });
+        let measured = Fact::Measured {
+            trial,
+            generation: Generation(1),
+            number: 1,
+            epochs: 1.0,
+            metrics: [].into(),
+            gpu_type: Some(gpu_type.clone()),
+            steps: steps.into_iter().collect(),
+            noise: NoiseScale::new(100.0).ok(),
+        };
+        let facts = [
+            Fact::NodeJoined { node: NodeId(0), name: String::new(), gpu_type, island: 0, slots: 8 },
+            Fact::TrialCreated { trial, params, point: vec![Some(0.5)] },
+            measured,
+            Fact::TrialDone { trial, values: vec![1.0] },
+        ];
+        for fact in facts {
+            service.apply(&JournalEntry { at_s: 0.0, fact }).unwrap();
+        }
+    }
+
+    #[test]
+    fn what_is_kept_of_trials_that_are_over_does_not_grow_without_end() {
+        let yaml = "{space: {x: {float: [0, 1]}}, objective: {maximize: accuracy}, search: {trials: 20000}}";
+        let mut service = FitService::new(&Study::from_yaml("study.yaml", yaml).unwrap());
+        for trial in 0..1000 {
+            run(&mut service, trial, None);
+        }
+        assert_eq!((service.trials.len(), service.ended.len()), (0, 0), "they teach nothing");
+        run(&mut service, 1000, Some(4));
+        for trial in 1001..3000 {
+            run(&mut service, trial, Some(1));
+        }
+        assert_eq!((service.trials.len(), service.ended.len()), (ENDED_MAX, ENDED_MAX));
+        assert!(!service.trials.contains_key(&TrialId(1000)) && service.trials.contains_key(&TrialId(2999)));
+        assert_eq!(service.knowledge.exploration_cap(TrialId(3000), None), 8, "once is enough for a study");
+    }
 
     #[test]
     fn points_become_numbers() {

@@ -22,6 +22,8 @@ pub enum Input {
     NodeJoined {
         /// Its number.
         node: NodeId,
+        /// What people call it; empty if it has no name.
+        name: String,
         /// The type of its GPUs.
         gpu_type: GpuType,
         /// The network island it belongs to.
@@ -29,7 +31,17 @@ pub enum Input {
         /// How many slots it has.
         slots: u32,
     },
-    /// A machine is gone, with all that ran there.
+    /// A machine is taken away soon: nothing new is placed there, and trials that can move do so while it is still here. What stays is
+    /// lost with it.
+    NodeDraining {
+        /// Its number.
+        node: NodeId,
+        /// When it will be gone, in seconds on the clock of the inputs.
+        until_s: f64,
+        /// Why.
+        reason: String,
+    },
+    /// A machine is gone, with all that ran there. No trial is to blame.
     NodeLost {
         /// Its number.
         node: NodeId,

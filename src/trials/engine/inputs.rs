@@ -3,11 +3,10 @@
 use super::{
     ActiveTrial, AllocatorRequest, Command, Engine, Fact, FailureCause, GroupCommand, GroupEvent, Input,
     Metrics, NO_METRIC, NoSuggestion, Phase, Refit, Report, Severity, StepBuilder, TrialKind, report,
-    snapshot, state::NodeState,
+    snapshot,
 };
 use crate::{
-    alloc::Node,
-    ids::{Generation, GpuType, NodeId, SlotId, TrialId},
+    ids::{Generation, SlotId, TrialId},
     trials::{Verdict, group::FinalState, stopping::Reason},
 };
 
@@ -19,33 +18,12 @@ impl Engine {
         match input {
             Input::Started => self.start(step),
             Input::Tick => self.pending.wake_s = self.pending.wake_s.filter(|wake_s| *wake_s > step.now_s),
-            Input::NodeJoined { node, gpu_type, island, slots } => {
-                self.node_joined(step, node, gpu_type, island, slots);
-            }
-            Input::NodeLost { node, reason } => {
-                if self.state.nodes.contains_key(&node) {
-                    self.emit(step, Fact::NodeLost { node, reason });
-                    self.pending.dirty = true;
-                }
-            }
-            Input::WorkerJoined { slot } => {
-                let has = |node: &NodeState| slot.index < node.slots && !node.up.contains(&slot.index);
-                if self.state.nodes.get(&slot.node).is_some_and(has) {
-                    self.emit(step, Fact::SlotJoined { slot });
-                    self.pending.dirty = true;
-                }
-            }
-            Input::WorkerLost { slot, reason } => {
-                if self.state.is_up(slot) {
-                    self.emit(step, Fact::SlotLost { slot, reason });
-                    self.pending.dirty = true;
-                }
-            }
-            Input::NodeBlocked { node, reason } => {
-                if !self.state.blocked.contains_key(&node) {
-                    self.emit(step, Fact::NodeBlocked { node, reason });
-                }
-            }
+            Input::NodeJoined { .. }
+            | Input::NodeDraining { .. }
+            | Input::NodeLost { .. }
+            | Input::WorkerJoined { .. }
+            | Input::WorkerLost { .. }
+            | Input::NodeBlocked { .. } => self.on_node_input(step, input),
             Input::Suggested { revision, answer } => {
                 if self.pending.ask == Some(revision) {
                     self.pending.ask = None;
@@ -99,23 +77,6 @@ impl Engine {
                 self.emit(step, Fact::TrialRetried { trial });
             }
         }
-        self.pending.dirty = true;
-    }
-
-    fn node_joined(
-        &mut self,
-        step: &mut StepBuilder,
-        node: NodeId,
-        gpu_type: GpuType,
-        island: u32,
-        slots: u32,
-    ) {
-        if self.state.nodes.contains_key(&node) {
-            // Its loss went unnoticed.
-            self.emit(step, Fact::NodeLost { node, reason: "it has joined again".to_owned() });
-        }
-        let slots = slots.min(Node::GPUS_MAX);
-        self.emit(step, Fact::NodeJoined { node, gpu_type, island, slots });
         self.pending.dirty = true;
     }
 
@@ -184,6 +145,10 @@ impl Engine {
                 let fact = self.result(trial, &metrics);
                 self.end(step, fact, trial);
             }
+            GroupEvent::Failed { reason, cause } if self.is_excused(trial, cause) => {
+                self.emit(step, Fact::TrialInterrupted { trial, reason, severity: Severity::Normal });
+                self.pending.dirty = true;
+            }
             GroupEvent::Failed { reason, cause: FailureCause::Infrastructure } => {
                 self.emit(step, Fact::TrialInterrupted { trial, reason, severity: Severity::Failure });
             }
@@ -196,6 +161,17 @@ impl Engine {
                 self.end(step, Fact::TrialFailed { trial, reason }, trial);
             }
         }
+    }
+
+    /// Whether a failure is due to a machine that is taken away. Programs are often ended with their machine, which looks like a
+    /// failure of their own: elsewhere they show whether it was.
+    fn is_excused(&self, trial: TrialId, cause: FailureCause) -> bool {
+        let is_possible = match cause {
+            FailureCause::Infrastructure => true,
+            FailureCause::Trial => self.kind == TrialKind::Rigid,
+            FailureCause::Environment => false,
+        };
+        is_possible && self.state.active.get(&trial).is_some_and(|active| self.state.has_to_leave(active))
     }
 
     /// What all trials share has broken a group: no trial is to blame, and none is launched before it is mended.

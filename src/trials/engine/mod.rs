@@ -21,6 +21,7 @@ mod fit_service;
 mod input;
 mod inputs;
 mod limits;
+mod nodes;
 mod reconcile;
 mod report;
 mod request;
@@ -33,27 +34,28 @@ mod suggest_service;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 pub(super) use self::apply::end_of;
-pub(crate) use self::report::NO_METRIC;
 pub use self::{
     command::{AllocatorRequest, Command, GroupCommand, Launch, Outcome, SuggestRequest},
     error::Error,
     fact::{Fact, JournalEntry, SearchLimit, Severity, Target},
     fit_service::FitService,
     input::{FailureCause, GroupEvent, Input, NoSuggestion, Refit, Suggestion},
+    nodes::{Draining, LostNode, NodeState},
     report::{Checkpoint, Metrics, Number, Report},
     retry::{Failures, Wait},
     services::{AllocateService, Services},
     snapshot::{AllocationSnapshot, TrialSnapshot},
     solve_service::SolveService,
-    state::{ActiveTrial, EndedTrial, NodeState, Phase, SearchEnd, State, Unfinished, Usage, WorkerGroup},
+    state::{ActiveTrial, EndedTrial, Phase, SearchEnd, State, Unfinished, Usage, WorkerGroup},
     suggest_service::SuggestService,
 };
+pub(crate) use self::{report::NO_METRIC, services::Replay};
 use crate::{
     goodput::{BatchLimits, NoiseScale},
-    ids::{Generation, TrialId},
+    ids::{Generation, GpuType, TrialId},
     space::{Program, Study},
     trials::{
         Verdict,
@@ -107,7 +109,7 @@ pub struct Step {
 /// let mut engine = Engine::new(&study, TrialKind::Rigid)?;
 /// engine.handle(Input::Started, 0.0);
 /// let gpu_type = "t4".to_owned().try_into()?;
-/// let joined = Input::NodeJoined { node: pollux_tune::ids::NodeId(0), gpu_type, island: 0, slots: 2 };
+/// let joined = Input::NodeJoined { node: pollux_tune::ids::NodeId(0), name: String::new(), gpu_type, island: 0, slots: 2 };
 /// let step = engine.handle(joined, 1.0);
 /// assert!(matches!(step.commands[..], [Command::Suggest(_)]));
 ///
@@ -137,6 +139,8 @@ struct Pending {
     fits: BTreeMap<TrialId, u64>,
     /// When the speed of a trial was last asked for, and in which generation.
     fitted: BTreeMap<TrialId, (f64, Generation)>,
+    /// Types of GPU that have come since the speed of trials was looked at.
+    new_types: BTreeSet<GpuType>,
     /// Something has changed since the GPUs were divided.
     dirty: bool,
     /// When they were.

@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{
     alloc::Plan,
-    ids::{NodeId, SlotId, TrialId},
+    ids::{SlotId, TrialId},
     trials::group::FinalState,
 };
 
@@ -78,19 +78,30 @@ impl Engine {
     fn next_move(&self, now_s: f64) -> Option<(TrialId, Move)> {
         let mut blocked = None;
         let reserved = self.state.reserved();
+        // What was lost has to end before others may use its slots, if they are here again.
         for (&trial, active) in &self.state.active {
             if active.failures.count > FAILURES_MAX {
                 return Some((trial, Move::Fail));
             }
+            if let Phase::Broken { slots, holders, .. } = &active.phase {
+                return Some((trial, self.recover(now_s, active, slots, holders)));
+            }
+        }
+        for (&trial, active) in &self.state.active {
             let next = match &active.phase {
-                Phase::Broken { slots, holders, .. } => Some(self.recover(now_s, active, slots, holders)),
                 _ if self.state.stopping => self.stop(active),
                 Phase::Waiting if now_s < active.failures.retry_s || !self.state.may_launch(now_s) => None,
                 Phase::Waiting if self.kind == TrialKind::Rigid => {
-                    let free = self.state.slots().find(|slot| !reserved.contains_key(slot));
+                    let free = self.state.open_slots().find(|slot| !reserved.contains_key(slot));
                     free.map(|slot| Move::Form(vec![slot]))
                 }
+                Phase::Running(_) if self.kind == TrialKind::Elastic && self.has_nowhere_to_go(active) => {
+                    Some(Move::Pause)
+                }
                 Phase::Waiting | Phase::Running(_) if self.kind == TrialKind::Elastic => {
+                    if self.is_outdated(active) {
+                        continue;
+                    }
                     let next = self.towards_target(trial, active, &reserved);
                     if next.is_none() && matches!(active.phase, Phase::Running(_)) && has_surplus(active) {
                         blocked = blocked.or(Some(trial));
@@ -114,6 +125,12 @@ impl Engine {
         Some((trial, next))
     }
 
+    /// Whether a trial was to get slots of a machine that has begun to leave meanwhile. It stays as it is until the next plan.
+    fn is_outdated(&self, active: &ActiveTrial) -> bool {
+        let is_new = |slot: &&SlotId| !active.slots().contains(slot);
+        active.target.iter().filter(is_new).any(|slot| !self.state.is_open(*slot))
+    }
+
     fn is_enough(&self, slots: &[SlotId]) -> bool {
         !slots.is_empty() && slots.len() >= self.study.trial.min_gpus as usize
     }
@@ -123,7 +140,10 @@ impl Engine {
     fn recover(&self, now_s: f64, active: &ActiveTrial, slots: &[SlotId], holders: &[SlotId]) -> Move {
         let lost = holders.is_empty();
         let may_launch = !self.state.stopping && self.state.may_launch(now_s);
-        let slots = if self.is_enough(slots) { slots } else { holders };
+        // From disk it begins where it can stay.
+        let usable: Vec<SlotId> =
+            slots.iter().copied().filter(|slot| !lost || self.state.is_open(*slot)).collect();
+        let slots = if self.is_enough(&usable) { &usable } else { holders };
         if self.kind == TrialKind::Rigid || !self.is_enough(slots) || (lost && !may_launch) {
             return Move::Interrupt(active.failures.last.clone());
         }
@@ -186,7 +206,8 @@ impl Engine {
             let Some(active) = self.state.active.get(&trial) else { continue };
             let mut slots = Vec::new();
             for (node, count) in decision.allocation.iter() {
-                let own = active.slots().iter().filter(|slot| slot.node == node && self.state.is_up(**slot));
+                let own =
+                    active.slots().iter().filter(|slot| slot.node == node && self.state.is_open(**slot));
                 let kept: Vec<SlotId> = own.take(count as usize).copied().collect();
                 missing.push((targets.len(), node, count as usize - kept.len()));
                 slots.extend(kept);
@@ -196,7 +217,8 @@ impl Engine {
         }
         let reserved = self.state.reserved();
         for (place, node, count) in missing {
-            let mut open: Vec<SlotId> = self.up_on(node).filter(|slot| !taken.contains(slot)).collect();
+            let on_node = self.state.open_slots().filter(|slot| slot.node == node);
+            let mut open: Vec<SlotId> = on_node.filter(|slot| !taken.contains(slot)).collect();
             open.sort_by_key(|slot| (reserved.contains_key(slot), *slot));
             open.truncate(count);
             taken.extend(open.iter().copied());
@@ -204,11 +226,6 @@ impl Engine {
             targets[place].slots.sort_unstable();
         }
         targets
-    }
-
-    fn up_on(&self, node: NodeId) -> impl Iterator<Item = SlotId> {
-        let up = self.state.nodes.get(&node).into_iter().flat_map(|state| &state.up);
-        up.map(move |&index| SlotId { node, index })
     }
 }
 

@@ -1,5 +1,7 @@
 //! Time that has run out, and questions that follow from the state.
 
+use std::collections::BTreeSet;
+
 use super::{
     ActiveTrial, AllocatorRequest, Command, Engine, Fact, Outcome, Phase, SearchLimit, StepBuilder,
     SuggestRequest, TrialKind, limits::TIME_IS_UP,
@@ -62,7 +64,7 @@ impl Engine {
     /// Whether there is something to decide on the GPUs, and the time has come.
     fn may_solve(&self, now_s: f64) -> bool {
         let due = self.solve_due_s().is_some_and(|due_s| now_s >= due_s);
-        self.pending.dirty && (self.study.scheduler.immediate || due)
+        self.pending.dirty && (self.study.scheduler.immediate || due || self.is_urgent())
     }
 
     /// Whether another trial should begin.
@@ -74,17 +76,12 @@ impl Engine {
         {
             return false;
         }
-        let slots = self.state.slot_count();
-        let room = match self.kind {
-            TrialKind::Rigid => slots,
-            TrialKind::Elastic => slots / (self.study.trial.min_gpus.max(1) as usize),
-        };
         !self.state.stopping
             && !self.state.done
             && self.state.facts > 0
             && self.state.search_ended.is_none()
             && self.state.created() < self.study.search.trials as usize
-            && self.state.active.len() < room.min(self.study.search.parallel as usize)
+            && self.state.active.len() < self.room().min(self.study.search.parallel as usize)
     }
 
     /// Sends requests that are due, and sets when to wake up or that all is over.
@@ -110,15 +107,16 @@ impl Engine {
             .active
             .iter()
             .filter(|(trial, active)| active.fit.is_none() && !self.pending.fitted.contains_key(trial));
-        let fresh: Vec<TrialId> = fresh.map(|(&trial, _)| trial).collect();
-        for trial in fresh {
+        let mut wanted: BTreeSet<TrialId> = fresh.map(|(&trial, _)| trial).collect();
+        wanted.extend(self.unknown_on_new_types());
+        for trial in wanted {
             self.ask_fit(step, trial);
         }
         // A new trial is placed by what is expected of it, and together with those that are here: if the others moved first
         // they would move twice.
         let unknown = |trial: &TrialId| self.state.active.get(trial).is_some_and(|trial| trial.fit.is_none());
         let ready = !self.state.active.is_empty()
-            && self.state.slot_count() > 0
+            && self.state.open_slots().next().is_some()
             && self.pending.ask.is_none()
             && !self.pending.fits.keys().any(unknown);
         if self.may_solve(step.now_s) && self.pending.solve.is_none() && ready {

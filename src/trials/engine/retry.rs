@@ -47,6 +47,11 @@ impl Failures {
         self.retry_s = at_s + pause_s(self.retries, LONGEST_OF_TRIAL_S);
     }
 
+    /// Takes note of a loss that is nobody's failure.
+    pub(super) fn excuse(&mut self, reason: &str) {
+        reason.clone_into(&mut self.last);
+    }
+
     /// The trial has made progress.
     pub(super) const fn forgive(&mut self) {
         (self.count, self.retries) = (0, 0);

@@ -1,5 +1,6 @@
 use super::{
-    AllocatorRequest, Command, Error, FitService, Input, JournalEntry, SolveService, SuggestService,
+    AllocatorRequest, Command, Engine, Error, FitService, Input, JournalEntry, SolveService, SuggestService,
+    TrialKind,
 };
 use crate::space::Study;
 
@@ -17,7 +18,7 @@ use crate::space::Study;
 /// let mut engine = Engine::new(&study, TrialKind::Rigid)?;
 /// let mut answers = Services::new(&study)?;
 /// let gpu_type = "cpu".to_owned().try_into()?;
-/// let node = Input::NodeJoined { node: pollux_tune::ids::NodeId(0), gpu_type, island: 0, slots: 2 };
+/// let node = Input::NodeJoined { node: pollux_tune::ids::NodeId(0), name: String::new(), gpu_type, island: 0, slots: 2 };
 /// let mut inputs = vec![node, Input::Started];
 /// while let Some(input) = inputs.pop() {
 ///     let step = engine.handle(input, 0.0);
@@ -63,6 +64,25 @@ impl Services {
             Command::Allocate(request) => Some(self.allocate.answer(request)),
             Command::Group { .. } | Command::WakeAt { .. } | Command::Finished(_) => None,
         }
+    }
+}
+
+/// An engine and its services, on their way to where a journal ends: one pass over the facts is enough for all of them.
+pub(crate) struct Replay {
+    pub(crate) engine: Engine,
+    pub(crate) services: Services,
+}
+
+impl Replay {
+    /// Those of a study before its first fact.
+    pub(crate) fn new(study: &Study, kind: TrialKind) -> Result<Self, Error> {
+        Ok(Self { engine: Engine::new(study, kind)?, services: Services::new(study)? })
+    }
+
+    /// The next fact of the journal.
+    pub(crate) fn apply(&mut self, entry: &JournalEntry) -> Result<(), Error> {
+        self.engine.apply(entry)?;
+        self.services.apply(entry)
     }
 }
 

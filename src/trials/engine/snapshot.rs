@@ -136,7 +136,7 @@ impl TrialSnapshot {
             None => min_gpus,
         };
         let table = match &self.fit {
-            Some(fit) if !asked_for && !fit.models.is_empty() => fit.table(cluster, limits, cap)?,
+            Some(fit) if !asked_for && fit.is_of(cluster) => fit.table(cluster, limits, cap)?,
             _ => linear(cluster, cap),
         };
         let id = self.id;
@@ -157,7 +157,7 @@ impl TrialSnapshot {
     }
 }
 
-/// A trial of which nothing is known is taken to scale perfectly.
+/// A trial of which nothing is known on the GPUs that are here is taken to scale perfectly.
 fn linear(cluster: &Cluster, max_gpus: u32) -> GoodputTable {
     cluster.room(max_gpus).map(|(gpu_type, node, gpus)| (gpu_type, Curve::linear(gpus, node))).collect()
 }
@@ -168,6 +168,11 @@ impl Refit {
         self.models.iter().fold(GoodputModel::new(noise), |model, (gpu_type, params)| {
             model.with_type(gpu_type.clone(), *params, limits)
         })
+    }
+
+    /// Whether it knows a type of GPU that is here.
+    fn is_of(&self, cluster: &Cluster) -> bool {
+        cluster.iter().any(|(_, node)| self.models.contains_key(&node.gpu_type))
     }
 
     fn table(&self, cluster: &Cluster, limits: BatchLimits, max_gpus: u32) -> Result<GoodputTable, Error> {

@@ -1,10 +1,10 @@
 //! What is true of a study: all of it follows from the facts.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 
-use super::{Checkpoint, Failures, Metrics, Refit, SearchLimit, Severity, Wait};
+use super::{Checkpoint, Failures, LostNode, Metrics, NodeState, Refit, SearchLimit, Severity, Wait};
 use crate::{
-    alloc::{Allocation, Cluster, Node},
+    alloc::Allocation,
     goodput::{BatchPlan, NoiseScale, Shape},
     ids::{Generation, GpuType, NodeId, SlotId, TrialId},
     space::{Params, Point},
@@ -27,6 +27,8 @@ pub struct State {
     pub up_s: f64,
     /// The machines that are here.
     pub nodes: BTreeMap<NodeId, NodeState>,
+    /// Those that were here under this head, and are no more.
+    pub lost: BTreeMap<NodeId, LostNode>,
     /// How many results of earlier studies are known.
     pub imported: u32,
     /// Parameters that are to be tried before others, the next one first.
@@ -64,19 +66,6 @@ pub struct SearchEnd {
     pub severity: Severity,
     /// The limit that was reached, if it was one.
     pub limit: Option<SearchLimit>,
-}
-
-/// A machine.
-#[derive(Debug, Clone, PartialEq)]
-pub struct NodeState {
-    /// The type of its GPUs.
-    pub gpu_type: GpuType,
-    /// Its network island.
-    pub island: u32,
-    /// How many slots it has.
-    pub slots: u32,
-    /// Those with a worker.
-    pub up: BTreeSet<u32>,
 }
 
 /// Where a trial stands with its workers.
@@ -265,7 +254,7 @@ impl Usage {
     }
 }
 
-/// A trial that is over.
+/// A trial that is over. A study has very many of them, so there is no more than decisions need: what it has measured is in the journal.
 #[derive(Debug, Clone, PartialEq)]
 pub struct EndedTrial {
     /// What it tried.
@@ -280,8 +269,6 @@ pub struct EndedTrial {
     pub epochs: f64,
     /// Its last generation.
     pub generation: Generation,
-    /// The last value of each metric.
-    pub metrics: Metrics,
     /// Seconds times slots it has had.
     pub slot_s: f64,
     /// What it takes to run it again, if it failed or was cancelled.
@@ -348,26 +335,6 @@ impl ActiveTrial {
 }
 
 impl State {
-    /// Whether there is a worker in a slot.
-    #[must_use]
-    pub fn is_up(&self, slot: SlotId) -> bool {
-        self.nodes.get(&slot.node).is_some_and(|node| node.up.contains(&slot.index))
-    }
-
-    /// All slots with a worker.
-    pub fn slots(&self) -> impl Iterator<Item = SlotId> {
-        let on = |(&node, state): (&NodeId, &NodeState)| {
-            state.up.clone().into_iter().map(move |index| SlotId { node, index })
-        };
-        self.nodes.iter().flat_map(on)
-    }
-
-    /// How many slots have a worker.
-    #[must_use]
-    pub fn slot_count(&self) -> usize {
-        self.nodes.values().map(|node| node.up.len()).sum()
-    }
-
     /// Slots that trials have or are to have, with the trial.
     #[must_use]
     pub fn reserved(&self) -> BTreeMap<SlotId, TrialId> {
@@ -375,19 +342,6 @@ impl State {
             active.reserved().map(|slot| (slot, trial)).collect()
         };
         self.active.iter().flat_map(of).collect()
-    }
-
-    /// The machines as the allocator sees them.
-    #[must_use]
-    pub fn cluster(&self) -> Cluster {
-        let mut cluster = Cluster::new();
-        for (&id, node) in &self.nodes {
-            let gpus = node.up.len() as u32;
-            let node = Node { gpu_type: node.gpu_type.clone(), gpus, island: node.island };
-            // Numbers are unique here, and no node joins with too many slots.
-            let _ = cluster.add(id, node);
-        }
-        cluster
     }
 
     /// Whether trials without a group may be launched now, as far as what they share is concerned.
@@ -423,4 +377,15 @@ pub(super) fn allocation(slots: &[SlotId]) -> Allocation {
 /// What the throughput model sees of slots.
 pub(super) fn shape(slots: &[SlotId]) -> Option<Shape> {
     allocation(slots).shape()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Two of them are kept for each of perhaps 100 000 trials.
+    #[test]
+    fn a_trial_that_is_over_is_small() {
+        assert!(size_of::<EndedTrial>() <= 128, "{} bytes", size_of::<EndedTrial>());
+    }
 }

@@ -1,4 +1,4 @@
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 use super::{
     Reason,
@@ -11,6 +11,8 @@ use crate::ids::TrialId;
 const OTHERS_MIN: usize = 5;
 /// Of reports that are closer than this share of a full trial, not all are kept.
 const RESOLUTION: f64 = 1.0 / 256.0;
+/// So many trials that have ended are compared with, the last ones: a median of more is no better, and takes memory and time.
+const ENDED_MAX: usize = 1024;
 /// How ranks at one report correlate with those at the next: a guess, as reports come at any distance.
 const CORRELATION: f64 = 0.8;
 
@@ -21,6 +23,8 @@ pub(super) struct Median {
     /// The minimum distance between the points kept of a trial.
     distance: f64,
     curves: BTreeMap<TrialId, Averages>,
+    /// Those among them that have ended, in the order of their ends.
+    ended: VecDeque<TrialId>,
 }
 
 /// The running average of one trial.
@@ -72,7 +76,7 @@ impl Point {
 
 impl Median {
     pub(super) fn new(grace: f64, epochs: f64) -> Self {
-        Self { grace, distance: RESOLUTION * epochs, curves: BTreeMap::new() }
+        Self { grace, distance: RESOLUTION * epochs, curves: BTreeMap::new(), ended: VecDeque::new() }
     }
 
     /// The best value of a trial, and the averages of all others that have come as far.
@@ -111,6 +115,17 @@ impl Rule for Median {
             return 1.0;
         }
         doubtful(survival(rank_share(best, &others), 0.5, CORRELATION), others.len())
+    }
+
+    fn end(&mut self, trial: TrialId) {
+        if self.curves.contains_key(&trial) {
+            self.ended.push_back(trial);
+        }
+        if self.ended.len() > ENDED_MAX
+            && let Some(oldest) = self.ended.pop_front()
+        {
+            self.curves.remove(&oldest);
+        }
     }
 
     fn withdraw(&mut self, trial: TrialId) {
@@ -154,6 +169,25 @@ mod tests {
             let means = [&all, &thin].map(|averages| averages.mean_at(progress).expect("it came so far"));
             assert!((means[0] / means[1] - 1.0).abs() < 0.01, "{means:?}");
         }
+    }
+
+    #[test]
+    fn the_last_trials_that_have_ended_are_enough() {
+        let mut rule = Median::new(1.0, 10.0);
+        let report = |rule: &mut Median, number: u32, value: f64| {
+            rule.judge(TrialId(number), None, Sample { progress: 2.0, value })
+        };
+        assert_eq!(report(&mut rule, 0, 0.5), None);
+        for number in 1..3000 {
+            // Those that report the same are not stopped.
+            assert_eq!(report(&mut rule, number, if number < 1500 { 1.0 } else { 0.0 }), None);
+            rule.end(TrialId(number));
+            rule.end(TrialId(number + 100_000));
+        }
+        assert_eq!((rule.curves.len(), rule.ended.len()), (ENDED_MAX + 1, ENDED_MAX));
+        assert!(rule.curves.contains_key(&TrialId(0)), "it runs");
+        let reason = Reason::Median { progress: 2.0, others: ENDED_MAX + 1 };
+        assert_eq!(report(&mut rule, 3000, 0.4), Some(reason), "the median of the last ones is 0");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::{EndKind, Error, Reason, Stopper, Verdict};
 use crate::ids::TrialId;
@@ -28,6 +28,9 @@ pub(super) trait Rule: Send {
     /// How likely a trial that reported `now` last is to continue.
     fn promise(&self, trial: TrialId, now: Sample) -> f64;
 
+    /// The trial has ended, and counts for others.
+    fn end(&mut self, _trial: TrialId) {}
+
     /// From now on the trial does not count for others. It will not be judged again, unless from its beginning.
     fn withdraw(&mut self, _trial: TrialId) {}
 }
@@ -37,7 +40,6 @@ enum State {
     /// With the furthest sample; the flag: its latest value was not finite.
     Running(Option<Sample>, bool),
     Stopped(Reason),
-    Ended,
 }
 
 /// The trials of a study with the rule that judges them.
@@ -46,12 +48,14 @@ pub(super) struct Record<R> {
     /// None where nothing is ever decided.
     grace: Option<f64>,
     epochs: f64,
+    /// Those that have not ended.
     trials: BTreeMap<TrialId, State>,
+    ended: BTreeSet<TrialId>,
 }
 
 impl<R: Rule> Record<R> {
     pub(super) fn new(rule: R, grace: Option<f64>, epochs: f64) -> Self {
-        Self { rule, grace, epochs, trials: BTreeMap::new() }
+        Self { rule, grace, epochs, trials: BTreeMap::new(), ended: BTreeSet::new() }
     }
 
     fn state(&self, trial: TrialId) -> State {
@@ -87,9 +91,11 @@ impl<R: Rule> Stopper for Record<R> {
         if !(progress.is_finite() && progress >= 0.0) {
             return Err(Error::BadProgress { trial, progress });
         }
+        if self.ended.contains(&trial) {
+            return Err(Error::Ended(trial));
+        }
         let state = match self.state(trial) {
             State::Running(last, _) => self.next(trial, last, Sample { progress, value }),
-            State::Ended => return Err(Error::Ended(trial)),
             stopped @ State::Stopped(_) => stopped,
         };
         self.trials.insert(trial, state);
@@ -100,11 +106,13 @@ impl<R: Rule> Stopper for Record<R> {
     }
 
     fn end(&mut self, trial: TrialId, how: EndKind) -> Result<(), Error> {
-        if let Some(State::Ended) = self.trials.insert(trial, State::Ended) {
+        if !self.ended.insert(trial) {
             return Err(Error::Ended(trial));
         }
-        if matches!(how, EndKind::Failed | EndKind::Cancelled) {
-            self.rule.withdraw(trial);
+        self.trials.remove(&trial);
+        match how {
+            EndKind::Failed | EndKind::Cancelled => self.rule.withdraw(trial),
+            EndKind::Done | EndKind::Stopped => self.rule.end(trial),
         }
         Ok(())
     }
@@ -112,16 +120,20 @@ impl<R: Rule> Stopper for Record<R> {
     fn reopen(&mut self, trial: TrialId) {
         self.rule.withdraw(trial);
         self.trials.remove(&trial);
+        self.ended.remove(&trial);
     }
 
     fn promise(&self, trial: TrialId) -> f64 {
+        if self.ended.contains(&trial) {
+            return 0.0;
+        }
         match self.state(trial) {
             State::Running(_, true) if self.grace.is_some() => 0.0,
             State::Running(Some(now), _) if !reached(now.progress, self.epochs) => {
                 self.rule.promise(trial, now)
             }
             State::Running(..) => 1.0,
-            State::Stopped(_) | State::Ended => 0.0,
+            State::Stopped(_) => 0.0,
         }
     }
 }

@@ -82,6 +82,10 @@ impl Rule for Patience {
         (1.0 - (now.progress - best_at) / self.limit).clamp(0.0, 1.0)
     }
 
+    fn end(&mut self, trial: TrialId) {
+        self.withdraw(trial);
+    }
+
     fn withdraw(&mut self, trial: TrialId) {
         self.best.remove(&trial);
     }

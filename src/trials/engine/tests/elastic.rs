@@ -11,7 +11,7 @@ fn steps_on_two(per_gpu: f64, iter_time_s: f64, steps: f64) -> Observation {
     Observation { shape, per_gpu, accumulation: 0, iter_time_s, steps }
 }
 
-fn refit(noise: f64, cap: u32) -> Refit {
+pub(super) fn refit(noise: f64, cap: u32) -> Refit {
     let sync = [SyncCost { alpha_s: 0.01, beta_s: 0.0 }; 2];
     let params = ThroughputParams::new(ComputeCost { alpha_s: 0.1, beta_s: 0.001 }, sync, 1.0);
     let models = BTreeMap::from([(GpuType::new("t4").expect("a name"), params.expect("they are fine"))]);

@@ -7,6 +7,8 @@ const LINES: &str = r#"
 {"at_s":0.5,"fact":{"study_changed":{"yaml":"space: {}"}}}
 {"at_s":0.5,"fact":{"head_started":{}}}
 {"at_s":0.5,"fact":{"node_joined":{"node":0,"gpu_type":"t4","group":0,"slots":4}}}
+{"at_s":0.5,"fact":{"node_joined":{"node":0,"name":"gpu1","gpu_type":"t4","group":0,"slots":4}}}
+{"at_s":0.5,"fact":{"node_draining":{"node":0,"until_s":120.5,"reason":"its time ends"}}}
 {"at_s":0.5,"fact":{"node_lost":{"node":0,"reason":"no word from it"}}}
 {"at_s":0.5,"fact":{"slot_joined":{"slot":[0,1]}}}
 {"at_s":0.5,"fact":{"slot_lost":{"slot":[0,1],"reason":"exit code 9"}}}
@@ -48,8 +50,8 @@ const LINES: &str = r#"
 fn facts_are_read_and_written_as_ever() {
     assert_eq!(
         JournalEntry::VERSION,
-        3,
-        "2 added `result_imported` and `trial_enqueued`, 3 `trial_retried` and waiting"
+        4,
+        "2 added `result_imported` and `trial_enqueued`, 3 `trial_retried` and waiting, 4 `node_draining` and names of nodes"
     );
     for line in LINES.trim().lines() {
         let entry: JournalEntry = serde_json::from_str(line).expect(line);

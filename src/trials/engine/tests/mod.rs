@@ -4,6 +4,7 @@ mod elastic;
 mod failures;
 mod json;
 mod limits;
+mod nodes;
 mod rigid;
 mod waiting;
 
@@ -158,7 +159,7 @@ impl Scene {
 
 fn node_joined(node: u32, slots: u32) -> Input {
     let gpu_type = GpuType::new("t4").expect("it is a name");
-    Input::NodeJoined { node: NodeId(node), gpu_type, island: 0, slots }
+    Input::NodeJoined { node: NodeId(node), name: String::new(), gpu_type, island: 0, slots }
 }
 
 fn slots(places: &[(u32, u32)]) -> Vec<SlotId> {

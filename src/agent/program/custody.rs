@@ -24,7 +24,7 @@ use super::{
     processes::{self, Identity, Process},
     record::{self, Record, Recorded},
 };
-use crate::{actors::error::Error, ids::TrialId, store::Folder};
+use crate::{agent::error::Error, ids::TrialId, store::Folder};
 
 /// How long to wait for what was killed. Only the system can hold it up, and it does nothing more in that case.
 const KILLED: Duration = Duration::from_secs(10);
@@ -129,6 +129,11 @@ impl Custody {
     /// What a later head has to know to end it.
     pub(super) fn record(&self) -> io::Result<Record> {
         Record::new(self.identity, self.cgroup.as_ref().map(|cgroup| cgroup.path().to_owned()))
+    }
+
+    /// Gives it another time to end.
+    pub(super) fn set_grace(&mut self, grace: Duration) {
+        self.grace = grace;
     }
 
     /// Its end has been noticed: its number may be given to others.

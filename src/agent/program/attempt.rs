@@ -2,31 +2,32 @@
 
 use std::{
     fs::{self, File, OpenOptions},
-    io::{self, Read, Seek, SeekFrom, Write},
-    path::Path,
+    io::{self, Write},
     process::{ExitStatus, Stdio},
     sync::Arc,
     time::Duration,
 };
 
-use actix::Recipient;
 use tokio::{
     io::AsyncReadExt,
     process::ChildStdout,
-    sync::oneshot,
+    sync::{
+        mpsc::{UnboundedReceiver, UnboundedSender},
+        oneshot,
+    },
     time::{self, Instant},
 };
 
 use super::{
+    super::process::tail,
     FOLDER, PARAMS, PARAMS_FILE, Place, TRIAL,
     launch::Launch,
     lines::{Line, Lines},
     report::Reports,
 };
-use crate::{
-    actors::message::EngineInput,
-    ids::TrialId,
-    trials::engine::{self, FailureCause, GroupEvent, Input, Report},
+use crate::trials::{
+    agent::{AgentEvent, ProgramLaunch},
+    engine::{FailureCause, GroupEvent, Report},
 };
 
 /// How much is read at a time.
@@ -36,26 +37,36 @@ const AFTERMATH: Duration = Duration::from_secs(1);
 const QUIET: Duration = Duration::from_millis(100);
 /// How often to look whether a program is silent, in the time that it may be.
 const LOOKS: u32 = 8;
-/// How much of the output of a failed program is reported.
-const TAIL: u64 = 600;
 
 /// One start of a program.
 pub(super) struct Attempt {
     place: Arc<Place>,
-    trial: TrialId,
-    launch: engine::Launch,
-    supervisor: Recipient<EngineInput>,
+    launch: ProgramLaunch,
+    /// The GPU that it may use, if its slot is one.
+    device: Option<String>,
+    events: UnboundedSender<AgentEvent>,
+    /// Reports that the head has dealt with.
+    taken: UnboundedReceiver<()>,
     reports: Reports,
 }
 
 /// Why an attempt is over.
 enum Over {
-    /// It was asked to end.
-    Asked,
+    /// It was asked to end, and has so much time.
+    Asked(Duration),
     /// The program has ended.
     Exited(io::Result<ExitStatus>),
     /// Nothing has come from it for too long.
     Silent(Duration),
+}
+
+/// How long a program may take to end when it is asked to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Grace {
+    /// As long as it was launched with.
+    Full,
+    /// It is killed at once.
+    None,
 }
 
 /// What a program prints.
@@ -72,16 +83,17 @@ struct Output {
 impl Attempt {
     pub(super) fn new(
         place: Arc<Place>,
-        trial: TrialId,
-        launch: engine::Launch,
-        supervisor: Recipient<EngineInput>,
+        launch: ProgramLaunch,
+        device: Option<String>,
+        events: UnboundedSender<AgentEvent>,
+        taken: UnboundedReceiver<()>,
     ) -> Self {
-        let reports = Reports::new(place.epochs);
-        Self { place, trial, launch, supervisor, reports }
+        let reports = Reports::new(launch.epochs);
+        Self { place, launch, device, events, taken, reports }
     }
 
     /// Runs the program to its end, or until it is to stop. When this returns, nothing of it is left.
-    pub(super) async fn run(mut self, stop: &mut oneshot::Receiver<()>) {
+    pub(super) async fn run(mut self, stop: &mut oneshot::Receiver<Grace>) {
         let (mut launch, mut output) = match self.start() {
             Ok(started) => started,
             // The folder of the study or the system are not as they should be.
@@ -92,7 +104,7 @@ impl Attempt {
         };
         let over = tokio::select! {
             biased;
-            _ = &mut *stop => Ok(Over::Asked),
+            grace = &mut *stop => Ok(Over::Asked(self.grace(grace))),
             begun = launch.begin() => match begun {
                 Ok(()) => {
                     self.send(GroupEvent::Formed);
@@ -107,7 +119,10 @@ impl Attempt {
                 self.read_rest(&mut output).await;
                 self.ended(status);
             }
-            Ok(Over::Asked) => self.end(&mut launch, &mut output).await,
+            Ok(Over::Asked(grace)) => {
+                launch.custody.set_grace(grace);
+                self.end(&mut launch, &mut output).await;
+            }
             Ok(Over::Silent(limit)) => {
                 self.end(&mut launch, &mut output).await;
                 let reason = format!("it printed nothing for {limit:?} (`trial.silence`), and was ended");
@@ -122,25 +137,37 @@ impl Attempt {
         launch.custody.end().await;
     }
 
+    /// How much time it has to end. A head that is lost needs it no longer.
+    fn grace(&self, asked: Result<Grace, oneshot::error::RecvError>) -> Duration {
+        match asked {
+            Ok(Grace::Full) => self.usual_grace(),
+            Ok(Grace::None) | Err(_) => Duration::ZERO,
+        }
+    }
+
+    fn usual_grace(&self) -> Duration {
+        Duration::try_from_secs_f64(self.launch.grace_s).unwrap_or_default()
+    }
+
     fn start(&self) -> io::Result<(Launch, Output)> {
-        let Place { words, folder, gpus, .. } = &*self.place;
-        let home = folder.checkpoint(self.trial);
+        let (folder, trial) = (&self.place.folder, self.launch.trial);
+        let home = folder.checkpoint(trial);
         fs::create_dir_all(&home)?;
         let json = serde_json::to_string(&self.launch.params)?;
         let file = home.join("params.json");
         fs::write(&file, &json)?;
-        let mut log = OpenOptions::new().create(true).append(true).open(folder.log(self.trial))?;
-        let words: Vec<String> = words.iter().map(|word| self.fill_in(word)).collect();
+        let mut log = OpenOptions::new().create(true).append(true).open(folder.log(trial))?;
+        let words: Vec<String> = self.launch.words.iter().map(|word| self.fill_in(word)).collect();
         writeln!(log, "# {}", words.join(" "))?;
         let errors = log.try_clone()?;
-        let mut launch = Launch::start(&self.place, words, &home, |command| {
+        let mut launch = Launch::start(&self.place, words, &home, self.usual_grace(), |command| {
             command.stdout(Stdio::piped()).stderr(errors);
             command.env(PARAMS, &json).env(PARAMS_FILE, &file);
-            command.env(TRIAL, self.trial.to_string()).env(FOLDER, &home);
+            command.env(TRIAL, trial.to_string()).env(FOLDER, &home);
             // Its metrics are wanted as soon as they are printed.
             command.env("PYTHONUNBUFFERED", "1");
-            if let Some(slot) = self.launch.slots.first().filter(|slot| slot.index < *gpus) {
-                command.env("CUDA_VISIBLE_DEVICES", slot.index.to_string());
+            if let Some(device) = &self.device {
+                command.env("CUDA_VISIBLE_DEVICES", device);
             }
         })?;
         let pipe = launch.child.stdout.take();
@@ -151,7 +178,7 @@ impl Attempt {
 
     /// `{lr}` is the value of that parameter.
     fn fill_in(&self, word: &str) -> String {
-        let mut word = word.replace("{trial}", &self.trial.to_string());
+        let mut word = word.replace("{trial}", &self.launch.trial.to_string());
         for (name, value) in self.launch.params.iter() {
             word = word.replace(&format!("{{{name}}}"), &value.to_string());
         }
@@ -163,9 +190,9 @@ impl Attempt {
         &mut self,
         launch: &mut Launch,
         output: &mut Output,
-        stop: &mut oneshot::Receiver<()>,
+        stop: &mut oneshot::Receiver<Grace>,
     ) -> Over {
-        let silence = self.place.silence;
+        let silence = self.launch.silence_s.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
         output.heard = Instant::now();
         let mut look = time::interval(silence.map_or(Duration::MAX, |limit| limit / LOOKS).max(SHORTEST));
         look.set_missed_tick_behavior(time::MissedTickBehavior::Delay);
@@ -173,7 +200,7 @@ impl Attempt {
             let due = self.reports.due_at();
             tokio::select! {
                 biased;
-                _ = &mut *stop => return Over::Asked,
+                grace = &mut *stop => return Over::Asked(self.grace(grace)),
                 // Before its output: somebody else may go on printing.
                 status = launch.child.wait() => return Over::Exited(status),
                 () = time::sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => self.report().await,
@@ -235,17 +262,17 @@ impl Attempt {
         }
     }
 
-    /// Waits until the engine has dealt with a report, so that no more than one is on its way.
-    async fn send_and_wait(&self, report: Report) {
-        let (ack, done) = oneshot::channel();
-        let input = Input::group(self.trial, self.launch.generation, GroupEvent::Reported(report));
-        self.supervisor.do_send(EngineInput { input, ack: Some(ack) });
-        // Without a supervisor there is nothing to wait for.
-        let _ = done.await;
+    /// Waits until the head has dealt with a report, so that no more than one is on its way.
+    async fn send_and_wait(&mut self, report: Report) {
+        self.send(GroupEvent::Reported(report));
+        // Without a head there is nothing to wait for.
+        let _ = self.taken.recv().await;
     }
 
     fn send(&self, event: GroupEvent) {
-        self.supervisor.do_send(Input::group(self.trial, self.launch.generation, event).into());
+        let ProgramLaunch { trial, generation, .. } = self.launch;
+        // A head that is lost asks nobody.
+        let _ = self.events.send(AgentEvent::Program { trial, generation, event });
     }
 
     fn ended(&mut self, status: io::Result<ExitStatus>) {
@@ -260,7 +287,7 @@ impl Attempt {
                 return self.fail(format!("its end was missed: {error}"), FailureCause::Infrastructure);
             }
         };
-        let log = self.place.folder.log(self.trial);
+        let log = self.place.folder.log(self.launch.trial);
         let output = tail(&log).unwrap_or_default();
         let output = if output.is_empty() { output } else { format!("\n{output}") };
         match status.code() {
@@ -323,18 +350,6 @@ impl Output {
         }
         self.heard.elapsed() >= limit
     }
-}
-
-/// The last lines of a file.
-pub(in crate::actors) fn tail(path: &Path) -> io::Result<String> {
-    let mut file = File::open(path)?;
-    let length = file.metadata()?.len();
-    file.seek(SeekFrom::Start(length.saturating_sub(TAIL)))?;
-    let mut bytes = Vec::new();
-    file.read_to_end(&mut bytes)?;
-    let text = String::from_utf8_lossy(&bytes);
-    let whole = if length > TAIL { text.split_once('\n').map_or("", |(_, rest)| rest) } else { &text };
-    Ok(whole.trim_end().to_owned())
 }
 
 #[cfg(test)]

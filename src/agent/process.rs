@@ -3,12 +3,11 @@
 use std::{
     fs::{File, OpenOptions},
     future::Future,
-    io,
+    io::{self, Read, Seek, SeekFrom},
     os::unix::process::ExitStatusExt,
     path::Path,
     pin::Pin,
     process,
-    sync::Arc,
 };
 
 use rustix::process::Signal;
@@ -17,27 +16,13 @@ use tokio::{
     sync::oneshot,
 };
 
-use crate::{
-    trials::node::ProcessFault,
-    wire::{Address, Secret},
-    worker::environment::is_to_blame,
-};
-
-/// Prepares a worker process for the head at this address.
-pub(crate) type Starter = Arc<dyn Fn(&Address, &Secret) -> Result<process::Command, String> + Send + Sync>;
-
-/// A process that serves some slots, which follow those of the processes before it.
-#[derive(Clone)]
-pub(crate) struct ProcessSpec {
-    pub(crate) slots: u32,
-    pub(crate) start: Starter,
-}
+use crate::{trials::node::ProcessFault, worker::environment::is_to_blame};
 
 /// How a process ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Gone {
-    pub(super) how: String,
-    pub(super) fault: ProcessFault,
+pub(crate) struct Gone {
+    pub(crate) how: String,
+    pub(crate) fault: ProcessFault,
 }
 
 impl From<String> for Gone {
@@ -55,10 +40,10 @@ impl Gone {
 }
 
 /// A process that runs until this is ready.
-pub(super) type Running = Pin<Box<dyn Future<Output = Gone>>>;
+pub(crate) type Running = Pin<Box<dyn Future<Output = Gone>>>;
 
 /// What starts processes: the system, or a test.
-pub(super) trait Spawner: Send + Sync {
+pub(crate) trait Spawner: Send + Sync {
     /// Starts a process whose output goes to a log, if there is one; a message through `kill` ends it. An error says why it cannot be
     /// started, and whose fault that is.
     fn spawn(
@@ -70,7 +55,7 @@ pub(super) trait Spawner: Send + Sync {
 }
 
 /// Real processes.
-pub(super) struct SystemSpawner;
+pub(crate) struct SystemSpawner;
 
 impl Spawner for SystemSpawner {
     fn spawn(
@@ -121,4 +106,19 @@ async fn watch(mut child: Child, kill: oneshot::Receiver<()>) -> Gone {
         },
         Err(error) => format!("its process was lost: {error}").into(),
     }
+}
+
+/// How much of the output of what has failed is reported.
+const TAIL: u64 = 600;
+
+/// The last lines of a file.
+pub(super) fn tail(path: &Path) -> io::Result<String> {
+    let mut file = File::open(path)?;
+    let length = file.metadata()?.len();
+    file.seek(SeekFrom::Start(length.saturating_sub(TAIL)))?;
+    let mut bytes = Vec::new();
+    file.read_to_end(&mut bytes)?;
+    let text = String::from_utf8_lossy(&bytes);
+    let whole = if length > TAIL { text.split_once('\n').map_or("", |(_, rest)| rest) } else { &text };
+    Ok(whole.trim_end().to_owned())
 }

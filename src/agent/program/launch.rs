@@ -16,6 +16,7 @@ use std::{
     path::{Path, PathBuf},
     process::{self, Stdio},
     sync::atomic::{AtomicBool, Ordering},
+    time::Duration,
 };
 
 use rustix::{
@@ -140,6 +141,7 @@ impl Launch {
         place: &Place,
         words: Vec<String>,
         home: &Path,
+        grace: Duration,
         dress: impl FnOnce(&mut Command),
     ) -> io::Result<Self> {
         let (head, launcher) = net::UnixStream::pair()?;
@@ -157,7 +159,7 @@ impl Launch {
         };
         dress(&mut command);
         command.stdin(Stdio::from(OwnedFd::from(launcher))).kill_on_drop(true);
-        let (custody, child) = Custody::spawn(&place.children, &mut command, home, place.grace)?;
+        let (custody, child) = Custody::spawn(&place.children, &mut command, home, grace)?;
         Ok(Self { custody, child, head, words, home: home.to_owned(), is_shell })
     }
 

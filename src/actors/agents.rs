@@ -1,0 +1,276 @@
+//! The agents of a study: who is there, and which nodes they are.
+
+use std::{
+    collections::BTreeMap,
+    path::PathBuf,
+    sync::{Arc, PoisonError, RwLock},
+};
+
+use actix::{Actor, Addr, AsyncContext, Context, Handler, Message, Recipient, WrapFuture};
+use tokio::sync::{mpsc::UnboundedSender, oneshot};
+
+use super::{
+    clock::Clock,
+    exit::{ActorGuard, ExitSender},
+    group::NodeHandle,
+    message::EngineInput,
+    node::{AgentLost, FromAgent, Node, NodeContext},
+    programs::Programs,
+};
+use crate::{
+    ids::{NodeId, StudyId},
+    trials::{
+        agent::{AgentCommand, AgentEvent, AgentHello, AgentNode, Welcome, Work},
+        engine::{GroupEvent, Input},
+        node::NodeDescription,
+    },
+};
+
+/// The nodes that are there now.
+#[derive(Clone, Default)]
+pub(super) struct NodeMap(Arc<RwLock<BTreeMap<NodeId, NodeHandle>>>);
+
+impl NodeMap {
+    pub(super) fn get(&self, node: NodeId) -> Option<NodeHandle> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner).get(&node).cloned()
+    }
+
+    pub(super) fn insert(&self, node: NodeId, handle: NodeHandle) {
+        self.0.write().unwrap_or_else(PoisonError::into_inner).insert(node, handle);
+    }
+
+    fn remove(&self, node: NodeId) {
+        self.0.write().unwrap_or_else(PoisonError::into_inner).remove(&node);
+    }
+}
+
+/// One connection of an agent. No two of a session have the same.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) struct AgentId(pub(super) u64);
+
+/// What happens to agents. Of each first that it joined, then its events, in the end once that it is gone.
+#[derive(Debug, Message)]
+#[rtype(result = "()")]
+pub(super) enum AgentMessage {
+    Joined {
+        agent: AgentId,
+        hello: Box<AgentHello>,
+        commands: UnboundedSender<AgentCommand>,
+        /// Whether it is that of this machine, in this process.
+        is_local: bool,
+    },
+    Event {
+        agent: AgentId,
+        event: AgentEvent,
+    },
+    Lost {
+        agent: AgentId,
+        reason: String,
+    },
+}
+
+/// What agents are welcomed with.
+#[derive(Debug, Clone)]
+pub(super) struct StudyTerms {
+    pub(super) study: StudyId,
+    pub(super) clock: Clock,
+    pub(super) epoch: u64,
+    pub(super) work: Work,
+    pub(super) folder: PathBuf,
+    pub(super) probe: String,
+}
+
+/// The registry: gives agents their nodes, and carries what they say to whom it concerns.
+pub(super) struct Agents {
+    terms: StudyTerms,
+    nodes: NodeMap,
+    programs: Option<Programs>,
+    agents: BTreeMap<AgentId, Agent>,
+    /// The number of each node that an agent of this name has had, by its place.
+    numbers: BTreeMap<(String, usize), NodeId>,
+    islands: BTreeMap<String, u32>,
+    supervisor: Recipient<EngineInput>,
+    exit: ExitSender,
+    _guard: ActorGuard,
+}
+
+struct Agent {
+    name: String,
+    commands: UnboundedSender<AgentCommand>,
+    /// With the actor of each, unless trials are programs.
+    nodes: Vec<(NodeId, Option<Addr<Node>>)>,
+}
+
+impl Agents {
+    pub(super) fn new(
+        terms: StudyTerms,
+        nodes: NodeMap,
+        programs: Option<Programs>,
+        supervisor: Recipient<EngineInput>,
+        exit: &ExitSender,
+    ) -> Self {
+        Self {
+            terms,
+            nodes,
+            programs,
+            agents: BTreeMap::new(),
+            numbers: BTreeMap::new(),
+            islands: BTreeMap::new(),
+            supervisor,
+            exit: exit.clone(),
+            _guard: exit.guard("registry of agents"),
+        }
+    }
+
+    /// The number of a node: that which it had before, if there was one and nobody else has it.
+    fn number(&mut self, name: &str, place: usize) -> NodeId {
+        let is_taken = |node: &NodeId| {
+            self.agents.values().any(|agent| agent.nodes.iter().any(|(taken, _)| taken == node))
+        };
+        let before = self.numbers.get(&(name.to_owned(), place)).copied();
+        if let Some(node) = before.filter(|node| !is_taken(node)) {
+            return node;
+        }
+        let next = self.numbers.values().max().map_or(0, |node| node.0 + 1);
+        let taken = self.agents.values().flat_map(|agent| &agent.nodes).map(|(node, _)| node.0 + 1).max();
+        let node = NodeId(next.max(taken.unwrap_or(0)));
+        self.numbers.insert((name.to_owned(), place), node);
+        node
+    }
+
+    fn island(&mut self, name: &str) -> u32 {
+        let next = self.islands.len() as u32;
+        *self.islands.entry(name.to_owned()).or_insert(next)
+    }
+
+    fn joined(
+        &mut self,
+        id: AgentId,
+        hello: AgentHello,
+        commands: UnboundedSender<AgentCommand>,
+        is_local: bool,
+    ) {
+        let AgentHello { name, island, nodes, .. } = hello;
+        // One of the same name is the same machine: the connection of before is of no use, whatever it still says.
+        let before = self.agents.iter().find(|(_, agent)| agent.name == name).map(|(id, _)| *id);
+        if let Some(before) = before {
+            self.lost(before, "its agent has joined again");
+        }
+        let island = self.island(&island);
+        let mut numbers = Vec::with_capacity(nodes.len());
+        for place in 0..nodes.len() {
+            let node = self.number(&name, place);
+            numbers.push(node);
+        }
+        let StudyTerms { study, epoch, work, folder, probe, .. } = self.terms.clone();
+        let welcome =
+            Welcome { study, epoch, nodes: numbers.clone(), work, folder, probe, wanted: Vec::new() };
+        // Its loss is told by whoever notices it.
+        let _ = commands.send(AgentCommand::Welcome(Box::new(welcome)));
+        let mut actors = Vec::with_capacity(nodes.len());
+        let is_mixed = nodes.len() > 1;
+        for (node, AgentNode { gpu_type, slots }) in numbers.into_iter().zip(nodes) {
+            let slots = slots.len() as u32;
+            // A machine that is several nodes has a name for each.
+            let name = if is_mixed && !name.is_empty() { format!("{name}/{gpu_type}") } else { name.clone() };
+            let actor = if work == Work::Programs {
+                self.nodes.insert(node, NodeHandle { agent: commands.clone(), workers: None });
+                let joined = Input::NodeJoined { node, name, gpu_type, island, slots };
+                self.supervisor.do_send(joined.into());
+                None
+            } else {
+                let of = NodeDescription { node, name, gpu_type, island, processes: work.processes(slots) };
+                let around = NodeContext {
+                    agent: commands.clone(),
+                    is_needed: is_local,
+                    supervisor: self.supervisor.clone(),
+                    exit: self.exit.clone(),
+                };
+                let actor = Node::new(of, around).start();
+                let workers = Some((actor.clone().recipient(), actor.clone().recipient()));
+                self.nodes.insert(node, NodeHandle { agent: commands.clone(), workers });
+                Some(actor)
+            };
+            actors.push((node, actor));
+        }
+        self.agents.insert(id, Agent { name, commands, nodes: actors });
+    }
+
+    fn lost(&mut self, id: AgentId, reason: &str) {
+        let Some(agent) = self.agents.remove(&id) else { return };
+        for (node, actor) in agent.nodes {
+            self.nodes.remove(node);
+            let reason = reason.to_owned();
+            match actor {
+                Some(actor) => actor.do_send(AgentLost { reason }),
+                None => self.supervisor.do_send(Input::NodeLost { node, reason }.into()),
+            }
+            if let Some(programs) = &self.programs {
+                programs.node_lost(node);
+            }
+        }
+    }
+
+    fn event(&mut self, id: AgentId, event: AgentEvent, context: &mut Context<Self>) {
+        let Some(agent) = self.agents.get(&id) else { return };
+        let node = match &event {
+            AgentEvent::Ended { node, .. } => *node,
+            AgentEvent::WorkerJoined { slot }
+            | AgentEvent::Worker { slot, .. }
+            | AgentEvent::WorkerLost { slot } => slot.node,
+            AgentEvent::Program { trial, generation, event: happened } => {
+                let (trial, generation, happened) = (*trial, *generation, happened.clone());
+                let is_report = matches!(happened, GroupEvent::Reported(_));
+                let (ack, done) = oneshot::channel();
+                let input = Input::group(trial, generation, happened);
+                self.supervisor.do_send(EngineInput { input, ack: is_report.then_some(ack) });
+                if is_report {
+                    let commands = agent.commands.clone();
+                    let taken = async move {
+                        // Without a supervisor nobody takes anything.
+                        let _ = done.await;
+                        let _ = commands.send(AgentCommand::ReportTaken { trial, generation });
+                    };
+                    context.spawn(taken.into_actor(self));
+                }
+                return;
+            }
+            AgentEvent::ProgramGone { trial, generation } => {
+                if let Some(programs) = &self.programs {
+                    programs.gone(*trial, *generation);
+                }
+                return;
+            }
+            AgentEvent::Draining { within_s, reason } => {
+                let until_s = self.terms.clock.now_s() + within_s / self.terms.work.time_scale();
+                for (node, _) in &agent.nodes {
+                    let (node, reason) = (*node, reason.clone());
+                    self.supervisor.do_send(Input::NodeDraining { node, until_s, reason }.into());
+                }
+                return;
+            }
+        };
+        let actor = agent.nodes.iter().find(|(of, _)| *of == node).and_then(|(_, actor)| actor.as_ref());
+        if let Some(actor) = actor {
+            actor.do_send(FromAgent(event));
+        }
+    }
+}
+
+impl Actor for Agents {
+    type Context = Context<Self>;
+}
+
+impl Handler<AgentMessage> for Agents {
+    type Result = ();
+
+    fn handle(&mut self, message: AgentMessage, context: &mut Context<Self>) {
+        match message {
+            AgentMessage::Joined { agent, hello, commands, is_local } => {
+                self.joined(agent, *hello, commands, is_local);
+            }
+            AgentMessage::Event { agent, event } => self.event(agent, event, context),
+            AgentMessage::Lost { agent, reason } => self.lost(agent, &reason),
+        }
+    }
+}

@@ -1,0 +1,351 @@
+//! One life of an agent: from the welcome of a head until that needs it no longer, or is lost.
+
+use std::{
+    collections::BTreeMap, fs, net::IpAddr, path::PathBuf, process::Command, sync::Arc, time::Duration,
+};
+
+use tokio::{
+    sync::{
+        mpsc::{self, Receiver, UnboundedReceiver, UnboundedSender},
+        oneshot,
+    },
+    task::spawn_local,
+    time,
+};
+
+use super::{
+    Error,
+    process::{Gone, Spawner, tail},
+    program::Programs,
+};
+use crate::{
+    emulate,
+    ids::{NodeId, SlotId},
+    store::Folder,
+    trials::{
+        agent::{AgentCommand, AgentEvent, AgentNode, Welcome, Work},
+        group::WorkerCommand,
+    },
+    wire::{Gateway, GatewayEvent, Secret, SocketFolder, WorkerHandle, WorkerId, with_causes},
+    worker,
+};
+
+/// How long workers may take to write their state when the head is lost.
+const SAVING: Duration = Duration::from_secs(30);
+
+/// What an agent serves with.
+#[derive(Clone)]
+pub(crate) struct Machine {
+    pub(crate) nodes: Vec<AgentNode>,
+    /// Where workers of other machines reach those of this one.
+    pub(crate) address: Option<IpAddr>,
+    /// The arguments with which this program is started again as a worker, an emulated node or a launcher.
+    pub(crate) arguments: Vec<String>,
+    /// Whether all children of this process are the agent's.
+    pub(crate) is_sole: bool,
+    pub(crate) spawner: Arc<dyn Spawner>,
+}
+
+/// Why a life of an agent is over.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Ended {
+    /// The head needs it no longer, and says why.
+    Told(String),
+    /// The head is lost.
+    HeadLost,
+}
+
+/// Serves a head, inside a `LocalSet`. When this returns, nothing is left of what was started.
+///
+/// Files go to a folder, if there is one: that of the study, where the agent can reach it.
+pub(crate) async fn serve(
+    machine: &Machine,
+    welcome: Welcome,
+    folder: Option<PathBuf>,
+    secret: Secret,
+    commands: &mut UnboundedReceiver<AgentCommand>,
+    events: UnboundedSender<AgentEvent>,
+) -> Result<Ended, Error> {
+    let folder = folder.map(|folder| Folder::new(&folder));
+    let (mut serving, mut ended, mut gateway) = Serving::new(machine, welcome, folder, secret, events)?;
+    let how = loop {
+        tokio::select! {
+            command = commands.recv() => match command {
+                Some(AgentCommand::Leave { reason }) => break Ended::Told(reason),
+                Some(command) => serving.carry_out(command),
+                None => break Ended::HeadLost,
+            },
+            Some(event) = next(&mut gateway) => serving.on_gateway(event),
+            Some((node, process, gone)) = ended.recv() => serving.on_end(node, process, gone),
+        }
+    };
+    serving.end(&how, ended).await;
+    Ok(how)
+}
+
+/// The next event of the gateway, if there is one.
+async fn next(gateway: &mut Option<Receiver<GatewayEvent>>) -> Option<GatewayEvent> {
+    gateway.as_mut()?.recv().await
+}
+
+/// The end of a process.
+type ProcessEnd = (NodeId, u32, Gone);
+
+struct Serving<'a> {
+    machine: &'a Machine,
+    welcome: Welcome,
+    folder: Option<Folder>,
+    secret: Secret,
+    events: UnboundedSender<AgentEvent>,
+    /// Where workers attach; none if there are none.
+    door: Option<(Gateway, SocketFolder)>,
+    /// The connection of each slot.
+    workers: BTreeMap<SlotId, (WorkerId, WorkerHandle)>,
+    /// How to end each process; none if that is under way.
+    processes: BTreeMap<(NodeId, u32), Option<oneshot::Sender<()>>>,
+    ended: UnboundedSender<ProcessEnd>,
+    programs: Option<Programs>,
+}
+
+impl<'a> Serving<'a> {
+    #[expect(clippy::type_complexity, reason = "it is taken apart at once")]
+    fn new(
+        machine: &'a Machine,
+        welcome: Welcome,
+        folder: Option<Folder>,
+        secret: Secret,
+        events: UnboundedSender<AgentEvent>,
+    ) -> Result<(Self, UnboundedReceiver<ProcessEnd>, Option<Receiver<GatewayEvent>>), Error> {
+        let (ended, ends) = mpsc::unbounded_channel();
+        let (mut door, mut programs, mut gateway_events) = (None, None, None);
+        if welcome.work == Work::Programs {
+            programs = folder.clone().map(|folder| Programs::new(machine, folder, &events)).transpose()?;
+        } else {
+            // Paths of sockets must be short, and those of studies may be long.
+            let socket = SocketFolder::new()?;
+            let (gateway, received) = Gateway::open(&socket.address(), &secret)?;
+            (door, gateway_events) = (Some((gateway, socket)), Some(received));
+        }
+        let (workers, processes) = (BTreeMap::new(), BTreeMap::new());
+        let serving =
+            Self { machine, welcome, folder, secret, events, door, workers, processes, ended, programs };
+        Ok((serving, ends, gateway_events))
+    }
+
+    fn tell(&self, event: AgentEvent) {
+        // A head that is gone is noticed by those who await its commands.
+        let _ = self.events.send(event);
+    }
+
+    fn carry_out(&mut self, command: AgentCommand) {
+        match command {
+            AgentCommand::Start { node, process } => self.start(node, process),
+            AgentCommand::Kill { node, process } => {
+                self.forget(node, process);
+                if let Some(kill) = self.processes.get_mut(&(node, process)).and_then(Option::take) {
+                    // It may have ended meanwhile.
+                    let _ = kill.send(());
+                }
+            }
+            AgentCommand::ToWorker { slot, command } => self.to_worker(slot, command),
+            AgentCommand::Launch(launch) => {
+                let device = self.device(launch.slot);
+                if let Some(programs) = &mut self.programs {
+                    programs.launch(*launch, device);
+                }
+            }
+            AgentCommand::StopProgram { trial, generation } => {
+                if let Some(programs) = &mut self.programs {
+                    programs.stop(trial, generation);
+                }
+            }
+            AgentCommand::ReportTaken { trial, generation } => {
+                if let Some(programs) = &mut self.programs {
+                    programs.report_taken(trial, generation);
+                }
+            }
+            // They come once, and before this.
+            AgentCommand::Welcome(_) | AgentCommand::Leave { .. } => {}
+        }
+    }
+
+    fn to_worker(&self, slot: SlotId, command: WorkerCommand) {
+        if let Some((_, worker)) = self.workers.get(&slot) {
+            worker.send(command);
+        }
+    }
+
+    fn node(&self, node: NodeId) -> Option<&'a AgentNode> {
+        let place = self.welcome.nodes.iter().position(|of| *of == node)?;
+        self.machine.nodes.get(place)
+    }
+
+    /// The GPU of a slot, if it has one.
+    fn device(&self, slot: SlotId) -> Option<String> {
+        self.node(slot.node)?.slots.get(slot.index as usize)?.device.clone()
+    }
+
+    fn start(&mut self, node: NodeId, process: u32) {
+        let (kill, killed) = oneshot::channel();
+        let log = self.log(node, process);
+        let command = self.command(node, process).map_err(Gone::from);
+        match command.and_then(|command| self.machine.spawner.spawn(command, log.as_deref(), killed)) {
+            Ok(running) => {
+                self.processes.insert((node, process), Some(kill));
+                let ended = self.ended.clone();
+                spawn_local(async move {
+                    // Without an agent nobody is interested.
+                    let _ = ended.send((node, process, running.await));
+                });
+            }
+            Err(gone) => self.on_end(node, process, gone),
+        }
+    }
+
+    /// What a process of a node is.
+    fn command(&self, node: NodeId, process: u32) -> Result<Command, String> {
+        let (Some((gateway, _)), Some(of)) = (&self.door, self.node(node)) else {
+            return Err(format!("there is no node {node} here"));
+        };
+        let (address, secret, arguments) = (gateway.address(), &self.secret, &self.machine.arguments[..]);
+        match self.welcome.work {
+            Work::Trainable => {
+                let place = of.slots.get(process as usize);
+                let place = place.ok_or_else(|| format!("node {node} has no slot {process}"))?;
+                let slot = SlotId { node, index: process };
+                let lock = self.lock(slot)?;
+                let launch = worker::Launch {
+                    address,
+                    secret,
+                    slot,
+                    place: &place.into(),
+                    machine_address: self.machine.address,
+                    lock: lock.as_deref(),
+                    arguments,
+                };
+                worker::launch(&launch).map_err(|error| with_causes(&error))
+            }
+            Work::Emulated { time_scale } => {
+                let launch = emulate::NodeLaunch {
+                    address: address.clone(),
+                    secret: secret.clone(),
+                    node: node.0,
+                    slots: 0..of.slots.len() as u32,
+                    gpu_type: of.gpu_type.clone(),
+                    time_scale,
+                    machine_address: self.machine.address,
+                    arguments: arguments.to_vec(),
+                };
+                emulate::launch(&launch).map_err(|error| with_causes(&error))
+            }
+            Work::Programs => Err("programs have no workers".to_owned()),
+        }
+    }
+
+    /// What the worker of a slot holds as long as it lives, so that the next one can wait for that.
+    fn lock(&self, slot: SlotId) -> Result<Option<PathBuf>, String> {
+        let Some(folder) = &self.folder else { return Ok(None) };
+        let locks = folder.locks();
+        fs::create_dir_all(&locks).map_err(|error| format!("making {}: {error}", locks.display()))?;
+        Ok(Some(locks.join(format!("{slot}.lock"))))
+    }
+
+    /// Where a process prints to; none if it shares our output.
+    fn log(&self, node: NodeId, process: u32) -> Option<PathBuf> {
+        Some(self.folder.as_ref()?.logs().join(format!("worker-{node}.{process}.log")))
+    }
+
+    /// The slots that a process serves.
+    fn slots_of(&self, node: NodeId, process: u32) -> std::ops::Range<u32> {
+        let slots = self.node(node).map_or(0, |of| of.slots.len() as u32);
+        match self.welcome.work {
+            Work::Trainable => process..process + 1,
+            Work::Emulated { .. } | Work::Programs => 0..slots,
+        }
+    }
+
+    /// The connections of a process are of no use any more.
+    fn forget(&mut self, node: NodeId, process: u32) {
+        for index in self.slots_of(node, process) {
+            self.workers.remove(&SlotId { node, index });
+        }
+    }
+
+    /// A process has ended, or could not be started.
+    fn on_end(&mut self, node: NodeId, process: u32, Gone { how, fault }: Gone) {
+        tracing::warn!(%node, process, how, "a worker process has ended");
+        self.forget(node, process);
+        self.processes.remove(&(node, process));
+        let output = self.log(node, process).map_or_else(String::new, |log| {
+            format!("its output, in {}:\n{}", log.display(), tail(&log).unwrap_or_default())
+        });
+        self.tell(AgentEvent::Ended { node, process, how, fault, output });
+    }
+
+    fn on_gateway(&mut self, event: GatewayEvent) {
+        match event {
+            GatewayEvent::Joined { worker, hello, handle } => {
+                let slot = hello.slot;
+                if self.node(slot.node).is_some_and(|node| (slot.index as usize) < node.slots.len()) {
+                    self.workers.insert(slot, (worker, handle));
+                    self.tell(AgentEvent::WorkerJoined { slot });
+                }
+            }
+            GatewayEvent::Event { worker, event } => {
+                if let Some(slot) = self.slot(worker) {
+                    tracing::trace!(%slot, ?event, "event of a worker");
+                    self.tell(AgentEvent::Worker { slot, event });
+                }
+            }
+            GatewayEvent::Lost { worker } => {
+                if let Some(slot) = self.slot(worker) {
+                    self.workers.remove(&slot);
+                    self.tell(AgentEvent::WorkerLost { slot });
+                }
+            }
+            GatewayEvent::Refused { slot, reason } => {
+                tracing::warn!(?slot, reason, "a worker was refused");
+            }
+        }
+    }
+
+    /// The slot of a connection.
+    fn slot(&self, worker: WorkerId) -> Option<SlotId> {
+        let of = self.workers.iter().find(|(_, (connection, _))| *connection == worker);
+        of.map(|(slot, _)| *slot)
+    }
+
+    /// Ends all that runs, and waits for that. Without a head, workers write their state first; programs cannot.
+    async fn end(mut self, how: &Ended, mut ended: UnboundedReceiver<ProcessEnd>) {
+        self.workers.clear();
+        drop(self.door.take());
+        let programs = self.programs.take();
+        let programs = async {
+            if let Some(programs) = programs {
+                programs.end(matches!(how, Ended::Told(_))).await;
+            }
+        };
+        let processes = async {
+            if *how == Ended::HeadLost {
+                // Whoever has nothing to save ends at once.
+                let all = async {
+                    while !self.processes.is_empty()
+                        && let Some((node, process, _)) = ended.recv().await
+                    {
+                        self.processes.remove(&(node, process));
+                    }
+                };
+                // Those that are late are killed next.
+                let _ = time::timeout(SAVING, all).await;
+            }
+            let mut left = self.processes.len();
+            for kill in std::mem::take(&mut self.processes).into_values().flatten() {
+                let _ = kill.send(());
+            }
+            while left > 0 && ended.recv().await.is_some() {
+                left -= 1;
+            }
+        };
+        tokio::join!(programs, processes);
+    }
+}
