@@ -15,6 +15,7 @@ use super::{
     group::NodeHandle,
     message::EngineInput,
     node::{AgentLost, FromAgent, Node, NodeContext},
+    pilots::PilotNews,
     programs::Programs,
 };
 use crate::{
@@ -43,6 +44,9 @@ impl NodeMap {
         self.0.write().unwrap_or_else(PoisonError::into_inner).remove(&node);
     }
 }
+
+/// How agents name the job that they run in.
+const JOB_PREFIX: &str = "slurm:";
 
 /// One connection of an agent. No two of a session have the same.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -89,6 +93,8 @@ pub(super) struct Agents {
     /// The number of each node that an agent of this name has had, by its place.
     numbers: BTreeMap<(String, usize), NodeId>,
     islands: BTreeMap<String, u32>,
+    /// Who asks for agents, and wants to know what becomes of them.
+    pilots: Option<Recipient<PilotNews>>,
     supervisor: Recipient<EngineInput>,
     exit: ExitSender,
     _guard: ActorGuard,
@@ -96,6 +102,8 @@ pub(super) struct Agents {
 
 struct Agent {
     name: String,
+    /// The job that it runs in.
+    job: Option<String>,
     commands: UnboundedSender<AgentCommand>,
     /// With the actor of each, unless trials are programs.
     nodes: Vec<(NodeId, Option<Addr<Node>>)>,
@@ -116,9 +124,23 @@ impl Agents {
             agents: BTreeMap::new(),
             numbers: BTreeMap::new(),
             islands: BTreeMap::new(),
+            pilots: None,
             supervisor,
             exit: exit.clone(),
             _guard: exit.guard("registry of agents"),
+        }
+    }
+
+    /// The same, with somebody who is told of agents that run in jobs.
+    pub(super) fn telling(mut self, pilots: Option<Recipient<PilotNews>>) -> Self {
+        self.pilots = pilots;
+        self
+    }
+
+    /// Tells of an agent, if it runs in a job.
+    fn tell_pilots(&self, job: Option<&str>, news: impl FnOnce(String) -> PilotNews) {
+        if let (Some(pilots), Some(job)) = (&self.pilots, job.and_then(|job| job.strip_prefix(JOB_PREFIX))) {
+            pilots.do_send(news(job.to_owned()));
         }
     }
 
@@ -150,7 +172,7 @@ impl Agents {
         commands: UnboundedSender<AgentCommand>,
         is_local: bool,
     ) {
-        let AgentHello { name, island, nodes, .. } = hello;
+        let AgentHello { name, island, nodes, job, .. } = hello;
         // One of the same name is the same machine: the connection of before is of no use, whatever it still says.
         let before = self.agents.iter().find(|(_, agent)| agent.name == name).map(|(id, _)| *id);
         if let Some(before) = before {
@@ -167,6 +189,9 @@ impl Agents {
             Welcome { study, epoch, nodes: numbers.clone(), work, folder, probe, wanted: Vec::new() };
         // Its loss is told by whoever notices it.
         let _ = commands.send(AgentCommand::Welcome(Box::new(welcome)));
+        let gpu_type = nodes.first().map(|node| node.gpu_type.clone());
+        let taken = numbers.iter().copied().collect();
+        self.tell_pilots(job.as_deref(), |job| PilotNews::Joined { job, nodes: taken, gpu_type });
         let mut actors = Vec::with_capacity(nodes.len());
         let is_mixed = nodes.len() > 1;
         for (node, AgentNode { gpu_type, slots }) in numbers.into_iter().zip(nodes) {
@@ -193,11 +218,12 @@ impl Agents {
             };
             actors.push((node, actor));
         }
-        self.agents.insert(id, Agent { name, commands, nodes: actors });
+        self.agents.insert(id, Agent { name, job, commands, nodes: actors });
     }
 
     fn lost(&mut self, id: AgentId, reason: &str) {
         let Some(agent) = self.agents.remove(&id) else { return };
+        self.tell_pilots(agent.job.as_deref(), |job| PilotNews::Lost { job });
         for (node, actor) in agent.nodes {
             self.nodes.remove(node);
             let reason = reason.to_owned();
@@ -242,6 +268,7 @@ impl Agents {
                 return;
             }
             AgentEvent::Draining { within_s, reason } => {
+                self.tell_pilots(agent.job.as_deref(), |job| PilotNews::Draining { job });
                 let until_s = self.terms.clock.now_s() + within_s / self.terms.work.time_scale();
                 for (node, _) in &agent.nodes {
                     let (node, reason) = (*node, reason.clone());

@@ -19,6 +19,7 @@ mod function;
 mod group;
 mod message;
 mod node;
+mod pilots;
 mod programs;
 mod retention;
 mod runner;

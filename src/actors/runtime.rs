@@ -19,6 +19,7 @@ use super::{
     exit::{ExitSender, SessionExit},
     group::{ClusterHandles, Observer},
     message::EngineInput,
+    pilots::PilotNews,
     programs::{ProgramSpec, Programs},
     session::{WorkerTasks, Workers},
 };
@@ -66,6 +67,7 @@ pub(super) struct Around<'a> {
     pub(super) folder: Option<&'a Path>,
     pub(super) machine: &'a Machine,
     pub(super) clock: Clock,
+    pub(super) pilots: Option<Recipient<PilotNews>>,
     pub(super) supervisor: &'a Recipient<EngineInput>,
     pub(super) exit: &'a ExitSender,
 }
@@ -167,7 +169,8 @@ impl Machines {
             probe: String::new(),
         };
         let (supervisor, exit) = (around.supervisor.clone(), around.exit);
-        let agents = Agents::new(terms, nodes, programs.clone(), supervisor, exit).start();
+        let agents = Agents::new(terms, nodes, programs.clone(), supervisor, exit);
+        let agents = agents.telling(around.pilots.clone()).start();
         let local = serve_here(around.machine.clone(), folder, &agents, exit.clone())?;
         Ok(Self { _agents: agents, programs, local })
     }

@@ -16,6 +16,7 @@ use super::{
     function::{Function, Functions},
     group::Observer,
     message::{EngineInput, ForTrial},
+    pilots::{EndPilots, PilotContext, PilotNews, Pilots},
     programs::ProgramSpec,
     retention::{CheckpointKeeper, CheckpointPlace, Settle},
     runtime::{Around, Runtime},
@@ -26,6 +27,7 @@ use super::{
 use crate::{
     agent::Machine,
     ids::StudyId,
+    slurm::{AgentPlace, Slurm, Tools},
     space::Study,
     store::{self, Journal, Memory, Reader, Store},
     trials::{
@@ -191,7 +193,11 @@ impl Head {
             facts,
             settled,
         };
-        let (groups, runtime) = self.open(study_id, clock, &happened, &exit)?;
+        let fourth = Arbiter::new();
+        let pilots = self.pilots(study_id, clock, &supervisor, &exit)?;
+        let pilots = pilots.map(|pilots| Pilots::start_in_arbiter(&fourth.handle(), |_| pilots));
+        let news = pilots.clone().map(Addr::recipient);
+        let (groups, runtime) = self.open(study_id, clock, news, &happened, &exit)?;
         supervisor.do_send(Begin { services, groups });
         if let Some(joined) = runtime.joined() {
             supervisor.do_send(EngineInput::from(joined.clone()));
@@ -210,7 +216,11 @@ impl Head {
         // The journal and its lock are given back only when nothing runs any more.
         let is_orderly = matches!(ended, SessionExit::Finished(_));
         runtime.end(is_orderly, |what| self.notify.iter().for_each(|notify| notify(what))).await;
-        for arbiter in [head, first, second, third] {
+        if let Some(pilots) = pilots.filter(|_| !matches!(ended, SessionExit::Died(_))) {
+            // After their agents, which have saved what was to be saved. The next life of the actors finds those that stay.
+            let _ = pilots.send(EndPilots).await;
+        }
+        for arbiter in [head, first, second, third, fourth] {
             arbiter.stop();
             // The journal is closed only when the thread of its owner is done.
             let _ = arbiter.join();
@@ -228,16 +238,39 @@ impl Head {
         Some(CheckpointKeeper::new(&self.study, place, state, exit))
     }
 
+    /// Who asks Slurm for nodes, if the study file says so.
+    fn pilots(
+        &self,
+        study_id: StudyId,
+        clock: Clock,
+        supervisor: &Addr<Supervisor>,
+        exit: &ExitSender,
+    ) -> Result<Option<Pilots>, Error> {
+        let specs = self.study.machines.as_ref().map_or(&[][..], |machines| &machines.slurm);
+        let Some(folder) = self.folder.as_ref().filter(|_| !specs.is_empty()) else { return Ok(None) };
+        let place = AgentPlace::of(folder).map_err(Error::io("finding this program"))?;
+        let around = PilotContext {
+            study: self.study.clone(),
+            clock,
+            demand: supervisor.clone().recipient(),
+            supervisor: supervisor.clone().recipient(),
+            notify: self.notify.clone(),
+            exit: exit.clone(),
+        };
+        Ok(Some(Pilots::new(Box::new(Slurm::new(Tools::default(), study_id, specs, &place)?), around)))
+    }
+
     /// Where trials are run, and by whom.
     fn open(
         &self,
         study_id: StudyId,
         clock: Clock,
+        pilots: Option<Recipient<PilotNews>>,
         supervisor: &Recipient<EngineInput>,
         exit: &ExitSender,
     ) -> Result<(Box<dyn TrialRunners>, Runtime), Error> {
         let (study, folder) = (&self.study, self.folder.as_deref());
-        let around = |machine| Around { study, study_id, folder, machine, clock, supervisor, exit };
+        let around = |machine| Around { study, study_id, folder, machine, clock, pilots, supervisor, exit };
         Ok(match &self.work {
             TrialBackend::Function { function, slots } => {
                 (Box::new(Functions::start(function, *slots)?), Runtime::local(*slots)?)

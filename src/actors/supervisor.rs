@@ -1,12 +1,15 @@
 use std::{collections::VecDeque, mem, sync::Arc, time::Duration};
 
-use actix::{Actor, ActorFutureExt, AsyncContext, Context, Handler, Recipient, SpawnHandle, fut};
+use actix::{
+    Actor, ActorFutureExt, AsyncContext, Context, Handler, MessageResult, Recipient, SpawnHandle, fut,
+};
 use tokio::{sync::oneshot, time::Instant};
 
 use super::{
     clock::Clock,
     exit::{ActorGuard, ExitSender, SessionExit},
     message::{EngineInput, FactsAppended, ForAllocator, ForSuggester, ForTrial},
+    pilots::TakeDemand,
     session::Notify,
 };
 use crate::{
@@ -384,6 +387,14 @@ impl Handler<ForTrial> for Supervisor {
         if self.since.is_none() {
             self.release(context);
         }
+    }
+}
+
+impl Handler<TakeDemand> for Supervisor {
+    type Result = MessageResult<TakeDemand>;
+
+    fn handle(&mut self, _: TakeDemand, _: &mut Context<Self>) -> Self::Result {
+        MessageResult(self.engine.demand(self.clock.now_s()))
     }
 }
 

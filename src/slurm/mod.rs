@@ -19,6 +19,7 @@ pub use self::{
     check::{Checked, Partitions, check},
     emulated::{AgentProcess, EmulatedQueue, QueueClock, QueueModel, StartAgent},
     script::{AgentPlace, Script},
+    tool::Tools,
 };
 use self::{queue::Row, tool::Tool};
 use crate::{
@@ -132,11 +133,12 @@ pub struct Slurm {
     study: StudyId,
     scripts: Vec<Script>,
     folder: Folder,
+    tools: Tools,
 }
 
 impl Slurm {
     /// The pilots of a study; their scripts are written into its folder.
-    pub fn new(study: StudyId, specs: &[PilotSpec], place: &AgentPlace) -> Result<Self, Error> {
+    pub fn new(tools: Tools, study: StudyId, specs: &[PilotSpec], place: &AgentPlace) -> Result<Self, Error> {
         let scripts: Vec<Script> = specs.iter().map(|spec| Script::new(study, spec, place)).collect();
         for script in &scripts {
             let write = || {
@@ -146,36 +148,36 @@ impl Slurm {
             };
             write().map_err(|error| Error::File { path: script.path.clone(), problem: error.to_string() })?;
         }
-        Ok(Self { study, scripts, folder: Folder::new(&place.folder) })
+        Ok(Self { study, scripts, folder: Folder::new(&place.folder), tools })
     }
 
     /// All jobs of a study, whatever its study file says now.
-    pub fn jobs(study: StudyId) -> Result<Vec<QueuedJob>, Error> {
-        let rows = rows(study)?;
+    pub fn jobs(tools: &Tools, study: StudyId) -> Result<Vec<QueuedJob>, Error> {
+        let rows = rows(tools, study)?;
         Ok(rows.into_iter().map(|row| row.into_job(&[])).collect())
     }
 
     /// Ends all jobs of a study, and returns them.
-    pub fn cancel_all(study: StudyId) -> Result<Vec<String>, Error> {
+    pub fn cancel_all(tools: &Tools, study: StudyId) -> Result<Vec<String>, Error> {
         let alive = |job: QueuedJob| (!matches!(job.state, JobState::Ended { .. })).then_some(job.job);
-        let jobs: Vec<String> = Self::jobs(study)?.into_iter().filter_map(alive).collect();
-        cancel(&jobs)?;
+        let jobs: Vec<String> = Self::jobs(tools, study)?.into_iter().filter_map(alive).collect();
+        cancel(tools, &jobs)?;
         Ok(jobs)
     }
 }
 
-fn rows(study: StudyId) -> Result<Vec<Row>, Error> {
-    let text = Tool::Squeue.run(&["--noheader", "--me", "--states=all", "--format", queue::FORMAT])?;
+fn rows(tools: &Tools, study: StudyId) -> Result<Vec<Row>, Error> {
+    let text = tools.run(Tool::Squeue, &["--noheader", "--me", "--states=all", "--format", queue::FORMAT])?;
     let prefix = script::job_prefix(study);
     Ok(queue::parse(&text)?.into_iter().filter(|row| row.name.starts_with(&prefix)).collect())
 }
 
-fn cancel(jobs: &[String]) -> Result<(), Error> {
+fn cancel(tools: &Tools, jobs: &[String]) -> Result<(), Error> {
     if jobs.is_empty() {
         return Ok(());
     }
     let jobs: Vec<&str> = jobs.iter().map(String::as_str).collect();
-    match Tool::Scancel.run(&jobs) {
+    match tools.run(Tool::Scancel, &jobs) {
         Err(Error::Refused { text, .. }) if queue::is_gone(&text) => Ok(()),
         other => other.map(drop),
     }
@@ -184,17 +186,17 @@ fn cancel(jobs: &[String]) -> Result<(), Error> {
 impl Provider for Slurm {
     fn submit(&mut self, kind: usize) -> Result<String, Error> {
         let script = self.scripts[kind].path.display().to_string();
-        let text = Tool::Sbatch.run(&["--parsable", &script])?;
+        let text = self.tools.run(Tool::Sbatch, &["--parsable", &script])?;
         queue::submitted(&text)
     }
 
     fn poll(&mut self) -> Result<Vec<QueuedJob>, Error> {
         let names: Vec<&str> = self.scripts.iter().map(|script| script.name.as_str()).collect();
-        Ok(rows(self.study)?.into_iter().map(|row| row.into_job(&names)).collect())
+        Ok(rows(&self.tools, self.study)?.into_iter().map(|row| row.into_job(&names)).collect())
     }
 
     fn cancel(&mut self, jobs: &[String]) -> Result<(), Error> {
-        cancel(jobs)
+        cancel(&self.tools, jobs)
     }
 
     fn log(&mut self, job: &str) -> String {

@@ -91,7 +91,8 @@ impl Scene {
         let ((supervisor, inputs), (exit, exits)) = (probe::<EngineInput>(), exits());
         let (study_id, path) = (StudyId::default(), Some(folder.0.as_path()));
         let (machine, exit, to, clock) = (&machine, &exit, &supervisor, Clock::after(0.0, 1.0));
-        let around = Around { study, study_id, folder: path, machine, clock, supervisor: to, exit };
+        let around =
+            Around { study, study_id, folder: path, machine, clock, pilots: None, supervisor: to, exit };
         let (programs, runtime) = Runtime::programs(&around, spec.clone()).expect("it can be opened");
         Self { programs, runtime: Some(runtime), supervisor, inputs, _exits: exits, folder }
     }

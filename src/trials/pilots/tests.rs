@@ -144,8 +144,10 @@ fn a_node_without_work_is_given_back_and_the_last_of_the_minimum_is_not() {
         matches!(&actions[1], PilotAction::Drain { job, nodes, .. } if job == "0_0" && nodes.contains(&NodeId(7)))
     );
     assert!(notices(&actions)[0].contains("no trial has used it for 5 minutes"), "{actions:?}");
-    assert_eq!(busy(&mut controller, &[], 359.0), []);
-    assert_eq!(cancelled(&controller.tick(360.0)), ["0_0"], "its agent did not leave");
+    assert_eq!(busy(&mut controller, &[7, 8], 310.0), [], "a trial came at the last moment");
+    let mut hung = controller.clone();
+    assert_eq!(cancelled(&hung.tick(360.0)), ["0_0"], "that trial does not go");
+    assert_eq!(cancelled(&busy(&mut controller, &[8], 320.0)), ["0_0"]);
     assert_eq!(busy(&mut controller, &[], 9999.0), [], "one is held");
 }
 
@@ -256,7 +258,10 @@ fn gains_follow_from_what_the_policy_would_do() {
     let nothing = engine.demand(1.0);
     assert_eq!((nothing.to_come, nothing.is_over), (6, false));
     assert!(nothing.gains(&study, &offer(0))[0].more.is_infinite(), "there is no node at all");
-    engine.handle(Input::NodeJoined { node: NodeId(3), gpu_type: cpu, island: 0, slots: 2 }, 1.0);
+    engine.handle(
+        Input::NodeJoined { node: NodeId(3), name: String::new(), gpu_type: cpu, island: 0, slots: 2 },
+        1.0,
+    );
     let demand = engine.demand(2.0);
     assert_eq!(demand.gains(&study, &offer(0)), [Gain { more: 2.0, last: None }]);
     assert_eq!(demand.gains(&study, &offer(1)), [Gain { more: 1.5, last: Some(2.0) }]);
@@ -276,7 +281,16 @@ fn programs_can_use_as_many_slots_as_trials_are_left() {
     let study = Study::from_yaml("study.yaml", yaml).unwrap();
     let mut engine = Engine::new(&study, TrialKind::Rigid).unwrap();
     engine.handle(Input::Started, 0.0);
-    engine.handle(Input::NodeJoined { node: NodeId(0), gpu_type: GpuType::cpu(), island: 0, slots: 2 }, 1.0);
+    engine.handle(
+        Input::NodeJoined {
+            node: NodeId(0),
+            name: String::new(),
+            gpu_type: GpuType::cpu(),
+            island: 0,
+            slots: 2,
+        },
+        1.0,
+    );
     let offers = [Offer { gpu_type: GpuType::cpu(), slots: 2, coming: 0 }];
     assert_eq!(engine.demand(2.0).gains(&study, &offers), [Gain { more: 1.5, last: None }]);
 }
