@@ -1,4 +1,5 @@
 use std::{
+    collections::BTreeMap,
     path::{Path, PathBuf},
     sync::{Arc, Mutex},
     thread,
@@ -186,19 +187,21 @@ impl Runner {
             return Err(Error::NoProgram);
         };
         crate::emulate::check(trainable, cluster)?;
-        let slot = AgentSlot { device: None, memory_bytes: None, threads: 1 };
-        let node = |NodeSet { nodes, gpus, gpu_type }: &NodeSet| {
-            let slots = vec![slot.clone(); *gpus as usize];
-            vec![AgentNode { gpu_type: gpu_type.clone(), slots }; *nodes as usize]
-        };
-        let nodes = cluster.node_sets.iter().flat_map(node).collect();
-        self.run_workers(nodes, Work::Emulated { time_scale })
+        self.run_workers(emulated_nodes(cluster), Work::Emulated { time_scale })
+    }
+
+    /// The same on nodes of this machine.
+    #[cfg(all(feature = "cli", feature = "torch"))]
+    pub(crate) fn run_nodes(self, nodes: Vec<AgentNode>) -> Result<Finished, Error> {
+        self.run_workers(nodes, Work::Trainable)
     }
 
     fn run_workers(self, nodes: Vec<AgentNode>, work: Work) -> Result<Finished, Error> {
         let Some(Program::Trainable(trainable)) = self.study.trial.program.clone() else {
             return Err(Error::NoProgram);
         };
+        // These machines are all there will be.
+        check_room(&self.study, &nodes)?;
         let (tasks, machine) = (WorkerTasks::OfStudy { trainable }, self.machine(nodes));
         self.run(TrialBackend::Workers(Workers { tasks, work, machine }))
     }
@@ -222,6 +225,27 @@ impl Runner {
         let thread = thread::Builder::new().name("study".to_owned()).spawn(move || head.run());
         Ok(Running(thread.map_err(Error::io("starting a thread"))?))
     }
+}
+
+/// Machines that are not there.
+pub(crate) fn emulated_nodes(cluster: &ClusterSpec) -> Vec<AgentNode> {
+    let slot = AgentSlot { device: None, memory_bytes: None, threads: 1 };
+    let node = |NodeSet { nodes, gpus, gpu_type }: &NodeSet| {
+        let slots = vec![slot.clone(); *gpus as usize];
+        vec![AgentNode { gpu_type: gpu_type.clone(), slots }; *nodes as usize]
+    };
+    cluster.node_sets.iter().flat_map(node).collect()
+}
+
+/// Whether a trial has room on these nodes, if there will be no others.
+pub(crate) fn check_room(study: &Study, nodes: &[AgentNode]) -> Result<(), Error> {
+    let mut by_type: BTreeMap<&GpuType, u32> = BTreeMap::new();
+    for AgentNode { gpu_type, slots } in nodes {
+        let all = by_type.entry(gpu_type).or_default();
+        *all = all.saturating_add(slots.len() as u32);
+    }
+    let (wanted, slots) = (study.trial.min_gpus, by_type.into_values().max().unwrap_or(0));
+    if slots < wanted { Err(Error::TooFewSlots { wanted, slots }) } else { Ok(()) }
 }
 
 /// A study that runs on a thread of its own.

@@ -122,11 +122,6 @@ impl Runtime {
         observer: Option<Observer>,
     ) -> Result<(Elastic, Self), Error> {
         let study = around.study;
-        let slots: u32 = around.machine.nodes.iter().map(|node| node.slots.len() as u32).sum();
-        let wanted = study.trial.min_gpus;
-        if slots < wanted {
-            return Err(Error::TooFewSlots { wanted, slots });
-        }
         let tasks = match &workers.tasks {
             WorkerTasks::OfStudy { trainable } => {
                 let folder = absolute(around.folder.ok_or(Error::NoFolder)?)?;

@@ -7,6 +7,8 @@
 //! *Architecture invariants:* an agent decides nothing about trials; all that it has started ends before it serves the next head, so
 //! that no slot is used by two.
 
+#[cfg(feature = "cli")]
+pub(crate) mod devices;
 mod error;
 mod process;
 mod program;

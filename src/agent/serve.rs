@@ -1,6 +1,8 @@
 //! One life of an agent: from the welcome of a head until that needs it no longer, or is lost.
 
-use std::{collections::BTreeMap, net::IpAddr, path::PathBuf, process::Command, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeMap, fs, net::IpAddr, path::PathBuf, process::Command, sync::Arc, time::Duration,
+};
 
 use tokio::{
     sync::{
@@ -211,7 +213,16 @@ impl<'a> Serving<'a> {
                 let place = of.slots.get(process as usize);
                 let place = place.ok_or_else(|| format!("node {node} has no slot {process}"))?;
                 let slot = SlotId { node, index: process };
-                let launch = worker::Launch { address, secret, slot, place: place.into(), arguments };
+                let lock = self.lock(slot)?;
+                let launch = worker::Launch {
+                    address,
+                    secret,
+                    slot,
+                    place: &place.into(),
+                    machine_address: self.machine.address,
+                    lock: lock.as_deref(),
+                    arguments,
+                };
                 worker::launch(&launch).map_err(|error| with_causes(&error))
             }
             Work::Emulated { time_scale } => {
@@ -222,12 +233,21 @@ impl<'a> Serving<'a> {
                     slots: 0..of.slots.len() as u32,
                     gpu_type: of.gpu_type.clone(),
                     time_scale,
+                    machine_address: self.machine.address,
                     arguments: arguments.to_vec(),
                 };
                 emulate::launch(&launch).map_err(|error| with_causes(&error))
             }
             Work::Programs => Err("programs have no workers".to_owned()),
         }
+    }
+
+    /// What the worker of a slot holds as long as it lives, so that the next one can wait for that.
+    fn lock(&self, slot: SlotId) -> Result<Option<PathBuf>, String> {
+        let Some(folder) = &self.folder else { return Ok(None) };
+        let locks = folder.locks();
+        fs::create_dir_all(&locks).map_err(|error| format!("making {}: {error}", locks.display()))?;
+        Ok(Some(locks.join(format!("{slot}.lock"))))
     }
 
     /// Where a process prints to; none if it shares our output.

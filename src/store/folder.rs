@@ -119,6 +119,11 @@ impl Folder {
         self.logs().join(format!("trial-{trial}.log"))
     }
 
+    /// What workers hold while they live.
+    pub(crate) fn locks(&self) -> PathBuf {
+        self.root.join("locks")
+    }
+
     /// What programs have printed.
     #[must_use]
     pub fn logs(&self) -> PathBuf {

@@ -15,8 +15,8 @@ use crate::{
     trials::{
         engine::FailureCause,
         group::{
-            Activity, Batch, Evaluation, FinalState, Form, Member, Pause, Task, WorkerCommand, WorkerEvent,
-            WorkerReport,
+            Activity, Batch, Evaluation, FinalState, Form, Member, MemoryLimit, Pause, Task, WorkerCommand,
+            WorkerEvent, WorkerReport,
         },
     },
 };
@@ -113,6 +113,9 @@ impl From<WorkerEvent> for proto::Event {
             WorkerEvent::CheckpointFailed { trial, reason } => {
                 EventKind::CheckpointFailed(proto::CheckpointFailed { trial: trial.0, reason })
             }
+            WorkerEvent::OutOfMemory { trial, memory: MemoryLimit { failed, limit } } => {
+                EventKind::OutOfMemory(proto::OutOfMemory { trial: trial.0, failed, limit })
+            }
             WorkerEvent::Finished { trial, round, metrics } => {
                 EventKind::Finished(proto::Finished { trial: trial.0, round: round.0, metrics })
             }
@@ -158,6 +161,9 @@ impl TryFrom<proto::Event> for WorkerEvent {
             }
             EventKind::CheckpointFailed(proto::CheckpointFailed { trial, reason }) => {
                 Self::CheckpointFailed { trial: TrialId(trial), reason }
+            }
+            EventKind::OutOfMemory(proto::OutOfMemory { trial, failed, limit }) => {
+                Self::OutOfMemory { trial: TrialId(trial), memory: MemoryLimit { failed, limit } }
             }
             EventKind::Finished(proto::Finished { trial, round, metrics }) => {
                 Self::Finished { trial: TrialId(trial), round: Round(round), metrics }

@@ -19,7 +19,7 @@ pub struct Hello {
 /// What has happened at a worker.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Event {
-    #[prost(oneof = "event::Kind", tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11")]
+    #[prost(oneof = "event::Kind", tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12")]
     pub kind: ::core::option::Option<event::Kind>,
 }
 /// Nested message and enum types in `Event`.
@@ -49,6 +49,8 @@ pub mod event {
         CheckpointFailed(super::CheckpointFailed),
         #[prost(message, tag = "11")]
         Progress(super::Progress),
+        #[prost(message, tag = "12")]
+        OutOfMemory(super::OutOfMemory),
     }
 }
 /// What a worker is to do.
@@ -298,6 +300,18 @@ pub struct CheckpointFailed {
     pub trial: u32,
     #[prost(string, tag = "2")]
     pub reason: ::prost::alloc::string::String,
+}
+/// A pass did not fit into the memory of the worker's device. The training continues with smaller ones.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct OutOfMemory {
+    #[prost(uint32, tag = "1")]
+    pub trial: u32,
+    /// A pass with so many examples did not fit.
+    #[prost(uint32, tag = "2")]
+    pub failed: u32,
+    /// The largest pass from now on.
+    #[prost(uint32, tag = "3")]
+    pub limit: u32,
 }
 /// The trial has reached its last epoch.
 #[derive(Clone, PartialEq, ::prost::Message)]

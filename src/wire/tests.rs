@@ -11,8 +11,8 @@ use crate::{
     trials::{
         engine::FailureCause,
         group::{
-            Activity, Batch, Evaluation, FinalState, Form, Member, Pause, Task, WorkerCommand, WorkerEvent,
-            WorkerReport,
+            Activity, Batch, Evaluation, FinalState, Form, Member, MemoryLimit, Pause, Task, WorkerCommand,
+            WorkerEvent, WorkerReport,
         },
     },
 };
@@ -155,6 +155,9 @@ fn events() -> impl Strategy<Value = WorkerEvent> {
         (trial(), any::<u64>()).prop_map(|(trial, steps)| WorkerEvent::Checkpointed { trial, steps }),
         (trial(), any::<String>())
             .prop_map(|(trial, reason)| WorkerEvent::CheckpointFailed { trial, reason }),
+        (trial(), any::<u32>(), any::<u32>()).prop_map(|(trial, failed, limit)| {
+            WorkerEvent::OutOfMemory { trial, memory: MemoryLimit { failed, limit } }
+        }),
         (trial(), round(), metrics()).prop_map(|(trial, round, metrics)| WorkerEvent::Finished {
             trial,
             round,

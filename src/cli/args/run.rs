@@ -4,7 +4,12 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use crate::{alloc::PolicyKind, cli::run, space::KeepCheckpoints};
+use crate::{
+    agent::devices::{Request, SlotsWanted},
+    alloc::PolicyKind,
+    cli::run,
+    space::KeepCheckpoints,
+};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -28,9 +33,9 @@ pub(crate) struct RunArgs {
     /// Where the study is kept [default: studies/ and the name of the file]
     #[arg(long, value_name = "FOLDER")]
     folder: Option<PathBuf>,
-    /// Slots of this machine [default: those of the study file, else one for each GPU, else 2; `search.parallel` for programs]
-    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=1024), help_heading = "Slots")]
-    slots: Option<u32>,
+    /// Slots of this machine: 4, 4xcpu or 2xa100 [default: those of the study file, else one for each GPU, else 2; `search.parallel` for programs]
+    #[arg(long, value_name = "SLOTS", help_heading = "Slots")]
+    slots: Option<SlotsWanted>,
     /// Threads of each slot [default: cores divided by slots]
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..), help_heading = "Slots")]
     threads: Option<u32>,
@@ -66,7 +71,8 @@ impl From<RunArgs> for run::Settings {
             run::Emulation { cluster, time_scale }
         });
         let folder = folder.unwrap_or_else(|| run::default_folder(&file));
-        Self { file, folder, slots, threads, cpu, emulate, policy, trials, keep_checkpoints, quiet }
+        let devices = Request { slots, threads, cpu };
+        Self { file, folder, devices, emulate, policy, trials, keep_checkpoints, quiet }
     }
 }
 

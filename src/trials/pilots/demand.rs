@@ -99,7 +99,11 @@ impl Demand {
         }
         let room = slots / study.trial.min_gpus.max(1);
         let fresh = room.saturating_sub(self.snapshot.trials.len() as u32).min(self.to_come);
-        let snapshot = AllocationSnapshot { cluster, trials: self.trials(study, fresh) };
+        let snapshot = AllocationSnapshot {
+            cluster,
+            trials: self.trials(study, fresh),
+            batch_limits: self.snapshot.batch_limits.clone(),
+        };
         let problem = snapshot.problem(study)?;
         // A policy of its own: what that of the study remembers is none of this question's business.
         let plan = SolveService::new(study)?.solve(0, &snapshot)?;
