@@ -17,6 +17,7 @@ mod error;
 mod exit;
 mod function;
 mod group;
+mod hosts;
 mod message;
 mod node;
 mod pilots;

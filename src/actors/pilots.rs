@@ -34,6 +34,8 @@ const POLL: Duration = Duration::from_secs(5);
 const LAZY_POLL: Duration = Duration::from_secs(30);
 /// From question to question what the study could use.
 const ASK: Duration = Duration::from_secs(5);
+/// Where time is scaled, not more often than this.
+const SHORTEST: Duration = Duration::from_millis(50);
 /// At the end, so long for jobs to leave the queue.
 const FAREWELL: Duration = Duration::from_secs(60);
 const GLANCE: Duration = Duration::from_millis(500);
@@ -65,6 +67,8 @@ pub(super) struct PilotContext {
     pub(super) study: Study,
     /// That of the study, for what the engine is told.
     pub(super) clock: Clock,
+    /// Real seconds in a second of the study.
+    pub(super) time_scale: f64,
     pub(super) demand: Recipient<TakeDemand>,
     pub(super) supervisor: Recipient<EngineInput>,
     pub(super) notify: Option<Notify>,
@@ -107,8 +111,23 @@ impl Pilots {
         }
     }
 
+    /// Slurm's clock is that of the day; where devices are emulated, so is the queue.
+    #[expect(clippy::float_cmp, reason = "it is 1 or it is not")]
+    fn now_s(&self) -> f64 {
+        if self.around.time_scale == 1.0 {
+            return SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
+        }
+        self.around.clock.now_s()
+    }
+
+    /// A time of the study, in real time.
+    fn real(&self, time: Duration) -> Duration {
+        time.mul_f64(self.around.time_scale).max(SHORTEST)
+    }
+
     fn handle_event(&mut self, event: PilotEvent) {
-        let actions = self.controller.handle(event, now_s());
+        let now_s = self.now_s();
+        let actions = self.controller.handle(event, now_s);
         self.carry_out(actions);
     }
 
@@ -171,7 +190,8 @@ impl Pilots {
         for QueuedJob { job, kind, .. } in strangers {
             if let Some(kind) = kind {
                 tracing::info!(job, "a pilot of an earlier head is taken over");
-                self.controller.adopt(*kind, job, now_s());
+                let now_s = self.now_s();
+                self.controller.adopt(*kind, job, now_s);
             } else {
                 self.notify(&format!(
                     "job {job} is cancelled: the study file no longer asks for a node like that"
@@ -196,13 +216,14 @@ impl Pilots {
         let is_quiet =
             self.controller.pilots().all(|(_, pilot)| matches!(pilot.phase, PilotPhase::Joined { .. }));
         let every = if is_quiet && self.polled.is_some() { LAZY_POLL } else { POLL };
-        if self.polled.is_none_or(|polled| polled.elapsed() >= every) {
+        if self.polled.is_none_or(|polled| polled.elapsed() >= self.real(every)) {
             self.polled = Some(tokio::time::Instant::now());
             self.poll();
         }
-        let actions = self.controller.tick(now_s());
+        let now_s = self.now_s();
+        let actions = self.controller.tick(now_s);
         self.carry_out(actions);
-        if self.asked.is_none_or(|asked| asked.elapsed() >= ASK) {
+        if self.asked.is_none_or(|asked| asked.elapsed() >= self.real(ASK)) {
             self.asked = Some(tokio::time::Instant::now());
             let answer = self.around.demand.send(TakeDemand).into_actor(self);
             context.spawn(answer.map(|demand, actor, _| {
@@ -222,15 +243,10 @@ impl Pilots {
         }
         self.handle_event(PilotEvent::Busy(demand.busy.clone()));
         let coming = self.controller.coming();
-        let demand = demand.without(&self.controller.leaving(now_s()));
+        let demand = demand.without(&self.controller.leaving(self.now_s()));
         let gains = demand.gains(&self.around.study, &self.controller.offers(&self.unknown));
         self.handle_event(PilotEvent::Gains { coming, gains });
     }
-}
-
-/// Slurm's clock is that of the day.
-fn now_s() -> f64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64()
 }
 
 impl Actor for Pilots {
@@ -238,7 +254,7 @@ impl Actor for Pilots {
 
     fn started(&mut self, context: &mut Context<Self>) {
         self.tick(context);
-        context.run_interval(TICK, Self::tick);
+        context.run_interval(self.real(TICK), Self::tick);
     }
 }
 

@@ -15,6 +15,7 @@ use super::{
     exit::{ExitSender, SessionExit},
     function::{Function, Functions},
     group::Observer,
+    hosts::Hosts,
     message::{EngineInput, ForTrial},
     pilots::{EndPilots, PilotContext, PilotNews, Pilots},
     programs::ProgramSpec,
@@ -27,7 +28,7 @@ use super::{
 use crate::{
     agent::Machine,
     ids::StudyId,
-    slurm::{AgentPlace, Slurm, Tools},
+    slurm::{AgentPlace, EmulatedQueue, Provider, QueueModel, Slurm, Tools, local_agents},
     space::Study,
     store::{self, Journal, Memory, Reader, Store},
     trials::{
@@ -198,6 +199,7 @@ impl Head {
         let pilots = pilots.map(|pilots| Pilots::start_in_arbiter(&fourth.handle(), |_| pilots));
         let news = pilots.clone().map(Addr::recipient);
         let (groups, runtime) = self.open(study_id, clock, news, &happened, &exit)?;
+        let hosts = self.hosts()?;
         supervisor.do_send(Begin { services, groups });
         if let Some(joined) = runtime.joined() {
             supervisor.do_send(EngineInput::from(joined.clone()));
@@ -216,6 +218,9 @@ impl Head {
         // The journal and its lock are given back only when nothing runs any more.
         let is_orderly = matches!(ended, SessionExit::Finished(_));
         runtime.end(is_orderly, |what| self.notify.iter().for_each(|notify| notify(what))).await;
+        if let Some(hosts) = hosts {
+            hosts.end().await;
+        }
         if let Some(pilots) = pilots.filter(|_| !matches!(ended, SessionExit::Died(_))) {
             // After their agents, which have saved what was to be saved. The next life of the actors finds those that stay.
             let _ = pilots.send(EndPilots).await;
@@ -238,6 +243,20 @@ impl Head {
         Some(CheckpointKeeper::new(&self.study, place, state, exit))
     }
 
+    const fn is_emulated(&self) -> bool {
+        matches!(self.work, TrialBackend::Workers(Workers { work: Work::Emulated { .. }, .. }))
+    }
+
+    /// Who starts agents by ssh, if the study file says so.
+    fn hosts(&self) -> Result<Option<Hosts>, Error> {
+        let hosts = self.study.machines.as_ref().map_or(&[][..], |machines| &machines.hosts);
+        let Some(folder) = self.folder.as_ref().filter(|_| !hosts.is_empty() && !self.is_emulated()) else {
+            return Ok(None);
+        };
+        let place = AgentPlace::of(folder).map_err(Error::io("finding this program"))?;
+        Ok(Some(Hosts::start(Path::new("ssh"), hosts, &place, self.notify.as_ref())))
+    }
+
     /// Who asks Slurm for nodes, if the study file says so.
     fn pilots(
         &self,
@@ -252,12 +271,20 @@ impl Head {
         let around = PilotContext {
             study: self.study.clone(),
             clock,
+            time_scale: self.work.time_scale(),
             demand: supervisor.clone().recipient(),
             supervisor: supervisor.clone().recipient(),
             notify: self.notify.clone(),
             exit: exit.clone(),
         };
-        Ok(Some(Pilots::new(Box::new(Slurm::new(Tools::default(), study_id, specs, &place)?), around)))
+        let provider: Box<dyn Provider> = if self.is_emulated() {
+            let model = QueueModel::of(specs, self.study.search.seed);
+            let clock = move || clock.now_s();
+            Box::new(EmulatedQueue::new(model, local_agents(specs, place), Box::new(clock)))
+        } else {
+            Box::new(Slurm::new(Tools::default(), study_id, specs, &place)?)
+        };
+        Ok(Some(Pilots::new(provider, around)))
     }
 
     /// Where trials are run, and by whom.

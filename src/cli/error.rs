@@ -9,7 +9,7 @@ use std::{
 use thiserror::Error;
 
 use super::{ask_tell, inspect, profile, results, run, simulate, stop, study, train};
-use crate::{actors, store, trials};
+use crate::{actors, slurm, store, trials};
 
 /// The exit codes of the program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -79,6 +79,8 @@ pub(super) enum Error {
     #[error(transparent)]
     Engine(#[from] trials::engine::Error),
     #[error(transparent)]
+    Slurm(#[from] slurm::Error),
+    #[error(transparent)]
     Actors(#[from] actors::Error),
     #[error("the study in {} did not finish", .folder.display())]
     Unfinished { folder: PathBuf, source: Box<actors::Error> },
@@ -123,6 +125,7 @@ impl Error {
             | Self::Engine(_) => true,
             Self::Train(error) => error.is_of_input(),
             Self::Store(error) => error.is_of_input(),
+            Self::Slurm(error) => matches!(error, slurm::Error::Impossible { .. }),
             Self::Actors(error) => error.is_of_input(),
             Self::Unfinished { source, .. } => source.is_of_input(),
             #[cfg(feature = "torch")]

@@ -22,6 +22,7 @@ mod retry;
 mod run;
 mod simulate;
 mod simulate_study;
+mod slurm;
 mod stop;
 mod study;
 mod table3;
@@ -40,8 +41,8 @@ use clap::Parser;
 pub use self::ask_tell::answer_requests;
 use self::{
     args::{
-        BestArgs, CheckArgs, Cli, Command, FolderArgs, FsckArgs, ImportanceArgs, RetryArgs, ShowArgs,
-        SimulateCommand, StopArgs, TimelineArgs, format,
+        BestArgs, CancelArgs, CheckArgs, Cli, Command, FolderArgs, FsckArgs, ImportanceArgs, RetryArgs,
+        ShowArgs, SimulateCommand, SlurmCommand, StopArgs, TimelineArgs, format,
     },
     error::{Error, ExitStatus},
 };
@@ -119,6 +120,10 @@ fn run(
         Command::Stop(StopArgs { folder, no_wait }) => stop::run(&folder, no_wait, out, stderr),
         Command::Retry(RetryArgs { folder, trials }) => retry::run(&folder, &trials, out),
         Command::Fsck(FsckArgs { folder, repair }) => return fsck::run(&folder, repair, out),
+        Command::Slurm(SlurmCommand::Status(FolderArgs { folder, json })) => {
+            slurm::status(&folder, format(json), out)
+        }
+        Command::Slurm(SlurmCommand::Cancel(CancelArgs { folder })) => slurm::cancel(&folder, out),
         Command::Best(BestArgs { journal, count, json }) => results::best(&journal, count, format(json), out),
         Command::Importance(ImportanceArgs { journal, objective, json }) => {
             results::importance(&journal, objective.as_deref(), format(json), out)

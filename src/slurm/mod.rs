@@ -11,13 +11,19 @@ mod queue;
 mod script;
 mod tool;
 
-use std::{collections::BTreeMap, fs, path::PathBuf};
+use std::{
+    collections::BTreeMap,
+    fs::{self, DirBuilder},
+    os::unix::fs::DirBuilderExt,
+    path::PathBuf,
+};
 
 use thiserror::Error;
 
 pub use self::{
     check::{Checked, Partitions, check},
-    emulated::{AgentProcess, EmulatedQueue, QueueClock, QueueModel, StartAgent},
+    emulated::{AgentProcess, EmulatedQueue, QueueClock, QueueModel, StartAgent, local_agents},
+    queue::tail,
     script::{AgentPlace, Script},
     tool::Tools,
 };
@@ -139,11 +145,14 @@ pub struct Slurm {
 impl Slurm {
     /// The pilots of a study; their scripts are written into its folder.
     pub fn new(tools: Tools, study: StudyId, specs: &[PilotSpec], place: &AgentPlace) -> Result<Self, Error> {
+        let logs = Folder::new(&place.folder).logs();
         let scripts: Vec<Script> = specs.iter().map(|spec| Script::new(study, spec, place)).collect();
         for script in &scripts {
             let write = || {
-                fs::create_dir_all(script.path.parent().unwrap_or(&script.path))?;
-                fs::create_dir_all(Folder::new(&place.folder).logs())?;
+                // The file that lets agents join is there, too: only its owner may enter.
+                let folder = script.path.parent().unwrap_or(&script.path);
+                fs::create_dir_all(&logs)?;
+                DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
                 fs::write(&script.path, &script.text)
             };
             write().map_err(|error| Error::File { path: script.path.clone(), problem: error.to_string() })?;

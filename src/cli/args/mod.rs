@@ -15,8 +15,8 @@ pub(super) use self::{
     run::RunArgs,
     simulate::SimulateCommand,
     study::{
-        AskTellArgs, BestArgs, CheckArgs, FolderArgs, FsckArgs, ImportanceArgs, RetryArgs, ShowArgs,
-        StopArgs, TimelineArgs,
+        AskTellArgs, BestArgs, CancelArgs, CheckArgs, FolderArgs, FsckArgs, ImportanceArgs, RetryArgs,
+        ShowArgs, SlurmCommand, StopArgs, TimelineArgs,
     },
     train::TrainArgs,
 };
@@ -54,6 +54,8 @@ pub(super) enum Command {
     Train(Box<TrainArgs>),
     #[command(subcommand)]
     Simulate(SimulateCommand),
+    #[command(subcommand)]
+    Slurm(SlurmCommand),
     Chaos(ChaosArgs),
 }
 

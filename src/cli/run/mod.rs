@@ -24,7 +24,7 @@ use self::{display::Display, signals::Signals};
 use super::{
     ExitStatus, Trainables,
     output::{Format, write_atomically},
-    results, study, timeline,
+    results, slurm, study, timeline,
 };
 use crate::{
     actors::{self, Finished, Runner},
@@ -51,6 +51,8 @@ pub(super) struct Settings {
     pub(super) trials: Option<u32>,
     /// Instead of that of the study file.
     pub(super) keep_checkpoints: Option<KeepCheckpoints>,
+    /// Whether to tell only what would be submitted.
+    pub(super) dry_run: bool,
     pub(super) quiet: bool,
 }
 
@@ -107,6 +109,14 @@ pub(super) fn run(
     study.trial.keep_checkpoints = settings.keep_checkpoints.unwrap_or(study.trial.keep_checkpoints);
     study.scheduler.policy = settings.policy.unwrap_or(study.scheduler.policy);
     let folder = settings.folder.as_path();
+    let pilots = study.machines.as_ref().map_or(&[][..], |machines| &machines.slurm);
+    if settings.dry_run {
+        slurm::dry_run(pilots, folder, out)?;
+        return Ok(ExitStatus::Success);
+    }
+    if settings.emulate.is_none() {
+        slurm::check(pilots)?;
+    }
     let backend = backend(settings, &study, trainables, stderr)?;
     let emulated = backend.emulated();
     check_kind(folder, emulated.as_deref())?;
