@@ -125,7 +125,7 @@ impl Post {
         let SshHost { host, slots, .. } = &self.host;
         let slots = slots.as_ref().map_or_else(String::new, |slots| format!(" --slots {slots}"));
         let program = quoted(&self.program.display().to_string());
-        let agent = format!("exec {program} agent --join-file - --name {}{slots}", quoted(host));
+        let agent = format!("exec {program} agent --join-file - --tethered --name {}{slots}", quoted(host));
         let mut command = Command::new(&self.ssh);
         command.args(OPTIONS).arg(host).arg(agent).stdin(Stdio::piped()).kill_on_drop(true);
         command.stdout(log.try_clone()?).stderr(log);

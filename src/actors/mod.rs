@@ -12,6 +12,7 @@
 mod agents;
 mod allocator;
 mod clock;
+mod door;
 mod elastic;
 mod error;
 mod exit;

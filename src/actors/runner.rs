@@ -1,5 +1,6 @@
 use std::{
     collections::BTreeMap,
+    net::SocketAddr,
     path::{Path, PathBuf},
     sync::{Arc, Mutex},
     thread,
@@ -55,6 +56,7 @@ pub struct Runner {
     observer: Option<Observer>,
     notify: Option<Notify>,
     is_sole: bool,
+    listen: Option<SocketAddr>,
     stop: watch::Sender<bool>,
     steering: (mpsc::UnboundedSender<Steering>, mpsc::UnboundedReceiver<Steering>),
 }
@@ -72,6 +74,7 @@ impl Runner {
             observer: None,
             notify: None,
             is_sole: false,
+            listen: None,
             stop: watch::Sender::new(false),
             steering: mpsc::unbounded_channel(),
         }
@@ -127,6 +130,14 @@ impl Runner {
     #[cfg(feature = "cli")]
     pub(crate) const fn sole(mut self) -> Self {
         self.is_sole = true;
+        self
+    }
+
+    /// Lets agents of other machines join, at this address. What they need to know is in the file `cluster/join.json` of the study's folder,
+    /// which the user alone can read. Port 0 is that of before, if it is free, else any.
+    #[must_use]
+    pub const fn listen(mut self, address: SocketAddr) -> Self {
+        self.listen = Some(address);
         self
     }
 
@@ -200,8 +211,10 @@ impl Runner {
         let Some(Program::Trainable(trainable)) = self.study.trial.program.clone() else {
             return Err(Error::NoProgram);
         };
-        // These machines are all there will be.
-        check_room(&self.study, &nodes)?;
+        if self.listen.is_none() {
+            // These machines are all there will be.
+            check_room(&self.study, &nodes)?;
+        }
         let (tasks, machine) = (WorkerTasks::OfStudy { trainable }, self.machine(nodes));
         self.run(TrialBackend::Workers(Workers { tasks, work, machine }))
     }
@@ -209,6 +222,7 @@ impl Runner {
     /// This machine, with these nodes.
     pub(super) fn machine(&self, nodes: Vec<AgentNode>) -> Machine {
         let (arguments, is_sole) = (self.worker_arguments.clone(), self.is_sole);
+        let nodes = nodes.into_iter().filter(|node| !node.slots.is_empty()).collect();
         Machine { nodes, address: None, arguments, is_sole, spawner: Arc::new(SystemSpawner) }
     }
 
@@ -217,10 +231,11 @@ impl Runner {
     }
 
     pub(super) fn start(self, work: TrialBackend) -> Result<Running, Error> {
-        let Self { study, folder, watch, observer, notify, stop, steering: (_, steering), .. } = self;
+        let Self { study, folder, watch, observer, notify, listen, stop, steering: (_, steering), .. } = self;
         let memory = Arc::new(Mutex::new(Memory::default()));
         let stop = stop.subscribe();
-        let head = session::Head { study, folder, memory, watch, observer, notify, stop, steering, work };
+        let head =
+            session::Head { study, folder, memory, watch, observer, notify, listen, stop, steering, work };
         // The caller may live in a runtime already, and two in one thread do not get along.
         let thread = thread::Builder::new().name("study".to_owned()).spawn(move || head.run());
         Ok(Running(thread.map_err(Error::io("starting a thread"))?))

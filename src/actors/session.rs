@@ -1,6 +1,7 @@
 //! One life of the actors, from the journal to an exit, and what comes after it.
 
 use std::{
+    net::SocketAddr,
     path::{Path, PathBuf},
     sync::{Arc, Mutex, PoisonError},
 };
@@ -103,6 +104,8 @@ pub(super) struct Head {
     pub(super) watch: Option<SharedWatch>,
     pub(super) observer: Option<Observer>,
     pub(super) notify: Option<Notify>,
+    /// Where agents of other machines can join.
+    pub(super) listen: Option<SocketAddr>,
     pub(super) stop: watch::Receiver<bool>,
     pub(super) steering: mpsc::UnboundedReceiver<Steering>,
     pub(super) work: TrialBackend,
@@ -216,8 +219,7 @@ impl Head {
         }
         exit.close();
         // The journal and its lock are given back only when nothing runs any more.
-        let is_orderly = matches!(ended, SessionExit::Finished(_));
-        runtime.end(is_orderly, |what| self.notify.iter().for_each(|notify| notify(what))).await;
+        runtime.end(&ended, |what| self.notify.iter().for_each(|notify| notify(what))).await;
         if let Some(hosts) = hosts {
             hosts.end().await;
         }
@@ -250,7 +252,11 @@ impl Head {
     /// Who starts agents by ssh, if the study file says so.
     fn hosts(&self) -> Result<Option<Hosts>, Error> {
         let hosts = self.study.machines.as_ref().map_or(&[][..], |machines| &machines.hosts);
-        let Some(folder) = self.folder.as_ref().filter(|_| !hosts.is_empty() && !self.is_emulated()) else {
+        let Some(folder) = self
+            .folder
+            .as_ref()
+            .filter(|_| !hosts.is_empty() && self.listen.is_some() && !self.is_emulated())
+        else {
             return Ok(None);
         };
         let place = AgentPlace::of(folder).map_err(Error::io("finding this program"))?;
@@ -266,7 +272,9 @@ impl Head {
         exit: &ExitSender,
     ) -> Result<Option<Pilots>, Error> {
         let specs = self.study.machines.as_ref().map_or(&[][..], |machines| &machines.slurm);
-        let Some(folder) = self.folder.as_ref().filter(|_| !specs.is_empty()) else { return Ok(None) };
+        let Some(folder) = self.folder.as_ref().filter(|_| !specs.is_empty() && self.listen.is_some()) else {
+            return Ok(None);
+        };
         let place = AgentPlace::of(folder).map_err(Error::io("finding this program"))?;
         let around = PilotContext {
             study: self.study.clone(),
@@ -297,7 +305,19 @@ impl Head {
         exit: &ExitSender,
     ) -> Result<(Box<dyn TrialRunners>, Runtime), Error> {
         let (study, folder) = (&self.study, self.folder.as_deref());
-        let around = |machine| Around { study, study_id, folder, machine, clock, pilots, supervisor, exit };
+        let (listen, notify) = (self.listen, self.notify.as_ref());
+        let around = |machine| Around {
+            study,
+            study_id,
+            folder,
+            machine,
+            listen,
+            notify,
+            clock,
+            pilots,
+            supervisor,
+            exit,
+        };
         Ok(match &self.work {
             TrialBackend::Function { function, slots } => {
                 (Box::new(Functions::start(function, *slots)?), Runtime::local(*slots)?)

@@ -131,7 +131,7 @@ pub fn local_agents(specs: &[PilotSpec], place: AgentPlace) -> StartAgent {
         let mut command = Command::new(&place.program);
         command.arg("agent").arg("--join-file").arg(&place.join_file);
         command.args(["--name", &format!("emulated-{job}"), "--job", &format!("slurm:{job}")]);
-        command.args(["--slots", &format!("{}x{gpu_type}", spec.slots())]);
+        command.args(["--cpu", "--slots", &format!("{}x{gpu_type}", spec.slots())]);
         command.stdin(Stdio::null()).stdout(log.try_clone().map_err(failed)?).stderr(log);
         Ok(Box::new(LocalAgent(command.spawn().map_err(failed)?)))
     })

@@ -22,7 +22,7 @@ use crate::{
 };
 
 /// A part that a message must have.
-fn part<T>(part: Option<T>, of: &'static str, name: &str) -> Result<T, Error> {
+pub(super) fn part<T>(part: Option<T>, of: &'static str, name: &str) -> Result<T, Error> {
     part.ok_or_else(|| Error::Message { what: of, problem: format!("it has no {name}") })
 }
 
@@ -39,7 +39,7 @@ pub(super) fn hello(event: &proto::Event) -> Result<Hello, Error> {
     }
 }
 
-const fn slot_id(node: u32, index: u32) -> SlotId {
+pub(super) const fn slot_id(node: u32, index: u32) -> SlotId {
     SlotId { node: NodeId(node), index }
 }
 
@@ -198,6 +198,8 @@ macro_rules! same_names {
     };
 }
 
+pub(super) use same_names;
+
 same_names! { FailureCause { Trial, Infrastructure, Environment } }
 same_names! { Activity { Training, Joining, Evaluating, Saving, Idle } }
 
@@ -254,7 +256,7 @@ impl TryFrom<proto::Task> for Task {
 }
 
 /// All of a list, converted.
-fn each<T, U: From<T>>(list: Vec<T>) -> Vec<U> {
+pub(super) fn each<T, U: From<T>>(list: Vec<T>) -> Vec<U> {
     list.into_iter().map(U::from).collect()
 }
 
@@ -359,6 +361,8 @@ macro_rules! alike {
         }
     )+};
 }
+
+pub(super) use alike;
 
 alike! {
     Batch { total, accumulation }

@@ -84,7 +84,7 @@ async fn the_token_goes_through_the_input_and_the_agent_ends_with_it() {
     let hosts = scene.start();
     scene.wait_for("the agent has joined", |scene| scene.text("words").ends_with('\n')).await;
     assert_eq!(scene.text("joined"), format!("{{\"token\": \"{TOKEN}\"}}\n"));
-    assert_eq!(scene.text("words"), "agent --join-file - --name user@gpu1 --slots 2xcpu\n");
+    assert_eq!(scene.text("words"), "agent --join-file - --tethered --name user@gpu1 --slots 2xcpu\n");
     let arguments = scene.text("arguments");
     assert!(arguments.starts_with("-T -o BatchMode=yes "), "{arguments}");
     assert!(!arguments.contains(TOKEN), "{arguments}");

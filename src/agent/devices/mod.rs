@@ -51,7 +51,7 @@ impl fmt::Display for SlotsWanted {
 
 /// A text that names no slots.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
-#[error("allowed is a number of slots from 1 to {max} (4), with `xcpu` for shares of the cores (4xcpu), or with a type of GPU (2xa100)", max = SlotsWanted::MAX)]
+#[error("allowed is a number of slots from 0 to {max} (4), with `xcpu` for shares of the cores (4xcpu), or with a type of GPU (2xa100)", max = SlotsWanted::MAX)]
 pub(crate) struct NoSlots;
 
 impl FromStr for SlotsWanted {
@@ -63,7 +63,7 @@ impl FromStr for SlotsWanted {
             None => (text, None),
         };
         let count =
-            count.trim().parse().ok().filter(|count| (1..=Self::MAX).contains(count)).ok_or(NoSlots)?;
+            count.trim().parse().ok().filter(|count| (0..=Self::MAX).contains(count)).ok_or(NoSlots)?;
         Ok(Self { count, gpu_type })
     }
 }
@@ -99,6 +99,9 @@ pub(crate) struct TooFew {
 /// The slots that a machine gives to somebody who asks for some.
 pub(crate) fn decide(readings: &Readings, request: &Request) -> Result<Devices, TooFew> {
     let mut notes = Vec::new();
+    if request.slots.as_ref().is_some_and(|slots| slots.count == 0) {
+        return Ok(Devices { nodes: Vec::new(), notes });
+    }
     let as_cpu = request.cpu || request.slots.as_ref().is_some_and(SlotsWanted::is_cpu);
     let gpus = if as_cpu { Vec::new() } else { visible::gpus(readings, &mut notes) };
     let there = describe(&gpus);

@@ -1,6 +1,9 @@
 //! `run`.
 
-use std::path::PathBuf;
+use std::{
+    net::{IpAddr, SocketAddr},
+    path::PathBuf,
+};
 
 use clap::Args;
 
@@ -42,6 +45,9 @@ pub(crate) struct RunArgs {
     /// Use CPU cores even if there are GPUs
     #[arg(long, help_heading = "Slots")]
     cpu: bool,
+    /// Let agents of other machines join, at this address of ours, such as 10.0.0.1 or 0.0.0.0:4000 (see docs/clusters.md)
+    #[arg(long, value_name = "IP[:PORT]", value_parser = listen_address, conflicts_with = "emulate", help_heading = "Machines")]
+    listen: Option<SocketAddr>,
     /// Emulate these machines, such as 2x8xa100,4x4xt4 or a YAML file [without a value: those of the study file]
     #[arg(long, value_name = "CLUSTER", num_args = 0..=1, default_missing_value = "", help_heading = "Emulation")]
     emulate: Option<String>,
@@ -68,15 +74,25 @@ pub(crate) struct RunArgs {
 impl From<RunArgs> for run::Settings {
     fn from(args: RunArgs) -> Self {
         let RunArgs { file, folder, slots, threads, cpu, policy, trials, keep_checkpoints, quiet, .. } = args;
-        let (emulate, time_scale, dry_run) = (args.emulate, args.time_scale, args.dry_run);
+        let (emulate, time_scale, listen) = (args.emulate, args.time_scale, args.listen);
+        let dry_run = args.dry_run;
         let emulate = emulate.map(|cluster| {
             let cluster = Some(cluster).filter(|text| !text.is_empty());
             run::Emulation { cluster, time_scale }
         });
         let folder = folder.unwrap_or_else(|| run::default_folder(&file));
         let devices = Request { slots, threads, cpu };
-        Self { file, folder, devices, emulate, policy, trials, keep_checkpoints, dry_run, quiet }
+        Self { file, folder, devices, listen, emulate, policy, trials, keep_checkpoints, dry_run, quiet }
     }
+}
+
+/// Without a port, any will do.
+fn listen_address(text: &str) -> Result<SocketAddr, String> {
+    let of_ip = |ip: IpAddr| SocketAddr::new(ip, 0);
+    let address = text.parse().or_else(|_| text.parse().map(of_ip));
+    address.map_err(|_| {
+        "allowed is an IP address of this machine, with a port or without: 10.0.0.1, 0.0.0.0:4000".to_owned()
+    })
 }
 
 fn time_scale(text: &str) -> Result<f64, String> {
