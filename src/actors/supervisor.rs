@@ -1,12 +1,15 @@
 use std::{sync::Arc, time::Duration};
 
-use actix::{Actor, ActorFutureExt, AsyncContext, Context, Handler, Recipient, SpawnHandle, fut};
+use actix::{
+    Actor, ActorFutureExt, AsyncContext, Context, Handler, MessageResult, Recipient, SpawnHandle, fut,
+};
 use tokio::{sync::oneshot, time::Instant};
 
 use super::{
     clock::Clock,
     exit::{ActorGuard, ExitSender, SessionExit},
     message::{EngineInput, FactsAppended, ForAllocator, ForSuggester, ForTrial, ReleaseNode},
+    pilots::TakeDemand,
     session::Notify,
 };
 use crate::{
@@ -359,6 +362,14 @@ impl Handler<ForTrial> for Supervisor {
     fn handle(&mut self, ForTrial { trial, command }: ForTrial, context: &mut Context<Self>) {
         self.outbox.hold(trial, command);
         self.release(context);
+    }
+}
+
+impl Handler<TakeDemand> for Supervisor {
+    type Result = MessageResult<TakeDemand>;
+
+    fn handle(&mut self, _: TakeDemand, _: &mut Context<Self>) -> Self::Result {
+        MessageResult(self.engine.demand(self.clock.now_s()))
     }
 }
 
