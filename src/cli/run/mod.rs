@@ -195,7 +195,7 @@ pub(super) fn default_folder(file: &Path) -> PathBuf {
 enum Backend {
     Programs {
         slots: Option<u32>,
-        gpus: u32,
+        gpus: Vec<String>,
     },
     Emulated {
         cluster: ClusterSpec,
@@ -243,11 +243,11 @@ fn backend(
         Some(Program::Command(_)) => {
             if settings.devices.slots.is_none() && study.machines.is_some() {
                 // The machine of the head may be one on which nobody should compute.
-                return Ok(Backend::Programs { slots: Some(0), gpus: 0 });
+                return Ok(Backend::Programs { slots: Some(0), gpus: Vec::new() });
             }
-            let gpus = machine::gpu_count(&settings.devices).map_err(Error::Devices)?;
+            let gpus = machine::gpus(&settings.devices).map_err(Error::Devices)?;
             let asked = settings.devices.slots.as_ref().map(|slots| slots.count);
-            let slots = asked.or_else(|| (gpus > 0).then_some(gpus));
+            let slots = asked.or_else(|| u32::try_from(gpus.len()).ok().filter(|count| *count > 0));
             Ok(Backend::Programs { slots, gpus })
         }
         Some(Program::Trainable(name)) => trainable(settings, study, name, trainables),
@@ -315,10 +315,10 @@ impl Backend {
     fn describe(&self) -> String {
         match self {
             Self::Programs { slots: Some(0), .. } => String::new(),
-            Self::Programs { slots, gpus: 0 } => {
+            Self::Programs { slots, gpus } if gpus.is_empty() => {
                 slots.map_or_else(String::new, |slots| format!("{slots} programs at a time"))
             }
-            Self::Programs { gpus, .. } => format!("{gpus} GPUs, one for each program"),
+            Self::Programs { gpus, .. } => format!("{} GPUs, one for each program", gpus.len()),
             Self::Emulated { cluster, time_scale } => {
                 format!("emulated devices: {cluster}, time scale {time_scale}")
             }
@@ -330,8 +330,8 @@ impl Backend {
     fn start(self, runner: Runner) -> Result<Finished, actors::Error> {
         match self {
             Self::Programs { slots, gpus } => match slots {
-                Some(slots) => runner.slots(slots).run_command(gpus),
-                None => runner.run_command(gpus),
+                Some(slots) => runner.slots(slots).run_command_on(&gpus),
+                None => runner.run_command_on(&gpus),
             },
             Self::Emulated { cluster, time_scale } => runner.run_emulated(&cluster, time_scale),
             #[cfg(feature = "torch")]
