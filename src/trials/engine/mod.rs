@@ -37,6 +37,9 @@ mod tests;
 use std::collections::{BTreeMap, BTreeSet};
 
 pub(super) use self::apply::end_of;
+pub(crate) use self::report::NO_METRIC;
+#[cfg(feature = "runtime")]
+pub(crate) use self::services::Replay;
 pub use self::{
     command::{AllocatorRequest, Command, GroupCommand, Launch, Outcome, SuggestRequest},
     error::Error,
@@ -52,10 +55,9 @@ pub use self::{
     state::{ActiveTrial, EndedTrial, Phase, SearchEnd, State, Unfinished, Usage, WorkerGroup},
     suggest_service::SuggestService,
 };
-pub(crate) use self::{report::NO_METRIC, services::Replay};
 use crate::{
     goodput::{BatchLimits, NoiseScale},
-    ids::{Generation, GpuType, TrialId},
+    ids::{Generation, GpuType, NodeId, TrialId},
     space::{Program, Study},
     trials::{
         Verdict,
@@ -141,6 +143,8 @@ struct Pending {
     fitted: BTreeMap<TrialId, (f64, Generation)>,
     /// Types of GPU that have come since the speed of trials was looked at.
     new_types: BTreeSet<GpuType>,
+    /// Machines that were let go, and are not gone yet.
+    released: BTreeSet<NodeId>,
     /// Something has changed since the GPUs were divided.
     dirty: bool,
     /// When they were.
@@ -198,6 +202,7 @@ impl Engine {
         self.expire(&mut step);
         self.reconcile(&mut step);
         self.fail_fast(&mut step);
+        self.release_nodes(&mut step);
         self.request(&mut step);
         if cfg!(debug_assertions)
             && let Err(broken) = self.check()
