@@ -12,14 +12,17 @@
 mod agents;
 mod allocator;
 mod clock;
+mod control;
 mod door;
 mod elastic;
 mod error;
 mod exit;
 mod function;
 mod group;
+mod hosts;
 mod message;
 mod node;
+mod pilots;
 mod programs;
 mod retention;
 mod runner;

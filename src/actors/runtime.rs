@@ -20,7 +20,8 @@ use super::{
     error::Error,
     exit::{ExitSender, SessionExit},
     group::{ClusterHandles, Observer},
-    message::EngineInput,
+    message::{EngineInput, ReleaseNode},
+    pilots::PilotNews,
     programs::{ProgramSpec, Programs},
     session::{Notify, WorkerTasks, Workers},
 };
@@ -70,6 +71,7 @@ pub(super) struct Around<'a> {
     pub(super) listen: Option<SocketAddr>,
     pub(super) notify: Option<&'a Notify>,
     pub(super) clock: Clock,
+    pub(super) pilots: Option<Recipient<PilotNews>>,
     pub(super) supervisor: &'a Recipient<EngineInput>,
     pub(super) exit: &'a ExitSender,
 }
@@ -92,6 +94,14 @@ impl Runtime {
             Self::Local(joined) => Some(joined),
             // Each node tells of itself.
             Self::Machines(_) => None,
+        }
+    }
+
+    /// Who lets machines go.
+    pub(super) fn nodes(&self) -> Option<Recipient<ReleaseNode>> {
+        match self {
+            Self::Local(_) => None,
+            Self::Machines(machines) => Some(machines.agents.clone().recipient()),
         }
     }
 
@@ -181,8 +191,8 @@ impl Machines {
             probe,
         };
         let (supervisor, exit) = (around.supervisor.clone(), around.exit);
-        let agents =
-            Agents::new(terms, nodes, programs.clone(), around.notify.cloned(), supervisor, exit).start();
+        let agents = Agents::new(terms, nodes, programs.clone(), around.notify.cloned(), supervisor, exit);
+        let agents = agents.telling(around.pilots.clone()).start();
         let mut machine = around.machine.clone();
         machine.address = machine.address.or(address);
         // A machine that gives nothing needs no agent.

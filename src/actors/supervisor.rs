@@ -1,12 +1,15 @@
 use std::{sync::Arc, time::Duration};
 
-use actix::{Actor, ActorFutureExt, AsyncContext, Context, Handler, Recipient, SpawnHandle, fut};
+use actix::{
+    Actor, ActorFutureExt, AsyncContext, Context, Handler, MessageResult, Recipient, SpawnHandle, fut,
+};
 use tokio::{sync::oneshot, time::Instant};
 
 use super::{
     clock::Clock,
     exit::{ActorGuard, ExitSender, SessionExit},
-    message::{EngineInput, FactsAppended, ForAllocator, ForSuggester, ForTrial},
+    message::{EngineInput, FactsAppended, ForAllocator, ForSuggester, ForTrial, ReleaseNode},
+    pilots::TakeDemand,
     session::Notify,
 };
 use crate::{
@@ -40,6 +43,8 @@ pub(super) struct ServiceAddresses {
     pub(super) facts: Vec<Recipient<FactsAppended>>,
     /// Who act on facts, and hear of them when those that create or end a trial are on disk.
     pub(super) settled: Vec<Recipient<FactsAppended>>,
+    /// Who lets machines go; none where they cannot.
+    pub(super) nodes: Option<Recipient<ReleaseNode>>,
 }
 
 /// Owns the engine and the journal. Everything that happens comes here, and everything that is to be done comes from here.
@@ -221,7 +226,7 @@ impl Supervisor {
             (Command::WakeAt { at_s }, _) => self.wake_at(at_s, context),
             // Nobody is there yet, or the outbox holds them.
             (Command::Suggest(_) | Command::Allocate(_), None)
-            | (Command::Group { .. } | Command::Finished(_), _) => {}
+            | (Command::Group { .. } | Command::ReleaseNode { .. } | Command::Finished(_), _) => {}
         }
     }
 
@@ -269,6 +274,12 @@ impl Supervisor {
                 Effect::Group(trial, command) => {
                     if let Some((_, groups)) = &mut self.staff {
                         groups.command(trial, command, &supervisor);
+                    }
+                }
+                Effect::ReleaseNode(node) => {
+                    if let Some(nodes) = self.staff.as_ref().and_then(|(services, _)| services.nodes.as_ref())
+                    {
+                        nodes.do_send(ReleaseNode(node));
                     }
                 }
                 Effect::Finish(outcome) => self.exit.send(SessionExit::Finished(outcome)),
@@ -351,6 +362,14 @@ impl Handler<ForTrial> for Supervisor {
     fn handle(&mut self, ForTrial { trial, command }: ForTrial, context: &mut Context<Self>) {
         self.outbox.hold(trial, command);
         self.release(context);
+    }
+}
+
+impl Handler<TakeDemand> for Supervisor {
+    type Result = MessageResult<TakeDemand>;
+
+    fn handle(&mut self, _: TakeDemand, _: &mut Context<Self>) -> Self::Result {
+        MessageResult(self.engine.demand(self.clock.now_s()))
     }
 }
 

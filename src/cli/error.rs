@@ -8,8 +8,8 @@ use std::{
 
 use thiserror::Error;
 
-use super::{ask_tell, inspect, profile, results, run, simulate, stop, study, train};
-use crate::{actors, agent, store, trials, wire};
+use super::{ask_tell, inspect, nodes, profile, results, run, simulate, stop, study, train};
+use crate::{actors, agent, slurm, store, trials, wire};
 
 /// The exit codes of the program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,6 +63,8 @@ pub(super) enum Error {
     #[error(transparent)]
     Inspect(#[from] inspect::Error),
     #[error(transparent)]
+    Nodes(#[from] nodes::Error),
+    #[error(transparent)]
     Stop(#[from] stop::Error),
     #[error(transparent)]
     Run(#[from] run::Error),
@@ -78,6 +80,8 @@ pub(super) enum Error {
     SearchOf { file: PathBuf, source: trials::Error },
     #[error(transparent)]
     Engine(#[from] trials::engine::Error),
+    #[error(transparent)]
+    Slurm(#[from] slurm::Error),
     #[error(transparent)]
     Agent(#[from] agent::Error),
     #[error(transparent)]
@@ -121,6 +125,7 @@ impl Error {
             | Self::AskTell(_)
             | Self::Results(_)
             | Self::Inspect(_)
+            | Self::Nodes(_)
             | Self::Stop(_)
             | Self::Run(_)
             | Self::Simulate(_)
@@ -133,6 +138,7 @@ impl Error {
             Self::Agent(_) => false,
             Self::Train(error) => error.is_of_input(),
             Self::Store(error) => error.is_of_input(),
+            Self::Slurm(error) => matches!(error, slurm::Error::Impossible { .. }),
             Self::Actors(error) => error.is_of_input(),
             Self::Unfinished { source, .. } => source.is_of_input(),
             #[cfg(feature = "torch")]

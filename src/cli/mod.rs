@@ -13,6 +13,7 @@ mod figure;
 mod fit;
 mod fsck;
 mod inspect;
+mod nodes;
 mod output;
 mod paper;
 mod parallel;
@@ -23,6 +24,7 @@ mod retry;
 mod run;
 mod simulate;
 mod simulate_study;
+mod slurm;
 mod stop;
 mod study;
 mod table3;
@@ -41,8 +43,8 @@ use clap::Parser;
 pub use self::ask_tell::answer_requests;
 use self::{
     args::{
-        BestArgs, CheckArgs, Cli, Command, FolderArgs, FsckArgs, ImportanceArgs, RetryArgs, ShowArgs,
-        SimulateCommand, StopArgs, TimelineArgs, format,
+        BestArgs, CancelArgs, CheckArgs, Cli, Command, DrainArgs, FolderArgs, FsckArgs, ImportanceArgs,
+        RemoveArgs, RetryArgs, ShowArgs, SimulateCommand, SlurmCommand, StopArgs, TimelineArgs, format,
     },
     error::{Error, ExitStatus},
 };
@@ -118,9 +120,18 @@ fn run(
         Command::Trials(FolderArgs { folder, json }) => inspect::trials(&folder, format(json), out),
         Command::Show(ShowArgs { folder, trial, json }) => inspect::show(&folder, trial, format(json), out),
         Command::Timeline(TimelineArgs { folder, svg }) => timeline::run(&folder, svg, out),
+        Command::Nodes(FolderArgs { folder, json }) => nodes::list(&folder, format(json), out),
+        Command::Drain(DrainArgs { folder, nodes }) => nodes::drain(&folder, &nodes, None, out),
+        Command::Remove(RemoveArgs { folder, nodes, grace }) => {
+            nodes::drain(&folder, &nodes, Some(grace), out)
+        }
         Command::Stop(StopArgs { folder, no_wait }) => stop::run(&folder, no_wait, out, stderr),
         Command::Retry(RetryArgs { folder, trials }) => retry::run(&folder, &trials, out),
         Command::Fsck(FsckArgs { folder, repair }) => return fsck::run(&folder, repair, out),
+        Command::Slurm(SlurmCommand::Status(FolderArgs { folder, json })) => {
+            slurm::status(&folder, format(json), out)
+        }
+        Command::Slurm(SlurmCommand::Cancel(CancelArgs { folder })) => slurm::cancel(&folder, out),
         Command::Best(BestArgs { journal, count, json }) => results::best(&journal, count, format(json), out),
         Command::Importance(ImportanceArgs { journal, objective, json }) => {
             results::importance(&journal, objective.as_deref(), format(json), out)

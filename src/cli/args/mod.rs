@@ -17,8 +17,8 @@ pub(super) use self::{
     run::RunArgs,
     simulate::SimulateCommand,
     study::{
-        AskTellArgs, BestArgs, CheckArgs, FolderArgs, FsckArgs, ImportanceArgs, RetryArgs, ShowArgs,
-        StopArgs, TimelineArgs,
+        AskTellArgs, BestArgs, CancelArgs, CheckArgs, DrainArgs, FolderArgs, FsckArgs, ImportanceArgs,
+        RemoveArgs, RetryArgs, ShowArgs, SlurmCommand, StopArgs, TimelineArgs,
     },
     train::TrainArgs,
 };
@@ -48,6 +48,10 @@ pub(super) enum Command {
     Trials(FolderArgs),
     Show(ShowArgs),
     Timeline(TimelineArgs),
+    /// Show the machines of a study
+    Nodes(FolderArgs),
+    Drain(DrainArgs),
+    Remove(RemoveArgs),
     Stop(StopArgs),
     Retry(RetryArgs),
     Fsck(FsckArgs),
@@ -57,6 +61,8 @@ pub(super) enum Command {
     Train(Box<TrainArgs>),
     #[command(subcommand)]
     Simulate(SimulateCommand),
+    #[command(subcommand)]
+    Slurm(SlurmCommand),
     Chaos(ChaosArgs),
 }
 

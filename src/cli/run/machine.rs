@@ -20,6 +20,11 @@ pub(super) struct Slots {
 
 #[cfg(feature = "torch")]
 impl Slots {
+    /// Nothing of this machine.
+    pub(super) const fn none() -> Self {
+        Self { nodes: Vec::new(), notes: Vec::new() }
+    }
+
     pub(super) fn describe(&self) -> String {
         let node = |AgentNode { gpu_type, slots }: &AgentNode| {
             let (count, first) = (slots.len(), slots.first());
