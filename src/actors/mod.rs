@@ -13,6 +13,7 @@ mod agents;
 mod allocator;
 mod clock;
 mod control;
+mod door;
 mod elastic;
 mod error;
 mod exit;
@@ -34,7 +35,7 @@ mod training;
 mod training_events;
 
 #[cfg(feature = "cli")]
-pub(crate) use self::runner::check_room;
+pub(crate) use self::runner::{check_room, emulated_nodes};
 pub use self::{
     error::Error,
     function::{Stopped, Trial},

@@ -55,10 +55,12 @@ pub(crate) enum Fault {
     GroupBreaks,
     /// Something that all trials share is amiss.
     EnvironmentFails,
+    /// A pass does not fit into the memory of a device, be it before gradients are sent or amid that.
+    MemoryExhausted,
 }
 
 impl Fault {
-    pub(crate) const ALL: [Self; 20] = [
+    pub(crate) const ALL: [Self; 21] = [
         Self::WorkerKilled,
         Self::WorkerExits,
         Self::ConnectionLost,
@@ -79,6 +81,7 @@ impl Fault {
         Self::TrialFails,
         Self::GroupBreaks,
         Self::EnvironmentFails,
+        Self::MemoryExhausted,
     ];
 
     /// Whether it can happen to trials that are not elastic: they have neither workers nor plans.
@@ -124,6 +127,7 @@ impl fmt::Display for Fault {
             Self::TrialFails => "trial fails",
             Self::GroupBreaks => "group breaks",
             Self::EnvironmentFails => "environment fails",
+            Self::MemoryExhausted => "memory exhausted",
         })
     }
 }

@@ -9,7 +9,7 @@ use std::{
 use thiserror::Error;
 
 use super::{ask_tell, inspect, nodes, profile, results, run, simulate, stop, study, train};
-use crate::{actors, store, trials, wire};
+use crate::{actors, agent, store, trials, wire};
 
 /// The exit codes of the program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -65,8 +65,6 @@ pub(super) enum Error {
     #[error(transparent)]
     Nodes(#[from] nodes::Error),
     #[error(transparent)]
-    Wire(#[from] wire::Error),
-    #[error(transparent)]
     Stop(#[from] stop::Error),
     #[error(transparent)]
     Run(#[from] run::Error),
@@ -82,6 +80,12 @@ pub(super) enum Error {
     SearchOf { file: PathBuf, source: trials::Error },
     #[error(transparent)]
     Engine(#[from] trials::engine::Error),
+    #[error(transparent)]
+    Agent(#[from] agent::Error),
+    #[error(transparent)]
+    Wire(#[from] wire::Error),
+    #[error(transparent)]
+    Devices(#[from] agent::devices::TooFew),
     #[error(transparent)]
     Actors(#[from] actors::Error),
     #[error("the study in {} did not finish", .folder.display())]
@@ -112,9 +116,7 @@ impl Error {
 
     pub(super) fn exit_status(&self) -> ExitStatus {
         let is_of_input = match self {
-            Self::Stdout(_) | Self::Stdin(_) | Self::File { .. } | Self::System { .. } | Self::Wire(_) => {
-                false
-            }
+            Self::Stdout(_) | Self::Stdin(_) | Self::File { .. } | Self::System { .. } => false,
             Self::Read { .. }
             | Self::Profile(_)
             | Self::Study(_)
@@ -127,7 +129,11 @@ impl Error {
             | Self::Simulate(_)
             | Self::Search(_)
             | Self::SearchOf { .. }
+            | Self::Devices(_)
+            | Self::Wire(_)
+            | Self::Agent(agent::Error::Wire(_))
             | Self::Engine(_) => true,
+            Self::Agent(_) => false,
             Self::Train(error) => error.is_of_input(),
             Self::Store(error) => error.is_of_input(),
             Self::Actors(error) => error.is_of_input(),

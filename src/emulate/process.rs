@@ -2,6 +2,7 @@
 
 use std::{
     env,
+    net::IpAddr,
     ops::Range,
     os::unix::process::CommandExt,
     process::{self, Command as Process, Stdio},
@@ -28,6 +29,7 @@ const NODE: &str = "POLLUX_TUNE_EMULATED_NODE";
 const SLOTS: &str = "POLLUX_TUNE_EMULATED_SLOTS";
 const GPU_TYPE: &str = "POLLUX_TUNE_EMULATED_GPU_TYPE";
 const TIME_SCALE: &str = "POLLUX_TUNE_EMULATED_TIME_SCALE";
+const MACHINE_ADDRESS: &str = "POLLUX_TUNE_EMULATED_MACHINE_ADDRESS";
 
 /// An emulated node that is to be started.
 #[derive(Debug, Clone, PartialEq)]
@@ -44,6 +46,8 @@ pub struct NodeLaunch {
     pub gpu_type: GpuType,
     /// Real seconds of an emulated one.
     pub time_scale: f64,
+    /// Where nodes of other machines reach it; none is the loopback interface.
+    pub machine_address: Option<IpAddr>,
     /// What the program is to be called with, before the arguments that describe it.
     pub arguments: Vec<String>,
 }
@@ -62,6 +66,7 @@ pub struct NodeLaunch {
 ///     slots: 8..16,
 ///     gpu_type: GpuType::new("a100")?,
 ///     time_scale: 0.01,
+///     machine_address: None,
 ///     arguments: Vec::new(),
 /// })?;
 /// let arguments: Vec<_> = launched.get_args().collect();
@@ -69,7 +74,8 @@ pub struct NodeLaunch {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub fn launch(launch: &NodeLaunch) -> Result<Process, Error> {
-    let NodeLaunch { address, secret, node, slots, gpu_type, time_scale, arguments } = launch;
+    let NodeLaunch { address, secret, node, slots, gpu_type, time_scale, machine_address, arguments } =
+        launch;
     check(slots, *time_scale)?;
     let program = env::current_exe().map_err(Error::io("finding this program"))?;
     let mut process = Process::new(program);
@@ -83,6 +89,10 @@ pub fn launch(launch: &NodeLaunch) -> Result<Process, Error> {
         .env(SLOTS, format!("{}..{}", slots.start, slots.end))
         .env(GPU_TYPE, gpu_type.name())
         .env(TIME_SCALE, time_scale.to_string());
+    match machine_address {
+        Some(address) => process.env(MACHINE_ADDRESS, address.to_string()),
+        None => process.env_remove(MACHINE_ADDRESS),
+    };
     process.stdin(Stdio::null()).stdout(Stdio::null()).process_group(0);
     Ok(process)
 }
@@ -134,6 +144,10 @@ fn from_environment() -> Result<NodeLaunch, Error> {
         slots: number(SLOTS, start)?..number(SLOTS, end)?,
         gpu_type: GpuType::new(&text(GPU_TYPE)?)?,
         time_scale: number(TIME_SCALE, &text(TIME_SCALE)?)?,
+        machine_address: env::var(MACHINE_ADDRESS)
+            .ok()
+            .map(|text| number(MACHINE_ADDRESS, &text))
+            .transpose()?,
         arguments: Vec::new(),
     };
     check(&launch.slots, launch.time_scale)?;
@@ -142,9 +156,9 @@ fn from_environment() -> Result<NodeLaunch, Error> {
 
 /// Hosts the workers of a node for as long as the head needs any of them.
 async fn serve(launch: NodeLaunch) -> Result<(), Error> {
-    let NodeLaunch { address, secret, node, slots, gpu_type, time_scale, .. } = launch;
+    let NodeLaunch { address, secret, node, slots, gpu_type, time_scale, machine_address, .. } = launch;
     let rendezvous = Arc::new(Rendezvous::new(time_scale));
-    let (listener, rendezvous_addr) = listen().await?;
+    let (listener, rendezvous_addr) = listen(machine_address).await?;
     tokio::spawn(serve_remote(listener, rendezvous_addr.clone(), rendezvous.clone(), secret.clone()));
     let mut workers = JoinSet::new();
     for index in slots {

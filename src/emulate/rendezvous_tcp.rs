@@ -1,7 +1,7 @@
-//! How workers join a rendezvous on another node: after both sides have proved that they know the secret, lines of JSON over a loopback
+//! How workers join a rendezvous on another node: after both sides have proved that they know the secret, lines of JSON over a TCP
 //! connection that stays open for as long as they are members.
 
-use std::{sync::Arc, time::Duration};
+use std::{net::IpAddr, sync::Arc, time::Duration};
 
 use tokio::{
     io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader, Lines},
@@ -23,19 +23,21 @@ use super::{
 use crate::{
     ids::{Round, TrialId},
     wire::{Secret, Strangers, handshake},
+    worker::link,
 };
 
-/// How long to wait for a node of the same machine that was alive a moment ago.
+/// How long to wait for a node that was alive a moment ago.
 const CONNECT: Duration = Duration::from_secs(15);
 /// The maximum number of bytes that are read from one worker: far more than the longest list of members.
 const BYTES_MAX: u64 = 1 << 22;
 /// The line of a worker that goes without being lost.
 const LEAVE: &str = "leave";
 
-/// Listens on a free port of this machine. Gives the address.
-pub(super) async fn listen() -> Result<(TcpListener, String), Error> {
-    let failed = || Error::io("listening on a port of 127.0.0.1");
-    let listener = TcpListener::bind(("127.0.0.1", 0)).await.map_err(failed())?;
+/// Listens on a free port of the machine's address, or else of the loopback interface. Gives the address.
+pub(super) async fn listen(machine_address: Option<IpAddr>) -> Result<(TcpListener, String), Error> {
+    let place = link::listening(machine_address);
+    let failed = || Error::io(format!("listening on a port of {}", place.ip()));
+    let listener = TcpListener::bind(place).await.map_err(failed())?;
     let address = listener.local_addr().map_err(failed())?.to_string();
     Ok((listener, address))
 }
@@ -73,6 +75,8 @@ pub(super) async fn serve_remote(
 fn lines(stream: TcpStream) -> (Lines<BufReader<tokio::io::Take<OwnedReadHalf>>>, OwnedWriteHalf) {
     // Only makes it slower, if it fails.
     let _ = stream.set_nodelay(true);
+    // A loss is then noticed later.
+    let _ = link::watch(&stream);
     let (read, write) = stream.into_split();
     (BufReader::new(read.take(BYTES_MAX)).lines(), write)
 }

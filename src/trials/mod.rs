@@ -13,6 +13,7 @@ pub mod agent;
 pub mod engine;
 pub mod group;
 pub mod node;
+pub mod pilots;
 mod promise;
 mod retention;
 mod search;

@@ -1,6 +1,11 @@
 //! How a worker process is started, and what it finds when it starts.
 
-use std::{env, process::Command, process::Stdio};
+use std::{
+    env,
+    net::IpAddr,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+};
 
 use super::Error;
 use crate::{
@@ -16,26 +21,29 @@ const NODE: &str = "POLLUX_TUNE_WORKER_NODE";
 const SLOT: &str = "POLLUX_TUNE_WORKER_SLOT";
 const THREADS: &str = "POLLUX_TUNE_WORKER_THREADS";
 const DEVICE: &str = "POLLUX_TUNE_WORKER_DEVICE";
+const MACHINE_ADDRESS: &str = "POLLUX_TUNE_WORKER_MACHINE_ADDRESS";
+const LOCK: &str = "POLLUX_TUNE_WORKER_LOCK";
+/// Which GPUs a process sees.
+const VISIBLE: &str = "CUDA_VISIBLE_DEVICES";
 
 /// Where a worker runs: a GPU, or a share of the cores.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Slot {
     /// Threads that libtorch may use.
     pub threads: u32,
-    /// The CUDA device, if it is a GPU.
-    pub cuda: Option<u32>,
+    /// The GPU as `CUDA_VISIBLE_DEVICES` names it, a number or a UUID; none is a share of the cores. The worker sees no other one.
+    pub cuda: Option<String>,
 }
 
 impl From<&AgentSlot> for Slot {
     fn from(slot: &AgentSlot) -> Self {
-        let cuda = slot.device.as_ref().and_then(|device| device.parse().ok());
-        Self { threads: slot.threads, cuda }
+        Self { threads: slot.threads, cuda: slot.device.clone() }
     }
 }
 
 impl From<&Slot> for AgentSlot {
     fn from(slot: &Slot) -> Self {
-        Self { device: slot.cuda.map(|device| device.to_string()), memory_bytes: None, threads: slot.threads }
+        Self { device: slot.cuda.clone(), memory_bytes: None, threads: slot.threads }
     }
 }
 
@@ -44,6 +52,17 @@ impl From<&Slot> for AgentSlot {
 #[must_use]
 pub fn gpus() -> u32 {
     tch::Cuda::device_count().try_into().unwrap_or(0)
+}
+
+/// What the GPU is called that has this number among those that this process sees, for [`Slot::cuda`].
+#[must_use]
+pub fn gpu_id(number: u32) -> String {
+    id_among(env::var(VISIBLE).ok().as_deref(), number)
+}
+
+fn id_among(visible: Option<&str>, number: u32) -> String {
+    let named = visible.and_then(|ids| ids.split(',').nth(number as usize)).map(str::trim);
+    named.filter(|id| !id.is_empty()).map_or_else(|| number.to_string(), str::to_owned)
 }
 
 /// What a worker's environment has unless it is there already.
@@ -65,8 +84,14 @@ pub struct Launch<'a> {
     pub secret: &'a Secret,
     /// Its slot.
     pub slot: SlotId,
-    /// Its slot.
-    pub place: Slot,
+    /// Its device.
+    pub place: &'a Slot,
+    /// Where workers of other machines reach those of this one: there it meets them, and listens nowhere else. None is the loopback
+    /// interface, for groups on one machine.
+    pub machine_address: Option<IpAddr>,
+    /// A file that the worker locks before it goes to its head, and for as long as it lives: the next worker of its slot waits until it has
+    /// ended, whoever has started the two.
+    pub lock: Option<&'a Path>,
     /// Arguments for the program. They do not matter to one that calls `serve_if_worker` first thing.
     pub arguments: &'a [String],
 }
@@ -87,10 +112,28 @@ pub fn launch(launch: &Launch) -> Result<Command, Error> {
         // Libraries that have pools of their own, besides libtorch's.
         .env("OMP_NUM_THREADS", &threads)
         .env("MKL_NUM_THREADS", &threads);
-    match launch.place.cuda {
-        Some(device) => process.env(DEVICE, device.to_string()),
+    match &launch.place.cuda {
+        Some(device) => process.env(DEVICE, device).env(VISIBLE, device),
         None => process.env_remove(DEVICE),
     };
+    match launch.machine_address {
+        Some(address) => process.env(MACHINE_ADDRESS, address.to_string()),
+        None => process.env_remove(MACHINE_ADDRESS),
+    };
+    match launch.lock {
+        Some(lock) => process.env(LOCK, lock),
+        None => process.env_remove(LOCK),
+    };
+    if let Some(interface) = launch.machine_address.and_then(interface) {
+        // NCCL takes a name for the beginning of one unless told otherwise.
+        for (name, value) in
+            [("GLOO_SOCKET_IFNAME", interface.clone()), ("NCCL_SOCKET_IFNAME", format!("={interface}"))]
+        {
+            if env::var_os(name).is_none() {
+                process.env(name, value);
+            }
+        }
+    }
     for (name, value) in DEFAULTS {
         if env::var_os(name).is_none() {
             process.env(name, value);
@@ -101,6 +144,12 @@ pub fn launch(launch: &Launch) -> Result<Command, Error> {
     Ok(process)
 }
 
+/// The network interface that has an address. None if none has, or nobody can tell: what uses it finds its own then.
+fn interface(address: IpAddr) -> Option<String> {
+    let interfaces = if_addrs::get_if_addrs().ok()?;
+    interfaces.into_iter().find(|interface| interface.ip() == address).map(|interface| interface.name)
+}
+
 /// What a worker process finds when it starts.
 #[cfg(feature = "torch")]
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -109,7 +158,10 @@ pub(super) struct Place {
     pub(super) secret: Secret,
     pub(super) slot: SlotId,
     pub(super) threads: u32,
-    pub(super) cuda: Option<u32>,
+    /// Whether it has a GPU: then it sees one only.
+    pub(super) is_gpu: bool,
+    pub(super) machine_address: Option<IpAddr>,
+    pub(super) lock: Option<PathBuf>,
 }
 
 #[cfg(feature = "torch")]
@@ -130,12 +182,22 @@ impl Place {
             let number = text.as_ref().and_then(|text| text.parse::<u32>().ok());
             number.ok_or_else(|| wrong(name, text.as_deref()))
         };
+        let machine_address = |text: String| {
+            let wrong = |_| {
+                Error::Protocol(format!(
+                    "{MACHINE_ADDRESS} is `{text}` in a worker's environment; allowed is an IP address"
+                ))
+            };
+            text.parse().map_err(wrong)
+        };
         Ok(Some(Self {
             address: address.parse()?,
             secret: look(SECRET).unwrap_or_default().parse()?,
             slot: SlotId { node: crate::ids::NodeId(number(NODE)?), index: number(SLOT)? },
             threads: number(THREADS)?,
-            cuda: look(DEVICE).is_some().then(|| number(DEVICE)).transpose()?,
+            is_gpu: look(DEVICE).is_some(),
+            machine_address: look(MACHINE_ADDRESS).map(machine_address).transpose()?,
+            lock: look(LOCK).map(PathBuf::from),
         }))
     }
 }
@@ -146,32 +208,72 @@ mod tests {
 
     use super::*;
 
-    fn environment(cuda: Option<u32>) -> (Place, BTreeMap<String, String>) {
+    fn environment(cuda: Option<&str>, machine_address: Option<&str>) -> (Place, BTreeMap<String, String>) {
         let address: Address = "unix:/a b/head".parse().expect("an address");
         let secret = Secret::random().expect("random numbers");
-        let place = Slot { threads: 3, cuda };
+        let place = Slot { threads: 3, cuda: cuda.map(str::to_owned) };
         let slot = SlotId { node: crate::ids::NodeId(2), index: 5 };
-        let started = Launch { address: &address, secret: &secret, slot, place, arguments: &[] };
+        let machine_address = machine_address.map(|address| address.parse().expect("an address"));
+        let lock = machine_address.map(|_| Path::new("/a b/2.5.lock"));
+        let started = Launch {
+            address: &address,
+            secret: &secret,
+            slot,
+            place: &place,
+            machine_address,
+            lock,
+            arguments: &[],
+        };
         let process = launch(&started).expect("it can be started");
         let text = |text: &std::ffi::OsStr| text.to_string_lossy().into_owned();
         let set = process.get_envs().filter_map(|(name, value)| Some((text(name), text(value?))));
-        let expected = Place { address: address.clone(), secret: secret.clone(), slot, threads: 3, cuda };
+        let expected = Place {
+            address: address.clone(),
+            secret: secret.clone(),
+            slot,
+            threads: 3,
+            is_gpu: cuda.is_some(),
+            machine_address,
+            lock: lock.map(Path::to_owned),
+        };
         (expected, set.collect())
     }
 
     #[test]
     fn a_worker_finds_what_it_was_started_with() {
-        for cuda in [None, Some(1)] {
-            let (expected, environment) = environment(cuda);
+        for (cuda, address) in
+            [(None, None), (Some("1"), Some("10.0.0.7")), (Some("GPU-7f2b"), Some("fd00::7"))]
+        {
+            let (expected, environment) = environment(cuda, address);
             let read = Place::read(|name| environment.get(name).cloned()).expect("all is there");
             assert_eq!(read, Some(expected));
+            assert_eq!(environment.get(VISIBLE).map(String::as_str), cuda);
         }
         assert_eq!(Place::read(|_| None).expect("nothing is there"), None);
     }
 
     #[test]
+    fn libraries_use_the_interface_of_the_machines_address() {
+        let (_, environment) = environment(None, Some("127.0.0.1"));
+        assert_eq!(environment.get("GLOO_SOCKET_IFNAME").map(String::as_str), Some("lo"));
+        assert_eq!(environment.get("NCCL_SOCKET_IFNAME").map(String::as_str), Some("=lo"));
+        // An address for documentation, which no interface has.
+        let (_, environment) = self::environment(None, Some("192.0.2.1"));
+        assert_eq!(environment.get("NCCL_SOCKET_IFNAME"), None);
+    }
+
+    #[test]
+    fn a_gpu_keeps_its_name_among_those_that_are_visible() {
+        for (visible, expected) in
+            [(None, "1"), (Some("4, 6"), "6"), (Some("GPU-a,GPU-b"), "GPU-b"), (Some("4"), "1")]
+        {
+            assert_eq!(id_among(visible, 1), expected, "{visible:?}");
+        }
+    }
+
+    #[test]
     fn an_environment_that_makes_no_sense_says_so() {
-        let (_, environment) = environment(Some(0));
+        let (_, environment) = environment(Some("0"), None);
         for (name, value, expected) in [
             (ADDRESS, "nowhere", "`nowhere` is no address"),
             (SECRET, "guess", "a secret has 32 hexadecimal digits"),
@@ -180,7 +282,11 @@ mod tests {
                 "-1",
                 "POLLUX_TUNE_WORKER_SLOT is `-1` in a worker's environment; allowed is a whole number",
             ),
-            (DEVICE, "", "POLLUX_TUNE_WORKER_DEVICE is ``"),
+            (
+                MACHINE_ADDRESS,
+                "eth0",
+                "POLLUX_TUNE_WORKER_MACHINE_ADDRESS is `eth0` in a worker's environment; allowed is an IP address",
+            ),
         ] {
             let look = |asked: &str| {
                 if asked == name { Some(value.to_owned()) } else { environment.get(asked).cloned() }

@@ -13,6 +13,7 @@ pub(crate) mod checkpoint;
 pub(crate) mod environment;
 mod error;
 mod launch;
+pub(crate) mod link;
 pub(crate) mod protocol;
 mod sampler;
 #[cfg(feature = "torch")]
@@ -21,7 +22,7 @@ mod torch;
 pub use error::Error;
 #[cfg(feature = "torch")]
 pub use launch::gpus;
-pub use launch::{Launch, Slot, launch};
+pub use launch::{Launch, Slot, gpu_id, launch};
 pub use sampler::{ElasticSampler, shard};
 #[cfg(feature = "torch")]
 pub use torch::{BoxError, Dataset, Example, Optimizer, Registry, Schedule, Trainable, serve_if_worker};

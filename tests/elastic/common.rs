@@ -19,7 +19,7 @@ use pollux_tune::{
         engine::{Fact, Outcome},
         group::Task,
     },
-    worker::Slot,
+    worker::{Slot, gpu_id},
 };
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
@@ -137,7 +137,7 @@ pub(crate) fn train_in_passes(
     // `make test-cuda` sets it.
     let gpus = env::var_os("POLLUX_TUNE_TEST_GPUS").is_some();
     let settings = TrainingSettings {
-        slots: (0..2).map(|slot| Slot { threads: 1, cuda: gpus.then_some(slot) }).collect(),
+        slots: (0..2).map(|slot| Slot { threads: 1, cuda: gpus.then(|| gpu_id(slot)) }).collect(),
         start: slots.to_vec(),
         max_batch: None,
         max_batch_per_worker: per_worker,
@@ -243,7 +243,7 @@ pub(crate) fn kill(pid: Pid) {
 /// Runs a study on three slots to its end, and shows every fact to `say`.
 pub(crate) fn run_study(study: Study, folder: &OsStr, say: fn(&Fact)) {
     let gpus = env::var_os("POLLUX_TUNE_TEST_GPUS").is_some();
-    let slots = [0, 1, 2].map(|slot| Slot { threads: 1, cuda: gpus.then_some(slot) });
+    let slots = [0, 1, 2].map(|slot| Slot { threads: 1, cuda: gpus.then(|| gpu_id(slot)) });
     let finished = Runner::new(study)
         .folder(folder)
         .worker_arguments(["worker", "--exact", "--nocapture"])

@@ -7,7 +7,7 @@ use pollux_tune::{
     ids::{GpuType, TrialId},
     space::Study,
     trials::{End, engine::Fact},
-    worker::Slot,
+    worker::{Slot, gpu_id},
 };
 
 use crate::{
@@ -58,7 +58,7 @@ fn run_on(runner: Runner, workers: u32) {
     in_time(move || {
         let gpus = env::var_os("POLLUX_TUNE_TEST_GPUS").is_some();
         let slots: Vec<Slot> =
-            (0..workers).map(|slot| Slot { threads: 1, cuda: gpus.then_some(slot) }).collect();
+            (0..workers).map(|slot| Slot { threads: 1, cuda: gpus.then(|| gpu_id(slot)) }).collect();
         runner.run_trainable(&GpuType::new("cpu").expect("a name"), &slots).map(drop).expect("it runs");
     });
 }

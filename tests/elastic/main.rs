@@ -9,6 +9,7 @@ mod disk;
 mod failing;
 mod failures;
 mod hangs;
+mod memory;
 mod net;
 mod noise;
 #[path = "../support/processes.rs"]

@@ -43,6 +43,7 @@ fn prepared(gateway: &Gateway, secret: &Secret, node: u32, slots: Range<u32>) ->
         slots,
         gpu_type: GpuType::new("a100").expect("it has a name"),
         time_scale: 0.01,
+        machine_address: None,
         arguments: Vec::new(),
     });
     let launched = launched.expect("it makes a node");
@@ -263,6 +264,7 @@ async fn what_makes_no_node_is_not_launched() {
         slots: 0..1,
         gpu_type: GpuType::new("t4").unwrap(),
         time_scale: 1.0,
+        machine_address: None,
         arguments: vec!["first".to_owned()],
     };
     let launched = launch(&good).unwrap();

@@ -10,6 +10,11 @@
 #include <unordered_map>
 #include <vector>
 
+#include <dirent.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+
 #include <c10/util/Logging.h>
 #include <torch/torch.h>
 
@@ -29,6 +34,7 @@
 #include "status.h"
 
 #include "environment.inc"
+#include "sockets.inc"
 #include "store.inc"
 #include "group.inc"
 #include "reducer.inc"

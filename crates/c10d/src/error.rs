@@ -87,12 +87,14 @@ impl Error {
         if lower.contains(ABORTED) {
             return Error::aborted(during);
         }
+        // Of a connection that there was: the system has given up on it.
+        let link = ["read error", "writev"].iter().any(|words| lower.contains(words));
         // A connection that is refused until time is up counts as a timeout: nobody has come yet.
-        let late = ["timed out", "timeout"].iter().any(|words| lower.contains(words));
+        let late = !link && ["timed out", "timeout"].iter().any(|words| lower.contains(words));
         if late || kind == Kind::Timeout {
             return Error::Timeout { during, message };
         }
-        if kind == Kind::Network || LOST.iter().any(|words| lower.contains(words)) {
+        if link || kind == Kind::Network || LOST.iter().any(|words| lower.contains(words)) {
             return Error::PeerLost { during, message };
         }
         match kind {
@@ -135,6 +137,8 @@ mod tests {
             (Kind::Other, "[pair.cc:553] Connection closed by peer [127.0.0.1]:4242", "peer lost"),
             (Kind::Other, "[pair.cc:544] Read error [127.0.0.1]:4242: Connection reset by peer", "peer lost"),
             (Kind::Other, "[pair.cc:534] writev [127.0.0.1]:4242: Broken pipe", "peer lost"),
+            (Kind::Other, "[pair.cc:544] Read error [10.0.0.2]:4242: Connection timed out", "peer lost"),
+            (Kind::Other, "[pair.cc:534] writev [10.0.0.2]:4242: No route to host", "peer lost"),
             (Kind::Network, "failed to recv, got 0 bytes", "peer lost"),
             (Kind::Other, "[buffer.cc:81] Timed out waiting 300ms for recv operation to complete", "timeout"),
             (Kind::Other, "[context.cc:45] Application timeout caused pair closure", "timeout"),

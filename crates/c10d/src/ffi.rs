@@ -147,6 +147,7 @@ unsafe extern "C" {
         rank: i32,
         size: i32,
         connect_ms: i64,
+        link_ms: i64,
         timeout_ms: i64,
         host: *const c_char,
         interface: *const c_char,

@@ -56,8 +56,11 @@ pub enum Interface {
 pub struct GroupOptions {
     /// What carries the data.
     pub backend: Backend,
-    /// How long all peers may take to come.
+    /// How long a peer may take to come, and then to connect.
     pub connect_timeout: Duration,
+    /// How long the machine of a peer may acknowledge nothing before the peer counts as lost: one without power, or behind a link that
+    /// is cut. A peer that only computes for longer is not meant, since Gloo's own thread receives. Without meaning for NCCL.
+    pub link_timeout: Duration,
     /// How long one collective may take. It is the limit for a peer that hangs; one that dies is noticed at once.
     pub timeout: Duration,
 }
@@ -67,6 +70,7 @@ impl Default for GroupOptions {
         GroupOptions {
             backend: Backend::Gloo(Interface::Auto),
             connect_timeout: Duration::from_secs(60),
+            link_timeout: Duration::from_secs(10),
             timeout: Duration::from_secs(300),
         }
     }
@@ -163,7 +167,7 @@ impl ProcessGroup {
                 };
                 let pointer =
                     |text: &Option<CString>| text.as_ref().map_or(ptr::null(), |text| text.as_ptr());
-                let connect = millis(options.connect_timeout);
+                let (connect, link) = (millis(options.connect_timeout), millis(options.link_timeout));
                 // SAFETY: the store and the strings are alive, and so is the place for the result.
                 call(|message| unsafe {
                     ffi::c10d_group_gloo(
@@ -171,6 +175,7 @@ impl ProcessGroup {
                         rank_number,
                         size_number,
                         connect,
+                        link.min(i64::from(i32::MAX)),
                         timeout,
                         pointer(&host),
                         pointer(&named),

@@ -201,6 +201,9 @@ fn line(entry: &JournalEntry, engine: &Engine, is_terminal: bool) -> Option<Stri
         | Fact::TrialFailed { trial, .. }
         | Fact::TrialCancelled { trial, .. }
         | Fact::TrialInterrupted { trial, .. } => format!("trial {trial} {}", event(entry, *trial)?),
+        Fact::BatchLimited { gpu_type, limit, failed, .. } => format!(
+            "passes of {failed} examples do not fit into the memory of {gpu_type}: at most {limit} from now on, in all trials"
+        ),
         Fact::CheckpointFailed { trial, reason } => format!("warning: trial {trial}: {reason}"),
         _ if is_terminal => return None,
         Fact::NodeJoined { node, gpu_type, slots, .. } => {

@@ -120,7 +120,7 @@ fn slots(arguments: &Settings) -> Vec<Slot> {
     let cores = thread::available_parallelism().map_or(1, |cores| cores.get() as u32);
     let count = arguments.slots.unwrap_or(if gpus > 0 { gpus } else { 2 });
     let threads = arguments.threads.unwrap_or_else(|| (cores / count).max(1));
-    let slot = |number| Slot { threads, cuda: (number < gpus).then_some(number) };
+    let slot = |number| Slot { threads, cuda: (number < gpus).then(|| worker::gpu_id(number)) };
     (0..count).map(slot).collect()
 }
 
@@ -238,6 +238,13 @@ impl Printer {
             TrainingEvent::CheckpointFailed { reason } => {
                 (format!("warning: {reason}"), json!({"checkpoint_failed": {"reason": reason}}))
             }
+            TrainingEvent::OutOfMemory { slot, memory } => (
+                format!(
+                    "passes of {} examples do not fit into the memory of slot {slot}: at most {} from now on",
+                    memory.failed, memory.limit
+                ),
+                json!({"out_of_memory": {"slot": slot, "failed": memory.failed, "limit": memory.limit}}),
+            ),
             TrainingEvent::Checkpointed { steps } => {
                 (format!("checkpoint of step {steps}"), json!({"checkpointed": {"steps": steps}}))
             }

@@ -101,7 +101,7 @@ async fn who_was_not_invited_disturbs_nobody() {
 #[tokio::test]
 async fn workers_of_other_nodes_join_the_same_group() {
     let (rendezvous, secret) = (Arc::new(Rendezvous::new(1.0)), Secret::random().unwrap());
-    let (listener, address) = listen().await.unwrap();
+    let (listener, address) = listen(None).await.unwrap();
     tokio::spawn(serve_remote(listener, address.clone(), rendezvous.clone(), secret.clone()));
     let mut here = rendezvous.join(request(0, None));
     let mut there = join_remote(address.clone(), &secret, request(1, Some(9)));
@@ -118,7 +118,7 @@ async fn workers_of_other_nodes_join_the_same_group() {
 #[tokio::test]
 async fn a_remote_member_learns_who_is_lost_and_that_a_node_is_gone() {
     let (rendezvous, secret) = (Arc::new(Rendezvous::new(1.0)), Secret::random().unwrap());
-    let (listener, address) = listen().await.unwrap();
+    let (listener, address) = listen(None).await.unwrap();
     let serving = tokio::spawn(serve_remote(listener, address.clone(), rendezvous.clone(), secret.clone()));
     let mut there = join_remote(address.clone(), &secret, request(1, None));
     let mut here = rendezvous.join(request(0, None));
@@ -137,7 +137,7 @@ async fn a_remote_member_learns_who_is_lost_and_that_a_node_is_gone() {
 #[tokio::test]
 async fn without_the_secret_nobody_comes_in() {
     let (rendezvous, secret) = (Arc::new(Rendezvous::new(1.0)), Secret::random().unwrap());
-    let (listener, address) = listen().await.unwrap();
+    let (listener, address) = listen(None).await.unwrap();
     tokio::spawn(serve_remote(listener, address.clone(), rendezvous.clone(), secret.clone()));
     let mut stranger = join_remote(address.clone(), &Secret::random().unwrap(), request(1, Some(9)));
     let reason = lost(&mut stranger).await;
@@ -152,7 +152,7 @@ async fn without_the_secret_nobody_comes_in() {
 #[tokio::test]
 async fn a_host_without_the_secret_is_not_told_it() {
     let secret = Secret::random().unwrap();
-    let (listener, address) = listen().await.unwrap();
+    let (listener, address) = listen(None).await.unwrap();
     let mut member = join_remote(address, &secret, request(1, Some(9)));
     let (mut stream, _) = listener.accept().await.unwrap();
     let mut heard = [0; 48];
@@ -170,7 +170,7 @@ async fn a_host_without_the_secret_is_not_told_it() {
 #[tokio::test]
 async fn strangers_stall_nobody() {
     let (rendezvous, secret) = (Arc::new(Rendezvous::new(1.0)), Secret::random().unwrap());
-    let (listener, address) = listen().await.unwrap();
+    let (listener, address) = listen(None).await.unwrap();
     tokio::spawn(serve_remote(listener, address.clone(), rendezvous.clone(), secret.clone()));
     let mut silent = Vec::new();
     for _ in 0..300 {

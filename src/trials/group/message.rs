@@ -1,12 +1,15 @@
 //! Messages between a head and the workers of a trial.
 
-use std::{collections::BTreeMap, path::PathBuf};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::PathBuf,
+};
 
 use serde::{Deserialize, Serialize};
 
 use crate::{
     goodput::{GradientStats, Observation},
-    ids::{Round, SlotId, StudyId, TrialId},
+    ids::{NodeId, Round, SlotId, StudyId, TrialId},
     trials::engine::FailureCause,
 };
 
@@ -99,6 +102,15 @@ pub struct Form {
     pub batch: Batch,
     /// The generation before has lost a member: do not wait for its next step.
     pub broken: bool,
+}
+
+impl Form {
+    /// How many machines those who train are on.
+    #[must_use]
+    pub fn machines(&self) -> u32 {
+        let nodes: BTreeSet<NodeId> = self.members.iter().map(|member| member.slot.node).collect();
+        nodes.len() as u32
+    }
 }
 
 /// What becomes of the state of a trial when its workers leave it.
@@ -200,6 +212,13 @@ pub enum WorkerEvent {
         /// What is wrong, and what happens instead.
         reason: String,
     },
+    /// A pass did not fit into the memory of the worker's device, or of its share of it. The step was, or will be, taken in smaller ones.
+    OutOfMemory {
+        /// The trial.
+        trial: TrialId,
+        /// What was learned.
+        memory: MemoryLimit,
+    },
     /// The trial has reached its last epoch.
     Finished {
         /// The trial.
@@ -236,12 +255,22 @@ impl WorkerEvent {
             | Self::Progress { trial, .. }
             | Self::Checkpointed { trial, .. }
             | Self::CheckpointFailed { trial, .. }
+            | Self::OutOfMemory { trial, .. }
             | Self::Finished { trial, .. }
             | Self::Released { trial }
             | Self::Failed { trial, .. } => *trial,
             Self::Reported(report) => report.trial,
         }
     }
+}
+
+/// How many examples fit into the memory of a device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MemoryLimit {
+    /// A pass with so many did not fit.
+    pub failed: u32,
+    /// The largest pass from now on.
+    pub limit: u32,
 }
 
 /// What the thread of a worker does that trains.

@@ -12,7 +12,7 @@ use tokio::{
     sync::mpsc::{self, UnboundedReceiver},
 };
 
-use super::{abort::Aborts, backend::TorchBackend, rendezvous::Rendezvous, trainable::Registry};
+use super::{abort::Aborts, backend::TorchBackend, memory, rendezvous::Rendezvous, trainable::Registry};
 use crate::{
     ids::TrialId,
     trials::{
@@ -52,13 +52,14 @@ fn print_error(message: &str) {
 /// Serves the head until it is gone.
 fn serve(place: &Place, registry: &Registry) -> Result<(), Error> {
     tch::set_num_threads(place.threads.cast_signed());
-    let rendezvous = Rendezvous::host(&place.secret)?;
+    let rendezvous = Rendezvous::host(place.machine_address, &place.secret)?;
     let hello = Hello { version: VERSION, slot: place.slot, pid: process::id() };
     let (events, commands) = wire::attach_blocking(&place.address, &place.secret, hello)?;
     let (aborts, hosted) = (Aborts::default(), HostedTrial::default());
     let commands = receive(commands, events.clone(), aborts.clone())?;
     report_panics(events.clone(), hosted.clone());
-    let device = place.cuda.map_or(Device::Cpu, |device| Device::Cuda(device as usize));
+    // A worker sees the GPU of its slot only.
+    let device = if place.is_gpu { Device::Cuda(0) } else { Device::Cpu };
     let backend = TorchBackend::new(registry, device, rendezvous, aborts, hosted);
     // That the head is gone is noticed by those who receive its commands.
     let send = move |event: WorkerEvent| {
@@ -85,6 +86,9 @@ impl HostedTrial {
 fn report_panics(events: EventSender, hosted: HostedTrial) {
     let usual = panic::take_hook();
     panic::set_hook(Box::new(move |info| {
+        if memory::is_taken_care_of(info.payload()) {
+            return;
+        }
         usual(info);
         if let Some(trial) = hosted.0.try_lock().ok().and_then(|trial| *trial) {
             let (reason, cause) = (info.to_string(), FailureCause::Trial);

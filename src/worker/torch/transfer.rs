@@ -16,10 +16,9 @@ use super::{
     team::Team,
 };
 use crate::{
-    ids::NodeId,
     trials::group::{Form, Member, Pause},
     wire::Secret,
-    worker::{Error, protocol::Role},
+    worker::{Error, link::LINK_TIMEOUT, protocol::Role},
 };
 
 /// How long to wait for members that were all alive a moment ago.
@@ -46,7 +45,12 @@ impl<'a> StateTransfer<'a> {
             // Where this worker can be reached anyway, and nowhere else.
             _ => c10d::Backend::Gloo(c10d::Interface::Host(host_of(own.address()).to_owned())),
         };
-        let options = GroupOptions { backend, connect_timeout: CONNECT_TIMEOUT, timeout: STEP_TIMEOUT };
+        let options = GroupOptions {
+            backend,
+            connect_timeout: CONNECT_TIMEOUT,
+            link_timeout: LINK_TIMEOUT,
+            timeout: STEP_TIMEOUT,
+        };
         Self { own, options, form, aborts }
     }
 
@@ -83,12 +87,7 @@ impl<'a> StateTransfer<'a> {
         if !trains {
             return Ok((None, Pause::default()));
         }
-        let nodes = {
-            let mut nodes: Vec<NodeId> = form.members.iter().map(|member| member.slot.node).collect();
-            nodes.sort_unstable();
-            nodes.dedup();
-            nodes.len() as u32
-        };
+        let nodes = form.machines();
         let mut team = if form.members.len() == 1 {
             Team::alone()
         } else if form.donors.is_empty() {

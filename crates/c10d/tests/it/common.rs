@@ -5,6 +5,7 @@
 
 use std::{
     env, fs,
+    net::{IpAddr, Ipv4Addr},
     process::{Child, Command, Stdio},
     sync::mpsc,
     thread,
@@ -12,6 +13,8 @@ use std::{
 };
 
 use c10d::{Backend, GroupOptions, Interface, ProcessGroup, Store};
+
+use crate::machines::Machines;
 
 /// After that long a rank hangs. Timeouts that a test expects are far shorter, those it must not need are longer.
 const DEADLINE: Duration = Duration::from_secs(100);
@@ -30,6 +33,8 @@ pub(crate) struct Member {
     pub(crate) rank: usize,
     pub(crate) size: usize,
     pub(crate) store: Store,
+    /// Where its peers reach it.
+    pub(crate) host: IpAddr,
 }
 
 impl Member {
@@ -40,7 +45,8 @@ impl Member {
         let number = |name: &str| env::var(name).expect("it is set").parse().expect("a number");
         let address = env::var("C10D_STORE").expect("it is set");
         let store = Store::connect(&address, SOON).expect("the store is there");
-        Some(Member { rank: number("C10D_RANK"), size: number("C10D_SIZE"), store })
+        let host = env::var("C10D_HOST").expect("it is set").parse().expect("an address");
+        Some(Member { rank: number("C10D_RANK"), size: number("C10D_SIZE"), store, host })
     }
 
     /// The group of all ranks, under a prefix of its own, with a timeout that no test lives to see.
@@ -51,12 +57,16 @@ impl Member {
     /// Forms a group, and returns when all ranks have it: a rank that fails on purpose might else disturb others.
     pub(crate) fn group_of(&self, prefix: &str, rank: usize, size: usize, timeout: Duration) -> ProcessGroup {
         let store = self.store.prefix(prefix).expect("a prefix");
-        let group = ProcessGroup::form(&store, rank, size, &options(timeout)).expect("all ranks come");
+        let group = ProcessGroup::form(&store, rank, size, &self.options(timeout)).expect("all ranks come");
         if self.store.add(&format!("{prefix}/count"), 1).expect("the store is there") == size as i64 {
             self.say(&format!("{prefix}/formed"));
         }
         self.hear(&format!("{prefix}/formed"));
         group
+    }
+
+    pub(crate) fn options(&self, timeout: Duration) -> GroupOptions {
+        options_at(self.host, timeout)
     }
 
     /// Tells the others something.
@@ -70,9 +80,14 @@ impl Member {
     }
 }
 
+/// For a group whose ranks are all in this process, or on this machine.
 pub(crate) fn options(timeout: Duration) -> GroupOptions {
-    let backend = Backend::Gloo(Interface::Host("127.0.0.1".to_owned()));
-    GroupOptions { backend, connect_timeout: SOON, timeout }
+    options_at(Ipv4Addr::LOCALHOST.into(), timeout)
+}
+
+fn options_at(host: IpAddr, timeout: Duration) -> GroupOptions {
+    let backend = Backend::Gloo(Interface::Host(host.to_string()));
+    GroupOptions { backend, connect_timeout: SOON, timeout, ..GroupOptions::default() }
 }
 
 /// The ranks of a test, seen from the process that started them.
@@ -82,15 +97,22 @@ pub(crate) struct World {
 }
 
 impl World {
-    fn start(test: &str, size: usize) -> World {
-        let store = Store::host("127.0.0.1:0").expect("a free port");
+    fn start(test: &str, size: usize, machines: Option<&Machines>) -> World {
+        let host = machines.map_or(Ipv4Addr::LOCALHOST.into(), |_| Machines::hub_address());
+        let store = Store::host((host, 0)).expect("a free port");
+        let program = env::current_exe().expect("it runs");
         let start = |rank: usize| {
-            Command::new(env::current_exe().expect("it runs"))
+            let (mut process, host) = match machines {
+                None => (Command::new(&program), host),
+                Some(machines) => (machines.command(rank, &program), Machines::address(rank)),
+            };
+            process
                 .args([test, "--exact", "--nocapture", "--test-threads=1"])
                 .env("C10D_TEST", test)
                 .env("C10D_RANK", rank.to_string())
                 .env("C10D_SIZE", size.to_string())
                 .env("C10D_STORE", store.address())
+                .env("C10D_HOST", host.to_string())
                 // libtorch tells of each lost connection at length.
                 .env("TORCH_CPP_LOG_LEVEL", "FATAL")
                 .stdout(Stdio::null())
@@ -167,6 +189,22 @@ pub(crate) fn staged(test: &str, size: usize, body: impl FnOnce(&Member), direct
         body(&me);
         me.say(&format!("{DONE}{}", me.rank));
     } else {
-        director(World::start(test, size));
+        director(World::start(test, size, None));
+    }
+}
+
+/// Runs the body in `size` processes, each on a machine of its own, and the director in the one that `cargo test` started.
+pub(crate) fn on_machines(
+    test: &str,
+    size: u8,
+    body: impl FnOnce(&Member),
+    director: impl FnOnce(World, &Machines),
+) {
+    if let Some(me) = Member::of(test) {
+        body(&me);
+        me.say(&format!("{DONE}{}", me.rank));
+    } else if let Some(machines) = Machines::new(size) {
+        machines.enter(None);
+        director(World::start(test, size.into(), Some(&machines)), &machines);
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use c10d::{Error, ProcessGroup, ReduceOp, Result, Store};
 use tch::{Device, Kind, Tensor};
 
-use crate::common::{FOREVER, Member, SOON, options, ranks, staged};
+use crate::common::{FOREVER, Member, SOON, ranks, staged};
 
 const SHORT: Duration = Duration::from_millis(300);
 
@@ -64,7 +64,7 @@ fn four_ranks_survive_the_death_of_one() {
 #[test]
 fn a_peer_that_never_comes_is_a_timeout() {
     ranks("failures::a_peer_that_never_comes_is_a_timeout", 1, |me| {
-        let mut options = options(FOREVER);
+        let mut options = me.options(FOREVER);
         options.connect_timeout = SHORT;
         for rank in [0, 1] {
             let prefix = me.store.prefix(&format!("rank{rank}")).expect("a prefix");

@@ -7,5 +7,8 @@ mod common;
 mod failures;
 mod group;
 mod leaks;
+mod links;
+#[path = "../../../../tests/support/machines.rs"]
+mod machines;
 mod reducer;
 mod store;

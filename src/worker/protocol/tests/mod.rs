@@ -14,7 +14,7 @@ use self::fake::{Call, Fake, Script, Steps, evaluation};
 use super::*;
 use crate::{
     ids::NodeId,
-    trials::group::{Batch, Evaluation, Member, Pause, WorkerReport},
+    trials::group::{Batch, Evaluation, Member, MemoryLimit, Pause, WorkerReport},
 };
 
 const TRIAL: TrialId = TrialId(7);
@@ -177,6 +177,26 @@ async fn roles_decide_what_a_worker_does() {
     }
 }
 
+/// Slots are numbered on each machine: the first one of another machine is somebody else.
+#[test]
+fn a_role_is_found_by_node_and_slot() {
+    let at = |node: u32, index: u32| SlotId { node: NodeId(node), index };
+    let member = |slot| Member { slot, rendezvous_addr: String::new() };
+    let (members, donors) = ([at(4, 0), at(7, 0), at(4, 1)].map(member), [at(9, 0)].map(member));
+    let form = Form { members: members.into(), donors: donors.into(), ..form(3, &[], &[]) };
+    for (slot, role) in [
+        (at(4, 0), Role::Train(0)),
+        (at(7, 0), Role::Train(1)),
+        (at(4, 1), Role::Train(2)),
+        (at(9, 0), Role::Donate(3)),
+        (at(0, 0), Role::Leave),
+        (at(7, 1), Role::Leave),
+    ] {
+        assert_eq!(Role::of(slot, &form), role, "{slot}");
+    }
+    assert_eq!(form.machines(), 2, "members only");
+}
+
 #[tokio::test]
 async fn groups_of_the_past_and_of_other_trials_change_nothing() {
     let mut world = World::training(&[0]).await;
@@ -333,6 +353,20 @@ async fn what_is_wrong_with_checkpoints_is_told_before_the_training() {
     let events = world.command(WorkerCommand::Form(form(3, &[0], &[]))).await;
     let failed = WorkerEvent::CheckpointFailed { trial: TRIAL, reason: "it is damaged".to_owned() };
     assert!(matches!(&events[..], [first, WorkerEvent::Formed { .. }] if *first == failed), "{events:?}");
+}
+
+#[tokio::test]
+async fn what_is_learned_of_the_memory_is_told_by_every_rank_and_before_a_group_breaks() {
+    let mut world = World::training(&[1, 0]).await;
+    let memory = |limit| MemoryLimit { failed: 64, limit };
+    let told = |limit| WorkerEvent::OutOfMemory { trial: TRIAL, memory: memory(limit) };
+    *world.script.memory.lock().unwrap() = Some(memory(32));
+    assert_eq!(world.step(StepProgress::default()).await, [told(32)]);
+    assert_eq!(world.step(StepProgress::default()).await, []);
+    *world.script.memory.lock().unwrap() = Some(memory(16));
+    world.step.send(Err(Failure::Group("no memory".to_owned()))).unwrap();
+    let events = world.settle().await;
+    assert!(matches!(&events[..], [first, WorkerEvent::Broken { .. }] if *first == told(16)), "{events:?}");
 }
 
 #[tokio::test]

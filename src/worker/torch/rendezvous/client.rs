@@ -17,6 +17,7 @@ use super::{
 use crate::{
     ids::{Round, TrialId},
     wire::{Secret, handshake},
+    worker::link::{self, CALL_TIMEOUT},
 };
 
 /// A room that another process hosts.
@@ -46,7 +47,8 @@ impl Remote {
         let connect = || {
             let resolved = address.to_socket_addrs()?.next();
             let resolved = resolved.ok_or_else(|| io::Error::from(ErrorKind::AddrNotAvailable))?;
-            let mut stream = TcpStream::connect_timeout(&resolved, timeout)?;
+            let mut stream = TcpStream::connect_timeout(&resolved, timeout.min(CALL_TIMEOUT))?;
+            link::watch(&stream)?;
             stream.set_nodelay(true)?;
             stream.set_read_timeout(Some(timeout))?;
             stream.set_write_timeout(Some(MESSAGE))?;

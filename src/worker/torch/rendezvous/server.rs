@@ -1,6 +1,12 @@
 //! The host's side.
 
-use std::{io, net::TcpListener, sync::Arc, thread, time::Duration};
+use std::{
+    io,
+    net::{IpAddr, TcpListener},
+    sync::Arc,
+    thread,
+    time::Duration,
+};
 
 use c10d::KeyValueStore;
 use tokio::{
@@ -19,7 +25,7 @@ use super::{
 use crate::{
     ids::{Round, TrialId},
     wire::{Secret, Strangers, handshake},
-    worker::Error,
+    worker::{Error, link},
 };
 
 /// When to try again to accept a connection if that fails: for want of file descriptors, most likely.
@@ -36,10 +42,11 @@ pub(in super::super) struct Rendezvous {
 }
 
 impl Rendezvous {
-    /// On a free port of the loopback interface, in a thread of its own.
-    pub(in super::super) fn host(secret: &Secret) -> Result<Self, Error> {
-        let failed = || Error::io("listening on a port of 127.0.0.1");
-        let listener = TcpListener::bind(("127.0.0.1", 0)).map_err(failed())?;
+    /// On a free port of the machine's address, or else of the loopback interface, in a thread of its own.
+    pub(in super::super) fn host(machine_address: Option<IpAddr>, secret: &Secret) -> Result<Self, Error> {
+        let place = link::listening(machine_address);
+        let failed = || Error::io(format!("listening on a port of {}", place.ip()));
+        let listener = TcpListener::bind(place).map_err(failed())?;
         listener.set_nonblocking(true).map_err(failed())?;
         let address = listener.local_addr().map_err(failed())?.to_string();
         let runtime = Builder::new_current_thread().enable_all().build();
@@ -114,6 +121,7 @@ impl Host {
 async fn serve_member(mut stream: TcpStream, room: &Room) -> io::Result<()> {
     // Only makes it slower, if it fails.
     let _ = stream.set_nodelay(true);
+    link::watch(&stream)?;
     loop {
         // A member may be silent for as long as it trains, but not in the middle of a message.
         let mut header = [0; HEADER];

@@ -23,7 +23,7 @@ const ROOM: (TrialId, Round) = (TrialId(1), Round(4));
 
 fn host() -> (Rendezvous, Secret) {
     let secret = Secret::random().expect("random numbers");
-    (Rendezvous::host(&secret).expect("a free port"), secret)
+    (Rendezvous::host(None, &secret).expect("a free port"), secret)
 }
 
 fn remote(host: &Rendezvous, room: (TrialId, Round)) -> Remote {

@@ -3,6 +3,7 @@
 
 #include <exception>
 #include <string>
+#include <vector>
 
 namespace gloo::transport {
 
@@ -13,10 +14,18 @@ class Pair;
 
 namespace tcp {
 
+// An address as the system has it, then other things.
+class Address {
+ public:
+  std::vector<char> bytes() const;
+};
+
 // The implementation of `transport::Pair` behind every device that the shim creates; its base comes first in memory.
 class Pair {
  public:
   std::exception_ptr signalExceptionExternal(const std::string& message);
+  // Of this end of the connection, once there is one.
+  const Address& address() const;
 };
 
 } // namespace tcp
