@@ -1,7 +1,7 @@
 //! The agents of a study: who is there, and which nodes they are.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     path::PathBuf,
     sync::{Arc, PoisonError, RwLock},
 };
@@ -13,7 +13,7 @@ use super::{
     clock::Clock,
     exit::{ActorGuard, ExitSender},
     group::NodeHandle,
-    message::EngineInput,
+    message::{EngineInput, ReleaseNode},
     node::{AgentLost, FromAgent, Node, NodeContext},
     pilots::PilotNews,
     programs::Programs,
@@ -112,6 +112,8 @@ struct Agent {
     commands: UnboundedSender<AgentCommand>,
     /// With the actor of each, unless trials are programs.
     nodes: Vec<(NodeId, Option<Addr<Node>>)>,
+    /// Those that may go: it leaves when all may.
+    released: BTreeSet<NodeId>,
 }
 
 impl Agents {
@@ -229,7 +231,7 @@ impl Agents {
             };
             actors.push((node, actor));
         }
-        self.agents.insert(id, Agent { name, job, commands, nodes: actors });
+        self.agents.insert(id, Agent { name, job, commands, nodes: actors, released: BTreeSet::new() });
     }
 
     fn lost(&mut self, id: AgentKey, reason: &str) {
@@ -317,6 +319,22 @@ impl Handler<EndAgents> for Agents {
                 let reason = "the study is over".to_owned();
                 let _ = agent.commands.send(AgentCommand::Leave { reason });
             }
+        }
+    }
+}
+
+impl Handler<ReleaseNode> for Agents {
+    type Result = ();
+
+    fn handle(&mut self, ReleaseNode(node): ReleaseNode, _: &mut Context<Self>) {
+        let has = |agent: &Agent| agent.nodes.iter().any(|(of, _)| *of == node);
+        let Some((&id, agent)) = self.agents.iter_mut().find(|(_, agent)| has(agent)) else { return };
+        agent.released.insert(node);
+        if agent.released.len() == agent.nodes.len() {
+            let reason = "it was let go";
+            // If it is gone already, so much the better.
+            let _ = agent.commands.send(AgentCommand::Leave { reason: reason.to_owned() });
+            self.lost(id, reason);
         }
     }
 }

@@ -22,6 +22,11 @@ impl Clock {
         self.origin_s + self.began.elapsed().as_secs_f64() / self.scale
     }
 
+    /// The moment of the study after so many real seconds.
+    pub(super) fn in_s(&self, real_s: f64) -> f64 {
+        self.now_s() + real_s / self.scale
+    }
+
     /// How long to wait for a moment of the study.
     pub(super) fn until(&self, at_s: f64) -> Duration {
         // A little later, so that rounding does not make it a little earlier.
@@ -43,6 +48,7 @@ mod tests {
         tokio::time::advance(Duration::from_secs(2)).await;
         assert!((clock.now_s() - 9e9 - 200.0).abs() < 1e-3, "{}", clock.now_s());
         assert!((clock.until(9e9 + 300.0).as_secs_f64() - 1.0).abs() < 1e-3);
+        assert!((clock.in_s(3.0) - 9e9 - 500.0).abs() < 1e-3, "{}", clock.in_s(3.0));
         assert!(clock.until(0.0) < Duration::from_millis(1));
     }
 }

@@ -6,7 +6,7 @@ use actix::{Message, Recipient};
 use tokio::sync::oneshot;
 
 use crate::{
-    ids::{Round, SlotId, TrialId},
+    ids::{NodeId, Round, SlotId, TrialId},
     trials::{
         engine::{AllocatorRequest, GroupCommand, Input, JournalEntry, SuggestRequest},
         group::{WorkerCommand, WorkerEvent},
@@ -55,6 +55,11 @@ pub(super) struct ForTrial {
 #[derive(Debug, Message)]
 #[rtype(result = "()")]
 pub(super) struct ForGroup(pub(super) GroupCommand);
+
+/// A machine may go: nothing runs there any more, or its time is over.
+#[derive(Debug, Message)]
+#[rtype(result = "()")]
+pub(super) struct ReleaseNode(pub(super) NodeId);
 
 /// A command for the worker of a slot. Whoever sends one receives the events of the worker until it has left.
 #[derive(Debug, Message)]

@@ -12,6 +12,7 @@
 mod agents;
 mod allocator;
 mod clock;
+mod control;
 mod door;
 mod elastic;
 mod error;

@@ -20,7 +20,7 @@ use super::{
     error::Error,
     exit::{ExitSender, SessionExit},
     group::{ClusterHandles, Observer},
-    message::EngineInput,
+    message::{EngineInput, ReleaseNode},
     pilots::PilotNews,
     programs::{ProgramSpec, Programs},
     session::{Notify, WorkerTasks, Workers},
@@ -94,6 +94,14 @@ impl Runtime {
             Self::Local(joined) => Some(joined),
             // Each node tells of itself.
             Self::Machines(_) => None,
+        }
+    }
+
+    /// Who lets machines go.
+    pub(super) fn nodes(&self) -> Option<Recipient<ReleaseNode>> {
+        match self {
+            Self::Local(_) => None,
+            Self::Machines(machines) => Some(machines.agents.clone().recipient()),
         }
     }
 

@@ -12,6 +12,7 @@ use tokio::sync::{mpsc, watch};
 use super::{
     allocator::{Allocator, AllocatorService},
     clock::Clock,
+    control,
     error::Error,
     exit::{ExitSender, SessionExit},
     function::{Function, Functions},
@@ -38,6 +39,7 @@ use crate::{
         engine::{Engine, GroupCommand, Input, JournalEntry, Outcome, Replay, Services, State, TrialKind},
         group::Task,
     },
+    wire::with_causes,
 };
 
 /// After so many deaths of actors it is no accident.
@@ -191,23 +193,30 @@ impl Head {
         let facts = vec![suggester.clone().recipient(), allocator.clone().recipient()];
         // A checkpoint is removed when the end of its trial is on disk, not before.
         let settled = keeper.clone().map(Addr::recipient).into_iter().collect();
-        let services = ServiceAddresses {
-            suggester: suggester.clone().recipient(),
-            allocator: allocator.recipient(),
-            facts,
-            settled,
-        };
         let fourth = Arbiter::new();
         let pilots = self.pilots(study_id, clock, &supervisor, &exit)?;
         let pilots = pilots.map(|pilots| Pilots::start_in_arbiter(&fourth.handle(), |_| pilots));
         let news = pilots.clone().map(Addr::recipient);
         let (groups, runtime) = self.open(study_id, clock, news, &happened, &exit)?;
+        let services = ServiceAddresses {
+            suggester: suggester.clone().recipient(),
+            allocator: allocator.recipient(),
+            facts,
+            settled,
+            nodes: runtime.nodes(),
+        };
         let hosts = self.hosts()?;
         supervisor.do_send(Begin { services, groups });
         if let Some(joined) = runtime.joined() {
             supervisor.do_send(EngineInput::from(joined.clone()));
         }
+        let control = self.folder.as_ref().map(|folder| control::open(folder, clock, happened.clone()));
+        if let Some(Err(error)) = &control {
+            // The study does without.
+            tracing::warn!(error = with_causes(error), "machines cannot be taken away by command");
+        }
         let ended = self.wait(&supervisor, &mut exits).await;
+        drop(control);
         let search = match ended {
             // All facts are on their way to the suggester by then.
             SessionExit::Finished(_) => suggester.send(TakeSearch).await.ok().flatten(),

@@ -8,7 +8,7 @@ use tokio::{sync::oneshot, time::Instant};
 use super::{
     clock::Clock,
     exit::{ActorGuard, ExitSender, SessionExit},
-    message::{EngineInput, FactsAppended, ForAllocator, ForSuggester, ForTrial},
+    message::{EngineInput, FactsAppended, ForAllocator, ForSuggester, ForTrial, ReleaseNode},
     pilots::TakeDemand,
     session::Notify,
 };
@@ -43,6 +43,8 @@ pub(super) struct ServiceAddresses {
     pub(super) facts: Vec<Recipient<FactsAppended>>,
     /// Who act on facts, and hear of them when those that create or end a trial are on disk.
     pub(super) settled: Vec<Recipient<FactsAppended>>,
+    /// Who lets machines go; none where they cannot.
+    pub(super) nodes: Option<Recipient<ReleaseNode>>,
 }
 
 /// Owns the engine and the journal. Everything that happens comes here, and everything that is to be done comes from here.
@@ -224,7 +226,7 @@ impl Supervisor {
             (Command::WakeAt { at_s }, _) => self.wake_at(at_s, context),
             // Nobody is there yet, or the outbox holds them.
             (Command::Suggest(_) | Command::Allocate(_), None)
-            | (Command::Group { .. } | Command::Finished(_), _) => {}
+            | (Command::Group { .. } | Command::ReleaseNode { .. } | Command::Finished(_), _) => {}
         }
     }
 
@@ -272,6 +274,12 @@ impl Supervisor {
                 Effect::Group(trial, command) => {
                     if let Some((_, groups)) = &mut self.staff {
                         groups.command(trial, command, &supervisor);
+                    }
+                }
+                Effect::ReleaseNode(node) => {
+                    if let Some(nodes) = self.staff.as_ref().and_then(|(services, _)| services.nodes.as_ref())
+                    {
+                        nodes.do_send(ReleaseNode(node));
                     }
                 }
                 Effect::Finish(outcome) => self.exit.send(SessionExit::Finished(outcome)),

@@ -3,11 +3,12 @@
 use super::{
     Fault, INJECTED, Life,
     head::{GroupActor, Owner},
+    processes::Place,
     trace::shown_message,
     world::{Address, Event, Message, World},
 };
 use crate::{
-    ids::{NodeId, Round, SlotId, StudyId, TrialId},
+    ids::{Round, SlotId, StudyId, TrialId},
     trials::{
         Execution,
         engine::{AllocatorRequest, GroupCommand, Input, Launch},
@@ -98,13 +99,20 @@ impl World {
                 Output::Send { slot, command } => {
                     let from = Owner { trial, round: actor.round, group };
                     let index = slot.index as usize;
-                    let to = Address::Node(slot.node.0 as usize);
-                    self.send(to, Message::ToWorker { index, from, command });
+                    match head.places.get(&slot.node) {
+                        Some(key) => {
+                            let to = Address::Node(*key);
+                            self.send(to, Message::ToWorker { index, from, command });
+                        }
+                        None => self.send(Address::Group(group), Message::FromWorker { slot, event: None }),
+                    }
                 }
                 Output::Kill { slot, reason } => {
                     let from = Owner { trial, round: actor.round, group };
-                    let to = Address::Node(slot.node.0 as usize);
-                    self.send(to, Message::KillWorker { index: slot.index as usize, from, reason });
+                    if let Some(key) = head.places.get(&slot.node) {
+                        let to = Address::Node(*key);
+                        self.send(to, Message::KillWorker { index: slot.index as usize, from, reason });
+                    }
                 }
                 Output::Engine { generation, event } => {
                     let input = Input::group(trial, generation, event);
@@ -158,7 +166,7 @@ impl World {
     }
 
     pub(super) fn on_node(&mut self, node: usize, message: Message) {
-        let Some(actor) = self.head.as_mut().and_then(|head| head.nodes.get_mut(node)) else { return };
+        let Some(actor) = self.head.as_mut().and_then(|head| head.nodes.get_mut(&node)) else { return };
         let outputs = match message {
             Message::ToWorker { index, from, command } => actor.driver.command(index, from, command),
             Message::KillWorker { index, from, reason } => {
@@ -171,6 +179,15 @@ impl World {
                     }
                 }
                 outputs
+            }
+            Message::AgentLost => {
+                let outputs = actor.driver.lost("no word from it");
+                self.carry_out_by_node(node, outputs);
+                // From now on nobody reads what is sent there.
+                if let Some(head) = &mut self.head {
+                    head.nodes.remove(&node);
+                }
+                return;
             }
             Message::Ended { process, how, fault } => {
                 actor.processes[process] = None;
@@ -186,12 +203,11 @@ impl World {
 
     /// Something comes from a worker, over its connection.
     pub(super) fn on_connection(&mut self, life: Life, message: Message) {
-        let Some((head, slot)) = self.processes.place(life).filter(|(head, _)| *head == self.heads) else {
-            return;
-        };
-        let (node, index) = (slot.node.0 as usize, slot.index as usize);
+        let place = self.processes.place(life).filter(|place| place.head == self.heads);
+        let Some(Place { head, node, slot }) = place else { return };
+        let index = slot.index as usize;
         self.note(format_args!("head {head} hears of worker {life} on {slot}: {}", shown_message(&message)));
-        let Some(actor) = self.head.as_mut().and_then(|head| head.nodes.get_mut(node)) else { return };
+        let Some(actor) = self.head.as_mut().and_then(|head| head.nodes.get_mut(&node)) else { return };
         let is_known = actor.workers[index] == Some(life);
         let outputs = match message {
             Message::Joined => {
@@ -210,7 +226,7 @@ impl World {
 
     pub(super) fn carry_out_by_node(&mut self, node: usize, outputs: Vec<NodeOutput<Owner>>) {
         for output in outputs {
-            let Some(actor) = self.head.as_ref().and_then(|head| head.nodes.get(node)) else { return };
+            let Some(actor) = self.head.as_ref().and_then(|head| head.nodes.get(&node)) else { return };
             match output {
                 NodeOutput::Send { slot, command } => {
                     if let Some(life) = actor.workers[slot.index as usize] {
@@ -242,12 +258,9 @@ impl World {
 
     /// The time of a process to connect is over.
     pub(super) fn check_start(&mut self, of: u32, node: usize, process: usize, start: u64) {
-        let actor = self.head.as_mut().filter(|_| of == self.heads).and_then(|head| head.nodes.get_mut(node));
+        let actor =
+            self.head.as_mut().filter(|_| of == self.heads).and_then(|head| head.nodes.get_mut(&node));
         let outputs = actor.map(|actor| actor.driver.overdue(process, start)).unwrap_or_default();
         self.carry_out_by_node(node, outputs);
-    }
-
-    pub(super) fn slot(node: NodeId, index: u32) -> SlotId {
-        SlotId { node, index }
     }
 }

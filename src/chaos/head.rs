@@ -10,7 +10,7 @@ use super::{
     world::{Address, CrashPoint, Event, Message, World},
 };
 use crate::{
-    ids::{Round, TrialId},
+    ids::{NodeId, Round, TrialId},
     store::Journal,
     trials::{
         engine::{
@@ -51,7 +51,11 @@ pub(super) struct Head {
     /// The groups that get the commands of trials.
     pub(super) groups: BTreeMap<TrialId, u64>,
     pub(super) drivers: BTreeMap<u64, GroupActor>,
-    pub(super) nodes: Vec<NodeActor>,
+    /// The actors of machines: each that joins has a new one.
+    pub(super) nodes: BTreeMap<usize, NodeActor>,
+    pub(super) next_node: usize,
+    /// Who serves which node now.
+    pub(super) places: BTreeMap<NodeId, usize>,
     pub(super) next_group: u64,
     /// The time of day at its start, and the time of the world.
     pub(super) began: (f64, f64),
@@ -68,6 +72,8 @@ pub(super) struct GroupActor {
 }
 
 pub(super) struct NodeActor {
+    pub(super) machine: usize,
+    pub(super) node: NodeId,
     pub(super) driver: NodeDriver<Owner>,
     /// The connection of each slot.
     pub(super) workers: Vec<Option<Life>>,
@@ -86,10 +92,10 @@ impl World {
             let (phase, slots) = (active.phase.name(), active.slots());
             let _ = write!(text, "; trial {trial} is {phase} at {:.2} epochs on {slots:?}", active.epochs);
         }
-        for (node, actor) in self.scenario.nodes.iter().zip(&head.nodes) {
+        for actor in head.nodes.values() {
             for index in 0..actor.workers.len() {
                 let owner = actor.driver.owner(index).map(|owner| owner.trial);
-                let _ = write!(text, "; slot {}.{index} is up: {}", node.node, actor.driver.is_up(index));
+                let _ = write!(text, "; slot {}.{index} is up: {}", actor.node, actor.driver.is_up(index));
                 if let Some(trial) = owner {
                     let _ = write!(text, ", of trial {trial}");
                 }
@@ -108,7 +114,7 @@ impl World {
         let (count, Replay { engine, services }) = (facts.len(), replay);
         self.rules.replayed(&engine)?;
         let today_s = (self.now_s + self.clock_s).max(engine.state().at_s);
-        let (nodes, began) = (Vec::new(), (today_s, self.now_s));
+        let (nodes, places, began) = (BTreeMap::new(), BTreeMap::new(), (today_s, self.now_s));
         let (groups, drivers) = (BTreeMap::new(), BTreeMap::new());
         self.head = Some(Head {
             engine,
@@ -116,28 +122,15 @@ impl World {
             groups,
             drivers,
             nodes,
+            next_node: 0,
+            places,
             next_group: 0,
             began,
             outbox: Outbox::new(),
         });
         self.note(format_args!("head {} starts with {} facts", self.heads, count));
         self.take(Input::Started)?;
-        if self.scenario.kind == TrialKind::Rigid {
-            let of = &self.scenario.nodes[0];
-            let (node, gpu_type, slots) = (of.node, of.gpu_type.clone(), of.processes.iter().sum());
-            let joined = Input::NodeJoined { node, name: String::new(), gpu_type, island: 0, slots };
-            self.send(Address::Supervisor, Message::Input(joined));
-            return Ok(());
-        }
-        for number in 0..self.scenario.nodes.len() {
-            let of = self.scenario.nodes[number].clone();
-            let workers = vec![None; of.processes.iter().sum::<u32>() as usize];
-            let processes = vec![None; of.processes.len()];
-            let (driver, outputs) = NodeDriver::new(of);
-            let Some(head) = &mut self.head else { return Ok(()) };
-            head.nodes.push(NodeActor { driver, workers, processes });
-            self.carry_out_by_node(number, outputs);
-        }
+        self.join_all();
         Ok(())
     }
 
@@ -309,7 +302,7 @@ impl World {
                 self.after(at_s - now_s + 1e-6, Event::Alarm(self.alarm));
             }
             // The outbox holds them.
-            Command::Group { .. } | Command::Finished(_) => {}
+            Command::Group { .. } | Command::ReleaseNode { .. } | Command::Finished(_) => {}
         }
     }
 
@@ -347,6 +340,7 @@ impl World {
                     }
                 }
                 Effect::Group(trial, command) => self.command_trial(trial, command)?,
+                Effect::ReleaseNode(node) => self.release_node(node),
                 Effect::Finish(outcome) => return self.finish(outcome),
                 Effect::Acknowledge(never) => match never {},
             }

@@ -19,6 +19,7 @@ mod disk;
 mod groups;
 mod head;
 mod journal;
+mod machines;
 mod plan;
 mod processes;
 mod programs;

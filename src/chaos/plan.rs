@@ -27,6 +27,10 @@ pub(crate) enum Fault {
     WorkerStuck,
     /// All processes of a machine die, and cannot be started for a while.
     NodeLost,
+    /// A machine is announced to leave, and does so; it comes again later.
+    NodeDrains,
+    /// A machine is gone without a word, and comes again later.
+    NodeRemoved,
     /// A process ends, or stands still, before its workers have connected.
     StartFails,
     /// `kill -9` of the head, at some point between journal and commands.
@@ -56,13 +60,15 @@ pub(crate) enum Fault {
 }
 
 impl Fault {
-    pub(crate) const ALL: [Self; 19] = [
+    pub(crate) const ALL: [Self; 21] = [
         Self::WorkerKilled,
         Self::WorkerExits,
         Self::ConnectionLost,
         Self::WorkerStopped,
         Self::WorkerStuck,
         Self::NodeLost,
+        Self::NodeDrains,
+        Self::NodeRemoved,
         Self::StartFails,
         Self::HeadKilled,
         Self::PowerLost,
@@ -82,7 +88,9 @@ impl Fault {
     const fn is_for_all(self) -> bool {
         matches!(
             self,
-            Self::HeadKilled
+            Self::NodeDrains
+                | Self::NodeRemoved
+                | Self::HeadKilled
                 | Self::PowerLost
                 | Self::DiskFull
                 | Self::StudyStopped
@@ -105,6 +113,8 @@ impl fmt::Display for Fault {
             Self::WorkerStopped => "worker stopped",
             Self::WorkerStuck => "worker stuck",
             Self::NodeLost => "node lost",
+            Self::NodeDrains => "node drains",
+            Self::NodeRemoved => "node removed",
             Self::StartFails => "start fails",
             Self::HeadKilled => "head killed",
             Self::PowerLost => "power lost",
@@ -140,7 +150,7 @@ impl Scenario {
     pub(super) fn new(seed: u64) -> Result<Self, String> {
         let rng = &mut ChaCha8Rng::seed_from_u64(seed);
         let kind = if rng.random_bool(0.8) { TrialKind::Elastic } else { TrialKind::Rigid };
-        let nodes = cluster(rng, kind)?;
+        let nodes = cluster(rng)?;
         let yaml = study(rng, kind, &nodes);
         let study = Study::from_yaml("study.yaml", &yaml).map_err(|error| error.to_string())?;
         let share = rng.random_range(0.2..0.9);
@@ -155,8 +165,8 @@ impl Scenario {
     }
 }
 
-fn cluster(rng: &mut ChaCha8Rng, kind: TrialKind) -> Result<Vec<NodeDescription>, String> {
-    let nodes = if kind == TrialKind::Elastic { rng.random_range(1..=3) } else { 1 };
+fn cluster(rng: &mut ChaCha8Rng) -> Result<Vec<NodeDescription>, String> {
+    let nodes = rng.random_range(1..=3);
     let types = ["t4", "a100"];
     let describe = |number| {
         let name = types[rng.random_range(0..types.len())];

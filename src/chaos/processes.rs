@@ -29,12 +29,21 @@ use crate::{
 /// Keep-alive messages have no answer for this long: see `wire::gateway`.
 const SILENCE_S: f64 = 40.0;
 
+/// The other end of a connection.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Place {
+    pub(super) head: u32,
+    /// The actor of the node.
+    pub(super) node: usize,
+    pub(super) slot: SlotId,
+}
+
 #[derive(Default)]
 pub(super) struct Processes {
     running: BTreeMap<u64, Process>,
     workers: BTreeMap<Life, WorkerLife>,
-    /// The head and the slot of every connection that ever was.
-    places: BTreeMap<Life, (u32, SlotId)>,
+    /// Every connection that ever was.
+    places: BTreeMap<Life, Place>,
     /// Until when nothing can be started on a machine.
     down_s: Vec<f64>,
     /// The first slot of each process of each machine.
@@ -75,8 +84,13 @@ impl Processes {
         self.running.keys().copied().collect()
     }
 
-    pub(super) fn place(&self, life: Life) -> Option<(u32, SlotId)> {
+    pub(super) fn place(&self, life: Life) -> Option<Place> {
         self.places.get(&life).copied()
+    }
+
+    /// Those of the actor of a node.
+    pub(super) fn on(&self, node: usize) -> Vec<u64> {
+        self.running.iter().filter(|(_, of)| of.node == node).map(|(id, _)| *id).collect()
     }
 
     pub(super) fn any_connected(&self, rng: &mut ChaCha8Rng) -> Option<u64> {
@@ -104,14 +118,16 @@ impl World {
         if head != self.heads || self.head.is_none() {
             return;
         }
+        let actor = self.head.as_ref().and_then(|head| head.nodes.get(&node));
+        let Some(machine) = actor.map(|actor| actor.machine) else { return };
         self.processes.next += 1;
         let process = self.processes.next;
-        let cannot = self.processes.down_s[node] > self.now_s;
+        let cannot = self.processes.down_s[machine] > self.now_s;
         let is_doomed = cannot || self.site.borrow_mut().strikes(Fault::StartFails);
         let (lives, is_stopped) = (Vec::new(), false);
         self.processes.running.insert(process, Process { head, node, number, lives, is_stopped });
         self.note(format_args!("process {process} starts on node {node}"));
-        let Some(actor) = self.head.as_mut().and_then(|head| head.nodes.get_mut(node)) else { return };
+        let Some(actor) = self.head.as_mut().and_then(|head| head.nodes.get_mut(&node)) else { return };
         actor.processes[number] = Some(process);
         if !cannot {
             let (start, limit) = actor.driver.started(number);
@@ -135,23 +151,22 @@ impl World {
     pub(super) fn connect(&mut self, process: u64) {
         let Some(of) = self.processes.running.get(&process) else { return };
         let (head, node, number) = (of.head, of.node, of.number);
-        let (first, count) = self.processes.slots[node][number];
+        let actor = self.head.as_ref().filter(|_| head == self.heads).and_then(|head| head.nodes.get(&node));
+        let Some((machine, id)) = actor.map(|actor| (actor.machine, actor.node)) else { return };
+        let (first, count) = self.processes.slots[machine][number];
         for index in first..first + count {
-            let slot = Self::slot(self.scenario.nodes[node].node, index);
+            let slot = SlotId { node: id, index };
             self.processes.next += 1;
             let life = self.processes.next;
             let (commands, received) = mpsc::unbounded_channel();
             let sent = Rc::new(RefCell::new(Vec::new()));
             let outbox = sent.clone();
             let backend = ModelledBackend { site: self.site.clone(), slot, life, defects: self.defects };
-            let send = move |event| {
-                outbox.borrow_mut().push(event);
-                true
-            };
+            let send = move |event| outbox.borrow_mut().push(event);
             let future = Box::pin(Worker::new(slot, backend, received, send).run());
             let worker = WorkerLife { process, future, commands, sent, is_connected: true };
             self.processes.workers.insert(life, worker);
-            self.processes.places.insert(life, (head, slot));
+            self.processes.places.insert(life, Place { head, node, slot });
             if let Some(of) = self.processes.running.get_mut(&process) {
                 of.lives.push(life);
             }
@@ -241,11 +256,12 @@ impl World {
     }
 
     pub(super) fn lose_node(&mut self) {
-        let node = self.rng.random_range(0..self.scenario.nodes.len());
+        let machine = self.rng.random_range(0..self.scenario.nodes.len());
         let for_s = self.seconds(0.0, 60.0);
-        self.processes.down_s[node] = self.now_s + for_s;
-        let lost: Vec<u64> =
-            self.processes.running.iter().filter(|(_, of)| of.node == node).map(|(id, _)| *id).collect();
+        self.processes.down_s[machine] = self.now_s + for_s;
+        let actors = self.head.iter().flat_map(|head| &head.nodes);
+        let actors = actors.filter(|(_, actor)| actor.machine == machine).map(|(key, _)| *key);
+        let lost: Vec<u64> = actors.flat_map(|key| self.processes.on(key)).collect();
         let trials = lost.iter().flat_map(|process| self.trials_of(*process)).collect();
         self.expect_recovery(trials);
         for process in lost {

@@ -8,7 +8,7 @@ use super::{
     world::{Address, Event, Message, World},
 };
 use crate::{
-    ids::{Generation, SlotId, TrialId},
+    ids::{Generation, NodeId, SlotId, TrialId},
     trials::engine::{FailureCause, GroupCommand, GroupEvent, Input, Launch, Metrics, Report},
 };
 
@@ -28,6 +28,12 @@ struct Program {
 }
 
 impl Programs {
+    /// Those of a machine end with it.
+    pub(super) fn end_on(&mut self, node: NodeId) -> Vec<(TrialId, Generation)> {
+        let gone = self.running.extract_if(.., |_, program| program.slot.node == node);
+        gone.map(|(trial, program)| (trial, program.generation)).collect()
+    }
+
     /// They do not outlive the head.
     pub(super) fn end_all(&mut self) {
         self.running.clear();

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::{INJECTED, plan::Scenario};
 use crate::{
-    ids::TrialId,
+    ids::{SlotId, TrialId},
     trials::{
         End,
         engine::{Engine, Fact, JournalEntry, State},
@@ -50,6 +50,7 @@ impl Rules {
     pub(super) fn appended(&mut self, facts: &[JournalEntry], engine: &Engine) -> Result<(), String> {
         engine.check()?;
         for entry in facts {
+            self.check_places(&entry.fact)?;
             self.twin.apply(entry).map_err(|error| format!("a fact does not follow: {error}"))?;
             self.keeps_to_memory(&entry.fact)?;
             if let Fact::TrialFailed { trial, reason } = &entry.fact
@@ -67,6 +68,18 @@ impl Rules {
             return Err(format!("{} trials were created", state.created()));
         }
         Ok(())
+    }
+
+    /// Nothing new is placed on a machine that is about to leave.
+    fn check_places(&self, fact: &Fact) -> Result<(), String> {
+        let Fact::TrialStarted { trial, slots, .. } = fact else { return Ok(()) };
+        let state = self.twin.state();
+        let Some(active) = state.active.get(trial) else { return Ok(()) };
+        let had: BTreeSet<SlotId> = active.reserved().collect();
+        match slots.iter().find(|slot| !state.is_open(**slot) && !had.contains(slot)) {
+            Some(slot) => Err(format!("trial {trial} is placed on {slot}, which is about to leave or gone")),
+            None => Ok(()),
+        }
     }
 
     /// Facts are acted on: from now on they are promised.

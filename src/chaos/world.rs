@@ -9,6 +9,7 @@ use super::{
     Defects, Fault, Life, Summary,
     head::{Head, Owner},
     journal::FaultyJournal,
+    machines::Machines,
     plan::Scenario,
     processes::Processes,
     programs::Programs,
@@ -16,7 +17,7 @@ use super::{
     site::{Shared, Site},
 };
 use crate::{
-    ids::TrialId,
+    ids::{NodeId, TrialId},
     trials::{
         engine::{AllocatorRequest, GroupCommand, Input, JournalEntry, Launch, SuggestRequest, TrialKind},
         group::{WorkerCommand, WorkerEvent},
@@ -53,14 +54,31 @@ pub(super) enum Message {
     Allocate(AllocatorRequest),
     Launch(TrialId, Launch),
     Group(GroupCommand),
-    FromWorker { slot: crate::ids::SlotId, event: Option<WorkerEvent> },
-    ToWorker { index: usize, from: Owner, command: WorkerCommand },
-    KillWorker { index: usize, from: Owner, reason: String },
-    Ended { process: usize, how: &'static str, fault: ProcessFault },
+    FromWorker {
+        slot: crate::ids::SlotId,
+        event: Option<WorkerEvent>,
+    },
+    ToWorker {
+        index: usize,
+        from: Owner,
+        command: WorkerCommand,
+    },
+    KillWorker {
+        index: usize,
+        from: Owner,
+        reason: String,
+    },
+    Ended {
+        process: usize,
+        how: &'static str,
+        fault: ProcessFault,
+    },
     Command(WorkerCommand),
     Joined,
     Event(WorkerEvent),
     Lost,
+    /// The agent of a machine is gone.
+    AgentLost,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -106,6 +124,16 @@ pub(super) enum Event {
     /// Keep-alive messages had no answer.
     Silent(u64),
     Fault,
+    /// The time of a machine that was announced to leave is over.
+    DrainEnds {
+        head: u32,
+        returns: Option<u64>,
+        node: NodeId,
+    },
+    /// A machine that was away comes again.
+    NodeAgain {
+        machine: usize,
+    },
     Calm,
     SpaceAgain,
     Fast,
@@ -143,6 +171,7 @@ pub(super) struct World {
     pub(super) clock_s: f64,
     pub(super) crash: Option<CrashPoint>,
     pub(super) processes: Processes,
+    pub(super) machines: Machines,
     pub(super) programs: Programs,
     pub(super) rules: Rules,
     /// No more faults.
@@ -171,6 +200,7 @@ impl World {
         };
         let (rng, site) = (stream(1), Site::new(stream(2)));
         let (rules, processes) = (Rules::new(&scenario)?, Processes::new(&scenario.nodes));
+        let machines = Machines::new(&scenario.nodes);
         let mut world = Self {
             scenario,
             defects,
@@ -188,6 +218,7 @@ impl World {
             clock_s: 1000.0,
             crash: None,
             processes,
+            machines,
             programs: Programs::default(),
             rules,
             is_calm: false,
@@ -337,6 +368,8 @@ impl World {
             Event::Continue(process) => self.go_on(process),
             Event::Silent(process) => self.fall_silent(process),
             Event::Fault => self.next_fault()?,
+            Event::DrainEnds { head, returns, node } => self.end_drain(head, returns, node),
+            Event::NodeAgain { machine } => self.come_again(machine),
             Event::Calm => self.calm(),
             Event::SpaceAgain => self.set_full(false),
             Event::Fast => self.is_slow = false,
@@ -390,6 +423,8 @@ impl World {
                 }
             }
             Fault::NodeLost => self.lose_node(),
+            Fault::NodeDrains => self.drain_node(),
+            Fault::NodeRemoved => self.remove_node(),
             Fault::HeadKilled => {
                 if self.head.is_none() {
                     return Ok(());
@@ -425,12 +460,7 @@ impl World {
                 self.after(for_s, Event::Fast);
             }
             // These hit the next one who can have them, and count then.
-            Fault::StartFails
-            | Fault::SolverFails
-            | Fault::FitFails
-            | Fault::GroupBreaks
-            | Fault::MemoryExhausted
-                if !elastic => {}
+            Fault::StartFails | Fault::SolverFails | Fault::FitFails | Fault::GroupBreaks if !elastic => {}
             Fault::StartFails
             | Fault::SolverFails
             | Fault::FitFails

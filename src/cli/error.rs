@@ -8,7 +8,7 @@ use std::{
 
 use thiserror::Error;
 
-use super::{ask_tell, inspect, profile, results, run, simulate, stop, study, train};
+use super::{ask_tell, inspect, nodes, profile, results, run, simulate, stop, study, train};
 use crate::{actors, agent, slurm, store, trials, wire};
 
 /// The exit codes of the program.
@@ -62,6 +62,8 @@ pub(super) enum Error {
     Results(#[from] results::Error),
     #[error(transparent)]
     Inspect(#[from] inspect::Error),
+    #[error(transparent)]
+    Nodes(#[from] nodes::Error),
     #[error(transparent)]
     Stop(#[from] stop::Error),
     #[error(transparent)]
@@ -123,6 +125,7 @@ impl Error {
             | Self::AskTell(_)
             | Self::Results(_)
             | Self::Inspect(_)
+            | Self::Nodes(_)
             | Self::Stop(_)
             | Self::Run(_)
             | Self::Simulate(_)

@@ -266,7 +266,7 @@ pub(crate) fn event(entry: &JournalEntry, trial: TrialId) -> Option<String> {
 }
 
 /// Seconds for people.
-fn duration(seconds: f64) -> String {
+pub(super) fn duration(seconds: f64) -> String {
     let whole = seconds.max(0.0) as u64;
     let (hours, minutes) = (whole / 3600, whole / 60 % 60);
     match (hours, minutes) {

@@ -13,6 +13,7 @@ mod figure;
 mod fit;
 mod fsck;
 mod inspect;
+mod nodes;
 mod output;
 mod paper;
 mod parallel;
@@ -42,8 +43,8 @@ use clap::Parser;
 pub use self::ask_tell::answer_requests;
 use self::{
     args::{
-        BestArgs, CancelArgs, CheckArgs, Cli, Command, FolderArgs, FsckArgs, ImportanceArgs, RetryArgs,
-        ShowArgs, SimulateCommand, SlurmCommand, StopArgs, TimelineArgs, format,
+        BestArgs, CancelArgs, CheckArgs, Cli, Command, DrainArgs, FolderArgs, FsckArgs, ImportanceArgs,
+        RemoveArgs, RetryArgs, ShowArgs, SimulateCommand, SlurmCommand, StopArgs, TimelineArgs, format,
     },
     error::{Error, ExitStatus},
 };
@@ -119,6 +120,11 @@ fn run(
         Command::Trials(FolderArgs { folder, json }) => inspect::trials(&folder, format(json), out),
         Command::Show(ShowArgs { folder, trial, json }) => inspect::show(&folder, trial, format(json), out),
         Command::Timeline(TimelineArgs { folder, svg }) => timeline::run(&folder, svg, out),
+        Command::Nodes(FolderArgs { folder, json }) => nodes::list(&folder, format(json), out),
+        Command::Drain(DrainArgs { folder, nodes }) => nodes::drain(&folder, &nodes, None, out),
+        Command::Remove(RemoveArgs { folder, nodes, grace }) => {
+            nodes::drain(&folder, &nodes, Some(grace), out)
+        }
         Command::Stop(StopArgs { folder, no_wait }) => stop::run(&folder, no_wait, out, stderr),
         Command::Retry(RetryArgs { folder, trials }) => retry::run(&folder, &trials, out),
         Command::Fsck(FsckArgs { folder, repair }) => return fsck::run(&folder, repair, out),

@@ -74,6 +74,12 @@ impl Folder {
         self.root.join("journal.sqlite")
     }
 
+    /// How to reach the head that runs the study, while one does.
+    #[must_use]
+    pub fn control(&self) -> PathBuf {
+        self.root.join("control.json")
+    }
+
     /// What the journal must hold.
     #[must_use]
     pub fn seal(&self) -> PathBuf {

@@ -289,10 +289,9 @@ impl<O: SlotOwner> NodeDriver<O> {
         for index in 0..self.slots.len() {
             self.tell_groups(index);
         }
-        if self.has_joined {
-            let (node, reason) = (self.of.node, reason.to_owned());
-            self.outputs.push(NodeOutput::Engine(Input::NodeLost { node, reason }));
-        }
+        // One that has not joined may be known as blocked.
+        let (node, reason) = (self.of.node, reason.to_owned());
+        self.outputs.push(NodeOutput::Engine(Input::NodeLost { node, reason }));
         self.take_outputs()
     }
 

@@ -9,7 +9,10 @@
 use std::{collections::VecDeque, mem, sync::Arc};
 
 use super::engine::{Command, GroupCommand, GroupEvent, Input, JournalEntry, Outcome, Report, Step};
-use crate::{goodput::Observations, ids::TrialId};
+use crate::{
+    goodput::Observations,
+    ids::{NodeId, TrialId},
+};
 
 /// So many inputs wait at most. What is left after coalescing are losses and restarts of workers, a few in a minute.
 const WAITING_MAX: usize = 10_000;
@@ -26,6 +29,8 @@ pub(crate) enum Effect<A> {
     Facts(Arc<[JournalEntry]>),
     /// A command for a trial.
     Group(TrialId, GroupCommand),
+    /// A machine is not needed any more.
+    ReleaseNode(NodeId),
     /// The study ends.
     Finish(Outcome),
     /// Whoever waits for an input may go on.
@@ -150,6 +155,7 @@ impl<A> Outbox<A> {
         for command in commands {
             match command {
                 Command::Group { trial, command } => self.held.push(Effect::Group(trial, command)),
+                Command::ReleaseNode { node } => self.held.push(Effect::ReleaseNode(node)),
                 Command::Finished(outcome) => self.held.push(Effect::Finish(outcome)),
                 command => questions.push(command),
             }

@@ -3,6 +3,7 @@
 mod ask_tell;
 mod gpus;
 mod inspect;
+mod nodes;
 mod programs;
 mod stop;
 mod timeline;

@@ -83,6 +83,7 @@ pub(crate) struct World {
     pub(crate) waits: usize,
     pub(crate) drains: usize,
     pub(crate) moves: usize,
+    pub(crate) releases: usize,
 }
 
 impl World {
@@ -117,6 +118,7 @@ impl World {
             waits: 0,
             drains: 0,
             moves: 0,
+            releases: 0,
         };
         world.begin();
         world
@@ -297,6 +299,17 @@ impl World {
         match command {
             Command::Suggest(_) | Command::Allocate(_) => self.inbox.extend(self.services.answer(&command)),
             Command::Group { trial, command } => self.carry_out_by_group(trial, command),
+            Command::ReleaseNode { node } => {
+                let state = self.engine.state();
+                let draining = state.nodes.get(&node).and_then(|state| state.draining.as_ref());
+                let is_used = state.reserved().keys().any(|slot| slot.node == node);
+                let is_late = draining.is_some_and(|draining| self.now_s >= draining.until_s);
+                assert!(draining.is_some() && (is_late || !is_used), "node {node} is let go too early");
+                self.releases += 1;
+                if self.draining.contains(&node) && self.alive.contains_key(&node) && self.chance(500) {
+                    self.lose_node(node);
+                }
+            }
             Command::WakeAt { at_s } => self.wake_s = Some(at_s),
             Command::Finished(outcome) => self.outcome = Some(outcome),
         }

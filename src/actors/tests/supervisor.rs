@@ -139,7 +139,8 @@ impl Scene {
         let (appended, facts) = probe::<FactsAppended>();
         let (on_disk, settled) = probe::<FactsAppended>();
         let (facts_to, settled_to) = (vec![appended], vec![on_disk]);
-        let services = ServiceAddresses { suggester, allocator, facts: facts_to, settled: settled_to };
+        let services =
+            ServiceAddresses { suggester, allocator, facts: facts_to, settled: settled_to, nodes: None };
         supervisor.do_send(Begin { services, groups: Box::new(FakeRunners(log.clone())) });
         Self { supervisor, suggest, facts, settled, exits, log }
     }

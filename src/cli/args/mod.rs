@@ -17,8 +17,8 @@ pub(super) use self::{
     run::RunArgs,
     simulate::SimulateCommand,
     study::{
-        AskTellArgs, BestArgs, CancelArgs, CheckArgs, FolderArgs, FsckArgs, ImportanceArgs, RetryArgs,
-        ShowArgs, SlurmCommand, StopArgs, TimelineArgs,
+        AskTellArgs, BestArgs, CancelArgs, CheckArgs, DrainArgs, FolderArgs, FsckArgs, ImportanceArgs,
+        RemoveArgs, RetryArgs, ShowArgs, SlurmCommand, StopArgs, TimelineArgs,
     },
     train::TrainArgs,
 };
@@ -48,6 +48,10 @@ pub(super) enum Command {
     Trials(FolderArgs),
     Show(ShowArgs),
     Timeline(TimelineArgs),
+    /// Show the machines of a study
+    Nodes(FolderArgs),
+    Drain(DrainArgs),
+    Remove(RemoveArgs),
     Stop(StopArgs),
     Retry(RetryArgs),
     Fsck(FsckArgs),

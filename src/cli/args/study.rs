@@ -1,12 +1,12 @@
-//! Commands about studies: `check`, `ask-tell`, `status`, `trials`, `show`, `timeline`, `stop`, `retry`, `fsck`, `best` and
+//! Commands about studies: `check`, `ask-tell`, `status`, `trials`, `show`, `timeline`, `nodes`, `drain`, `remove`, `stop`, `retry`, `fsck`, `best` and
 //! `importance`.
 
-use std::path::PathBuf;
+use std::{path::PathBuf, time::Duration};
 
 use clap::{Args, Subcommand};
 
 use super::svg_path;
-use crate::cli::ask_tell;
+use crate::{cli::ask_tell, space};
 
 /// Check study files, and show all mistakes at once
 #[derive(Debug, Args)]
@@ -65,7 +65,7 @@ pub(crate) struct FolderArgs {
     /// The folder of the study
     #[arg(value_name = "FOLDER")]
     pub(crate) folder: PathBuf,
-    /// Print JSON instead of text: one object for the study, or one for each trial or job
+    /// Print JSON instead of text: one object for the study, or one for each trial, machine or job
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -112,6 +112,49 @@ pub(crate) struct TimelineArgs {
     /// Where to draw [default: timeline.svg in the folder]
     #[arg(long, value_name = "OUT.svg", value_parser = svg_path)]
     pub(crate) svg: Option<PathBuf>,
+}
+
+/// Let machines leave a study when nothing runs there any more
+#[derive(Debug, Args)]
+#[command(long_about = ABOUT_DRAIN, arg_required_else_help = true)]
+pub(crate) struct DrainArgs {
+    /// The folder of the study
+    #[arg(value_name = "FOLDER")]
+    pub(crate) folder: PathBuf,
+    /// Numbers or names of machines, as `pollux-tune nodes` shows them
+    #[arg(value_name = "NODE", required = true)]
+    pub(crate) nodes: Vec<String>,
+}
+
+const ABOUT_DRAIN: &str = "\
+Let machines leave a study when nothing runs there any more
+
+Nothing new is placed on them. Trials that can move do so, with their state; if there is no room elsewhere, they
+are saved and wait. Programs run to their end. The study must be running.";
+
+/// Take machines from a study, whatever runs there
+#[derive(Debug, Args)]
+#[command(long_about = ABOUT_REMOVE, arg_required_else_help = true)]
+pub(crate) struct RemoveArgs {
+    /// The folder of the study
+    #[arg(value_name = "FOLDER")]
+    pub(crate) folder: PathBuf,
+    /// Numbers or names of machines, as `pollux-tune nodes` shows them
+    #[arg(value_name = "NODE", required = true)]
+    pub(crate) nodes: Vec<String>,
+    /// How long trials have to leave
+    #[arg(long, value_name = "TIME", default_value = "1m", value_parser = grace)]
+    pub(crate) grace: Duration,
+}
+
+const ABOUT_REMOVE: &str = "\
+Take machines from a study, whatever runs there
+
+As `drain`, but what has not left after some time is ended: it goes on elsewhere from its last checkpoint, and
+programs start again. That is not held against a trial.";
+
+fn grace(text: &str) -> Result<Duration, String> {
+    space::duration(text).ok_or_else(|| "write a time with its unit, such as 0s, 30s or 5m".to_owned())
 }
 
 /// Stop a study that runs, to resume it later

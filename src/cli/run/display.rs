@@ -17,7 +17,7 @@ use crate::{
     cli::inspect::event,
     ids::NodeId,
     space::{Objective, Value},
-    trials::engine::{Engine, Fact, JournalEntry, Metrics, TrialKind, Wait},
+    trials::engine::{Draining, Engine, Fact, JournalEntry, Metrics, TrialKind, Wait},
 };
 
 /// How often the moving lines move.
@@ -182,8 +182,12 @@ fn line(entry: &JournalEntry, engine: &Engine, is_terminal: bool) -> Option<Stri
             format!("{} cannot start workers: {reason}; {}", label(*node), goes_on())
         }
         Fact::NodeDraining { node, until_s, reason } => {
-            let left_s = (until_s - entry.at_s).max(0.0);
-            format!("{} is to leave in {left_s:.0} s: {reason}", label(*node))
+            let drains = engine.state().nodes.get(node).and_then(|node| node.draining.as_ref());
+            let when = match drains.and_then(Draining::deadline_s) {
+                Some(_) => format!("in {:.0} s", (until_s - entry.at_s).max(0.0)),
+                None => "when nothing runs there any more".to_owned(),
+            };
+            format!("{} is to leave {when}: {reason}", label(*node))
         }
         Fact::NodeLost { node, reason } => format!("{} is gone: {reason}", label(*node)),
         Fact::SuggestionsReopened {} => "the study goes on: its limit is no longer reached".to_owned(),

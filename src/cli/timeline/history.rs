@@ -15,6 +15,8 @@ const CURVES: usize = 6;
 /// A machine.
 #[derive(Debug, Default)]
 pub(super) struct Node {
+    /// What people call it; empty if it has no name.
+    pub(super) name: String,
     pub(super) gpu_type: String,
     /// The maximum number of slots that it had.
     pub(super) slots: u32,
@@ -217,8 +219,9 @@ impl Slots {
     fn apply(&mut self, at_s: f64, fact: &Fact) {
         match fact {
             Fact::HeadStarted {} => self.end(at_s),
-            Fact::NodeJoined { node, gpu_type, slots, .. } => {
+            Fact::NodeJoined { node, name, gpu_type, slots, .. } => {
                 let known = self.nodes.entry(*node).or_default();
+                name.clone_into(&mut known.name);
                 gpu_type.name().clone_into(&mut known.gpu_type);
                 known.slots = known.slots.max(*slots);
                 self.since.extend((0..*slots).map(|index| (SlotId { node: *node, index }, at_s)));

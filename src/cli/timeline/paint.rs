@@ -111,9 +111,10 @@ fn nodes(page: &mut Page, layout: &Layout, history: &History) {
         let Some(&top) = layout.rows.get(&SlotId { node, index: 0 }) else { continue };
         let height = pitch * f64::from(known.slots);
         let middle = top + height / 2.0;
-        let name = format!("node {node}");
+        let name = if known.name.is_empty() { format!("node {node}") } else { known.name.clone() };
         if height >= 28.0 {
-            page.text(16.0, middle - 2.0, Text { size: 12.0, bold: true, ..Text::START }, &name);
+            let size = fitting(&name, 12.0, 72.0);
+            page.text(16.0, middle - 2.0, Text { size, bold: true, ..Text::START }, &name);
             let size = fitting(&known.gpu_type, 11.0, 72.0);
             page.text(16.0, middle + 11.0, Text { size, ..Text::START }, &known.gpu_type);
         } else if middle - above >= 8.0 {

@@ -227,6 +227,8 @@ impl Run<'_> {
                 self.wake_s = Some(at_s);
                 self.events.push(Reverse((At::new(at_s), Event::Tick)));
             }
+            // No machine of a simulation drains.
+            Command::ReleaseNode { .. } => {}
             Command::Finished(outcome) => self.outcome = Some(outcome),
             // They were answered.
             Command::Suggest(_) | Command::Allocate(_) => {}

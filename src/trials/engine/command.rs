@@ -1,6 +1,6 @@
 use super::{Checkpoint, snapshot::AllocationSnapshot};
 use crate::{
-    ids::{Generation, SlotId, TrialId},
+    ids::{Generation, NodeId, SlotId, TrialId},
     space::Params,
     trials::group::{Batch, FinalState},
 };
@@ -19,6 +19,11 @@ pub enum Command {
         trial: TrialId,
         /// What it is to do.
         command: GroupCommand,
+    },
+    /// Let a machine go that drains: nothing of a trial is there any more, or its time is over.
+    ReleaseNode {
+        /// Its number.
+        node: NodeId,
     },
     /// Send a [`Tick`](super::Input::Tick) at this time, instead of at the one named before.
     WakeAt {

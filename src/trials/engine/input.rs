@@ -37,7 +37,7 @@ pub enum Input {
     NodeDraining {
         /// Its number.
         node: NodeId,
-        /// When it will be gone, in seconds on the clock of the inputs.
+        /// When it will be gone at the latest, in seconds on the clock of the inputs; infinite if it goes when nothing runs there.
         until_s: f64,
         /// Why.
         reason: String,

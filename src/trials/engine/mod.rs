@@ -57,7 +57,7 @@ pub use self::{
 };
 use crate::{
     goodput::{BatchLimits, NoiseScale},
-    ids::{Generation, GpuType, TrialId},
+    ids::{Generation, GpuType, NodeId, TrialId},
     space::{Program, Study},
     trials::{
         Verdict,
@@ -143,6 +143,8 @@ struct Pending {
     fitted: BTreeMap<TrialId, (f64, Generation)>,
     /// Types of GPU that have come since the speed of trials was looked at.
     new_types: BTreeSet<GpuType>,
+    /// Machines that were let go, and are not gone yet.
+    released: BTreeSet<NodeId>,
     /// Something has changed since the GPUs were divided.
     dirty: bool,
     /// When they were.
@@ -200,6 +202,7 @@ impl Engine {
         self.expire(&mut step);
         self.reconcile(&mut step);
         self.fail_fast(&mut step);
+        self.release_nodes(&mut step);
         self.request(&mut step);
         if cfg!(debug_assertions)
             && let Err(broken) = self.check()

@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{ActiveTrial, Engine, Error, Fact, Input, LATEST_S, State, StepBuilder, TrialKind};
+use super::{ActiveTrial, Command, Engine, Error, Fact, Input, LATEST_S, State, StepBuilder, TrialKind};
 use crate::{
     alloc::{Cluster, Node},
     ids::{GpuType, NodeId, SlotId, TrialId},
@@ -37,10 +37,18 @@ pub struct NodeState {
 pub struct Draining {
     /// Since when that is known.
     pub since_s: f64,
-    /// When it will be gone.
+    /// When it will be gone at the latest.
     pub until_s: f64,
     /// Why.
     pub reason: String,
+}
+
+impl Draining {
+    /// When it will be gone, if it does not go only when nothing runs there any more.
+    #[must_use]
+    pub fn deadline_s(&self) -> Option<f64> {
+        (self.until_s < LATEST_S).then_some(self.until_s)
+    }
 }
 
 /// A machine that was here under the present head.
@@ -275,6 +283,26 @@ impl Engine {
             }
             _ => {}
         }
+    }
+
+    /// Lets machines go that drain, when nothing of a trial is there or their time is over.
+    pub(super) fn release_nodes(&mut self, step: &mut StepBuilder) {
+        let state = &self.state;
+        self.pending.released.retain(|node| state.nodes.get(node).is_some_and(|node| !node.is_open()));
+        let in_use: BTreeSet<NodeId> = state.reserved().keys().map(|slot| slot.node).collect();
+        for (&node, state) in &state.nodes {
+            let Some(draining) = &state.draining else { continue };
+            let may_go = !in_use.contains(&node) || step.now_s >= draining.until_s;
+            if may_go && self.pending.released.insert(node) {
+                step.command(Command::ReleaseNode { node });
+            }
+        }
+    }
+
+    /// When machines have to go that are still here.
+    pub(super) fn drains_end(&self) -> impl Iterator<Item = f64> {
+        let waiting = self.state.nodes.iter().filter(|(node, _)| !self.pending.released.contains(node));
+        waiting.filter_map(|(_, state)| state.draining.as_ref()?.deadline_s())
     }
 
     /// Whether trials wait to leave machines that are taken away: the next interval may be too late for them.

@@ -167,7 +167,8 @@ impl Engine {
         let solve = self.solve_due_s().filter(|_| !awaited);
         let study = self.study_ends_s().filter(|_| self.state.search_ended.is_none());
         let trials = self.trial_ends().map(|(_, end_s)| end_s);
-        let next = trials.chain(solve).chain(study).chain(self.retries(step.now_s)).min_by(f64::total_cmp);
+        let next = trials.chain(solve).chain(study).chain(self.retries(step.now_s));
+        let next = next.chain(self.drains_end()).min_by(f64::total_cmp);
         if next != self.pending.wake_s {
             self.pending.wake_s = next;
             if let Some(at_s) = next {

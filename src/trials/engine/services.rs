@@ -63,7 +63,10 @@ impl Services {
         match command {
             Command::Suggest(request) => Some(self.suggest.answer(*request)),
             Command::Allocate(request) => Some(self.allocate.answer(request)),
-            Command::Group { .. } | Command::WakeAt { .. } | Command::Finished(_) => None,
+            Command::Group { .. }
+            | Command::ReleaseNode { .. }
+            | Command::WakeAt { .. }
+            | Command::Finished(_) => None,
         }
     }
 }

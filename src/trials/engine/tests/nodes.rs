@@ -105,9 +105,8 @@ fn without_room_a_trial_is_saved_and_waits() {
     let (facts, commands) = scene.input(draining(1));
     assert_eq!(kinds(&facts), ["node_draining", "trial_pausing", "trial_pausing"]);
     let save = GroupCommand::Stop(FinalState::Saved);
-    assert!(
-        commands.iter().all(|command| matches!(command, Command::Group { command, .. } if *command == save))
-    );
+    let saves = |command: &Command| matches!(command, Command::Group { command, .. } if *command == save);
+    assert_eq!(commands.iter().filter(|command| saves(command)).count(), 2, "{commands:?}");
     scene.input(paused(0, 1));
     scene.input(paused(1, 1));
     assert_eq!(scene.engine.state.shortage_of(1).as_deref(), Some("all machines are about to leave"));
@@ -348,4 +347,39 @@ fn a_trial_goes_on_on_a_type_of_gpu_that_it_has_never_seen() {
     let question = scene.engine.snapshot(scene.now_s);
     let problem = question.problem(&scene.engine.study).expect("it can be asked");
     assert!(problem.trials[0].table.iter().next().is_some(), "a place for it: {problem:?}");
+}
+
+#[test]
+fn a_machine_is_let_go_when_nothing_runs_there_or_its_time_is_over() {
+    let released = |commands: &[Command]| -> Vec<u32> {
+        let node = |command: &Command| match command {
+            Command::ReleaseNode { node } => Some(node.0),
+            _ => None,
+        };
+        commands.iter().filter_map(node).collect()
+    };
+    let mut scene = Scene::two_running(1);
+    scene.input(node_joined(2, 1));
+    assert_eq!(released(&scene.input(draining(0)).1), [0_u32; 0], "a trial is there");
+    scene.plan(&[(0, &[(2, 1)]), (1, &[(1, 1)])]);
+    assert_eq!(released(&scene.ready(0, 2).1), [0], "it has moved");
+    assert_eq!(released(&scene.pass(1.0).1), [0_u32; 0], "it is told once");
+    scene.input(lost(0));
+    scene.input(node_joined(0, 1));
+    assert_eq!(released(&scene.input(draining(0)).1), [0], "nothing runs there");
+
+    let mut scene = Scene::with_nodes(RIGID, &[1]);
+    scene.suggest();
+    scene.ready(0, 1);
+    let (_, commands) =
+        scene.input(Input::NodeDraining { node: NodeId(0), until_s: 50.0, reason: String::new() });
+    assert_eq!(commands, [Command::WakeAt { at_s: 50.0 }]);
+    assert_eq!(released(&scene.pass(49.0).1), [0_u32; 0]);
+    assert_eq!(released(&scene.pass(1.0).1), [0], "its time is over");
+    scene.restart();
+    scene.input(node_joined(0, 1));
+    let for_ever = Input::NodeDraining { node: NodeId(0), until_s: f64::INFINITY, reason: String::new() };
+    scene.input(for_ever);
+    assert_eq!(released(&scene.pass(40.0).1), [0_u32; 0], "it may take as long as it takes");
+    assert_eq!(scene.engine.state.nodes[&NodeId(0)].draining.as_ref().and_then(Draining::deadline_s), None);
 }
