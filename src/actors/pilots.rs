@@ -243,8 +243,10 @@ impl Pilots {
         }
         self.handle_event(PilotEvent::Busy(demand.busy.clone()));
         let coming = self.controller.coming();
+        let present = demand.snapshot.cluster.iter().map(|(node, _)| node).collect();
+        let offers = self.controller.offers(&self.unknown, &present);
         let demand = demand.without(&self.controller.leaving(self.now_s()));
-        let gains = demand.gains(&self.around.study, &self.controller.offers(&self.unknown));
+        let gains = demand.gains(&self.around.study, &offers);
         self.handle_event(PilotEvent::Gains { coming, gains });
     }
 }

@@ -8,7 +8,7 @@ use rustix::{
 };
 use thiserror::Error;
 
-use super::{inspect, output::Format};
+use super::{inspect, output::Format, run::EMULATED_QUEUE};
 use crate::{
     cli,
     store::{self, Folder, Reader, Runner},
@@ -59,7 +59,8 @@ pub(super) fn resume(folder: &Folder) -> String {
     let devices = folder.emulated();
     let emulated = devices.as_deref().and_then(|devices| devices.split_once(", time scale "));
     let emulated = emulated.map_or_else(String::new, |(cluster, time_scale)| {
-        format!(" --emulate {cluster} --time-scale {time_scale}")
+        let cluster = if cluster == EMULATED_QUEUE { String::new() } else { format!(" {cluster}") };
+        format!(" --emulate{cluster} --time-scale {time_scale}")
     });
     format!("pollux-tune run {} --folder {}{emulated}", folder.study().display(), folder.root().display())
 }

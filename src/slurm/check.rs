@@ -100,12 +100,12 @@ impl Partitions {
         types.dedup();
         let one = (types.len() == 1).then(|| types.swap_remove(0));
         let line = format!(
-            "{field}: {} nodes of {spec}: the partition {where_} has {nodes}, for {} at a time",
+            "{field}: nodes of {spec}: {} wanted, the partition {where_} has {nodes}, {}",
             spec.nodes,
             if limit == u64::MAX {
-                "as long as it takes".to_owned()
+                "without a limit of time".to_owned()
             } else {
-                format!("up to {limit} minutes")
+                format!("for up to {limit} minutes")
             }
         );
         Ok(Checked { gpu_type: spec.gpu_type().or(one), line })
@@ -222,7 +222,7 @@ mod tests {
         assert_eq!(of("slots: 16xcpu, partition: cpu, time: 48h").as_deref(), Some("cpu"));
         assert_eq!(of("gres: 'gpu:t4:4', partition: 'gpu,spot'").as_deref(), Some("t4"));
         let line = checked("gres: 'gpu:t4:4', partition: spot, nodes: 0..4").unwrap().line;
-        let wanted = "cluster.slurm[0]: 0..4 nodes of gpu:t4:4 (spot): the partition spot has 4, for up to 60 minutes at a time";
+        let wanted = "cluster.slurm[0]: nodes of gpu:t4:4 (spot): 0..4 wanted, the partition spot has 4, for up to 60 minutes";
         assert_eq!(line, wanted);
     }
 

@@ -1,15 +1,29 @@
 //! Pilots in a real Slurm, which the test starts.
 
-use std::{fs, path::Path};
+use std::{
+    fs,
+    io::Read,
+    path::Path,
+    process::{Command, Stdio},
+    thread,
+    time::Instant,
+};
 
 use pollux_tune::{
     ids::StudyId,
     internal::slurm::{AgentPlace, Partitions, Provider, Slurm as Queue, Tools},
     space::Machines,
-    trials::pilots::{JobEnd, JobState},
+    store::Reader,
+    trials::{
+        engine::Fact,
+        pilots::{JobEnd, JobState},
+    },
 };
 
-use crate::{common::folder, slurm_cluster::Slurm};
+use crate::{
+    common::{ends, folder},
+    slurm_cluster::Slurm,
+};
 
 const STUDY: StudyId = StudyId(0xfeed);
 
@@ -115,4 +129,177 @@ fn write_program(path: &Path, text: &str) {
     use std::os::unix::fs::PermissionsExt;
     fs::write(path, text).unwrap();
     fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+}
+
+/// All facts so far; none before there is a study.
+fn facts(study: &Path) -> Vec<Fact> {
+    let entries = Reader::open(study).and_then(|reader| reader.entries(0));
+    entries.unwrap_or_default().into_iter().map(|entry| entry.fact).collect()
+}
+
+/// Everything that anybody could read of this study: processes, jobs, scripts, logs and the journal.
+fn readable(slurm: &Slurm, study: &Path) -> String {
+    let mut text = slurm.text("scontrol", &["show", "jobs", "--details"]);
+    text += &slurm.text("scontrol", &["show", "config"]);
+    text += &String::from_utf8_lossy(
+        &Command::new("ps").args(["axeww"]).output().map_or_else(|_| Vec::new(), |ps| ps.stdout),
+    );
+    for folder in [study.join("logs"), study.join("cluster"), study.to_owned()] {
+        for entry in fs::read_dir(folder).unwrap().flatten() {
+            let is_secret = fs::metadata(entry.path()).is_ok_and(|file| {
+                use std::os::unix::fs::PermissionsExt;
+                file.permissions().mode() & 0o077 == 0
+            });
+            if entry.path().is_file() && !is_secret {
+                text += &String::from_utf8_lossy(&fs::read(entry.path()).unwrap());
+            }
+        }
+    }
+    text
+}
+
+#[test]
+fn a_study_grows_and_survives_preemption_and_the_end_of_its_time() {
+    const TRIALS: u32 = 12;
+    let root = folder("whole");
+    let Some(slurm) = Slurm::start(&root) else { return };
+    let began = Instant::now();
+    let place = folder("whole-study");
+    fs::create_dir_all(&place).unwrap();
+    let (study, gate) = (place.join("study"), place.join("gate"));
+    // Trials wait until the test has done its deeds.
+    let script = format!("while [ ! -e {} ]; do sleep 0.1; done; echo '{{\"loss\": 0.5}}'", gate.display());
+    fs::write(place.join("trial.sh"), script).unwrap();
+    let yaml = format!(
+        "space: {{x: {{float: [0, 1]}}}}\nobjective: {{minimize: loss}}\ntrial: {{command: [sh, {}/trial.sh]}}\n\
+         search: {{trials: {TRIALS}, parallel: 6}}\ncluster:\n  listen: 127.0.0.1\n  slurm:\n    \
+         - {{nodes: 1, gres: 'gpu:a100:2', partition: gpu, time: 1m, slots: 2xcpu}}\n    \
+         - {{nodes: 0..2, gres: 'gpu:t4:2', partition: spot, slots: 2xcpu}}\n",
+        place.display()
+    );
+    fs::write(place.join("study.yaml"), yaml).unwrap();
+    let mut run = slurm.command(env!("CARGO_BIN_EXE_pollux-tune"));
+    run.arg("run").arg(place.join("study.yaml")).arg("--folder").arg(&study);
+    // As in a job of Slurm, whose variables are none of the pilots' business.
+    run.env("SLURM_JOB_ID", "1").env("SLURM_CPUS_PER_TASK", "9999").env("SBATCH_ARRAY_INX", "0-99");
+    let mut head = run.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut stderr = head.stderr.take().unwrap();
+    let notices = thread::spawn(move || {
+        let mut text = String::new();
+        let _ = stderr.read_to_string(&mut text);
+        text
+    });
+
+    let joined = |facts: &[Fact]| facts.iter().filter(|fact| matches!(fact, Fact::NodeJoined { .. })).count();
+    slurm.wait_until("one pilot", |_| joined(&facts(&study)) >= 1);
+    slurm.wait_until("it grows to three", |_| joined(&facts(&study)) >= 3);
+    let token = fs::read_to_string(study.join("cluster/join.json")).unwrap();
+    let token: serde_json::Value = serde_json::from_str(&token).unwrap();
+    let token = token["token"].as_str().unwrap().to_owned();
+    assert!(token.len() >= 32 && !readable(&slurm, &study).contains(&token), "the token can be read");
+
+    // Somebody more important takes one of the spot nodes.
+    let node = slurm.text("squeue", &["-h", "-p", "spot", "-t", "running", "-o", "%N"]);
+    let node = node.lines().next().unwrap().trim().to_owned();
+    let urgent = [
+        "--parsable",
+        "-p",
+        "urgent",
+        "--gres=gpu:t4:2",
+        "-w",
+        &node,
+        "-o",
+        "/dev/null",
+        "--wrap",
+        "sleep 1000",
+    ];
+    let urgent = slurm.text("sbatch", &urgent).trim().to_owned();
+    let lost = |facts: &[Fact]| facts.iter().any(|fact| matches!(fact, Fact::NodeLost { .. }));
+    slurm.wait_until("its agent is gone", |_| lost(&facts(&study)));
+    slurm.wait_until("another one has come", |_| joined(&facts(&study)) >= 4);
+    let warned = |facts: &[Fact]| {
+        let is_warning =
+            |fact: &Fact| matches!(fact, Fact::NodeDraining { reason, .. } if reason.contains("SIGUSR1"));
+        facts.iter().any(is_warning)
+    };
+    slurm.wait_until("the time of the first one is almost over", |_| warned(&facts(&study)));
+    slurm.wait_until("another one takes its place", |_| joined(&facts(&study)) >= 5);
+    fs::write(&gate, "").unwrap();
+
+    let status = head.wait().unwrap();
+    let took = began.elapsed();
+    let notices = notices.join().unwrap();
+    assert!(status.success(), "{notices}");
+    let ends = ends(&study);
+    assert_eq!((ends.len(), ends.values().sum::<u32>()), (TRIALS as usize, TRIALS), "{ends:?}");
+    assert!(
+        notices.contains("asking Slurm for one more node of gpu:t4:2 (spot): the study would run about"),
+        "{notices}"
+    );
+    assert!(notices.contains("was preempted"), "{notices}");
+    let left: Vec<(String, String)> = slurm.queue().into_iter().filter(|(job, _)| *job != urgent).collect();
+    assert!(left.is_empty(), "{left:?}");
+    assert!(!readable(&slurm, &study).contains(&token), "the token can be read");
+    eprintln!("from the first submission to the end: {took:?}");
+    fs::remove_dir_all(place).unwrap();
+}
+
+/// Agents by an `ssh` that runs its command here: they join, serve and end with the study.
+#[test]
+fn agents_that_ssh_starts_serve_a_study() {
+    let place = folder("ssh");
+    fs::create_dir_all(place.join("bin")).unwrap();
+    let study = place.join("study");
+    // Only the last argument is the command; all are written down.
+    let ssh = format!(
+        "#!/bin/sh\necho \"$@\" >> {0}/arguments\nfor last; do :; done\nsh -c \"$last\"\necho \"ended $?\" >> {0}/arguments\n",
+        place.display()
+    );
+    write_program(&place.join("bin/ssh"), &ssh);
+    let yaml = "space: {x: {float: [0, 1]}}\nobjective: {minimize: loss}\ntrial: {command: [sh, -c, \"echo '{\\\"loss\\\": 0.5}'\"]}\n\
+                search: {trials: 6, parallel: 4}\ncluster: {listen: 127.0.0.1, hosts: [{host: gpu1, slots: 2xcpu}, {host: me@gpu2, slots: \
+                1xcpu}]}\n";
+    fs::write(place.join("study.yaml"), yaml).unwrap();
+    let path = format!("{}:{}", place.join("bin").display(), std::env::var("PATH").unwrap());
+    let mut run = Command::new(env!("CARGO_BIN_EXE_pollux-tune"));
+    run.arg("run").arg(place.join("study.yaml")).arg("--folder").arg(&study).env("PATH", path);
+    let output = run.stdin(Stdio::null()).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{said}");
+    assert_eq!(ends(&study).values().sum::<u32>(), 6);
+    assert!(
+        said.contains("gpu1 has joined: 2 x cpu") || said.contains("me@gpu2 has joined: 1 x cpu"),
+        "{said}"
+    );
+    let arguments = fs::read_to_string(place.join("arguments")).unwrap();
+    let join: serde_json::Value =
+        serde_json::from_str(&fs::read_to_string(study.join("cluster/join.json")).unwrap()).unwrap();
+    assert!(!arguments.contains(join["token"].as_str().unwrap()), "{arguments}");
+    assert_eq!(arguments.matches("BatchMode=yes").count(), 2, "{arguments}");
+    assert_eq!(arguments.matches("ended 0").count(), 2, "both have left in peace: {arguments}");
+    fs::remove_dir_all(place).unwrap();
+}
+
+/// The same agents, controller and protocol, with a queue and devices that are none.
+#[test]
+fn a_whole_cluster_with_its_queue_runs_emulated() {
+    let place = folder("emulated");
+    fs::create_dir_all(&place).unwrap();
+    let study = place.join("study");
+    let yaml = "space: {lr: {log: [1e-4, 1e-1]}}\nobjective: {maximize: accuracy}\ntrial: {trainable: cifar10, epochs: 3}\n\
+                search: {trials: 8, parallel: 4}\ncluster:\n  slurm:\n    - {nodes: 1, gres: 'gpu:a100:2', partition: gpu}\n    \
+                - {nodes: 0..2, gres: 'gpu:t4:4', partition: spot}\n";
+    fs::write(place.join("study.yaml"), yaml).unwrap();
+    let mut run = Command::new(env!("CARGO_BIN_EXE_pollux-tune"));
+    run.arg("run").arg(place.join("study.yaml")).arg("--folder").arg(&study).stdin(Stdio::null());
+    let output = run.args(["--emulate", "--time-scale", "0.02"]).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{said}");
+    assert_eq!(ends(&study).values().sum::<u32>(), 8);
+    assert!(
+        said.contains("asking Slurm for one more node of gpu:a100:2 (gpu): the study holds at least 1"),
+        "{said}"
+    );
+    assert!(said.contains("has joined: 2 x a100"), "{said}");
+    fs::remove_dir_all(place).unwrap();
 }

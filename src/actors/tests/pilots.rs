@@ -198,6 +198,7 @@ fn pilots_grow_with_the_demand_and_nothing_is_left_at_the_end() {
         scene.join("1_0", 0, true).await;
         scene.pass(30).await;
         assert_eq!(scene.submitted(), 3, "there may be three");
+        scene.join("2_0", 1, true).await;
         scene.queue.set("1_0", ended(JobEnd::Preempted));
         scene.pilots.send(PilotNews::Lost { job: "1_0".to_owned() }).await.unwrap();
         scene.pass(30).await;

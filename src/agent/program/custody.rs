@@ -235,13 +235,26 @@ pub(super) fn end_left_behind(folder: &Folder) -> Result<(), Error> {
         }
         thread::sleep(FIRST_LOOK);
     }
+    let (table, boot) = (processes::table(), processes::boot().unwrap_or_default());
     for (_, home) in homes(folder) {
+        if is_of_another(&home, &table, &boot) {
+            continue;
+        }
         if let Some(Recorded::Process(Record { cgroup: Some(cgroup), .. })) = record::read(&home) {
             Cgroup::at(cgroup).remove();
         }
         record::remove(&home);
     }
     Ok(())
+}
+
+/// Whether the program of a trial is that of another agent, which lives: several may serve a study on one machine.
+fn is_of_another(home: &Path, table: &[Process], boot: &str) -> bool {
+    let Some(Recorded::Process(Record { owner: Some(owner), boot: began, .. })) = record::read(home) else {
+        return false;
+    };
+    let is_alive = || table.iter().any(|process| process.identity == owner);
+    began == boot && owner.pid != process::id().cast_signed() && is_alive()
 }
 
 /// The folders of trials.
@@ -265,6 +278,9 @@ fn left_behind(folder: &Folder) -> Vec<(Option<TrialId>, Identity)> {
         found.extend(alive(&members, &table).into_iter().map(|process| (trial, process)));
     };
     for (trial, home) in homes(folder) {
+        if is_of_another(&home, &table, &boot) {
+            continue;
+        }
         match record::read(&home) {
             Some(Recorded::Process(record)) if record.boot == boot => {
                 let has_begun = table.iter().any(|process| process.identity == record.identity);
@@ -286,8 +302,10 @@ fn left_behind(folder: &Folder) -> Vec<(Option<TrialId>, Identity)> {
             _ => {}
         }
     }
-    let is_marked =
-        |value: &[u8]| std::str::from_utf8(value).is_ok_and(|value| Path::new(value).parent() == Some(&root));
+    let is_marked = |value: &[u8]| {
+        let home = std::str::from_utf8(value).map(Path::new);
+        home.is_ok_and(|home| home.parent() == Some(&root) && !is_of_another(home, &table, &boot))
+    };
     let marked = table.iter().filter(|process| process.has_variable(MARK, is_marked));
     add(None, marked.map(|process| process.identity.pid).collect());
     if ADOPTS.load(Ordering::Acquire) {
@@ -298,4 +316,38 @@ fn left_behind(folder: &Folder) -> Vec<(Option<TrialId>, Identity)> {
         );
     }
     found
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{env, process::Command};
+
+    use super::*;
+    use crate::agent::program::processes::Identity;
+
+    /// Several agents may serve a study on one machine: two jobs of Slurm on one node, for instance.
+    #[test]
+    fn programs_of_another_agent_are_left_alone_as_long_as_it_lives() {
+        let root = env::temp_dir().join(format!("pollux-custody-{}", process::id()));
+        let folder = Folder::new(&root);
+        let home = folder.checkpoint(TrialId(3));
+        std::fs::create_dir_all(&home).unwrap();
+        let mut agent = Command::new("sleep").arg("1000").spawn().unwrap();
+        let mut program = Command::new("sleep").arg("1000").env(MARK, &home).spawn().unwrap();
+        let identity = |child: &process::Child| Identity::of(child.id()).unwrap();
+        let record =
+            Record { owner: Some(identity(&agent)), ..Record::new(identity(&program), None).unwrap() };
+        record.write(&home).unwrap();
+        end_left_behind(&folder).unwrap();
+        assert!(program.try_wait().unwrap().is_none(), "its agent lives");
+        assert!(record::read(&home).is_some());
+        agent.kill().unwrap();
+        agent.wait().unwrap();
+        // Nobody else waits for it, so that it stays in the table until then.
+        let ended = thread::spawn(move || program.wait().unwrap());
+        end_left_behind(&folder).unwrap();
+        assert!(!ended.join().unwrap().success());
+        assert_eq!(record::read(&home), None);
+        std::fs::remove_dir_all(root).unwrap();
+    }
 }

@@ -4,6 +4,7 @@ use std::{
     fs::{self, File},
     io::{self, Write},
     path::{Path, PathBuf},
+    process,
 };
 
 use serde::{Deserialize, Serialize};
@@ -18,6 +19,9 @@ const NAME: &str = "process";
 pub(super) struct Record {
     #[serde(flatten)]
     pub(super) identity: Identity,
+    /// The agent that has started it. Those of another one that lives are none of ours.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) owner: Option<Identity>,
     /// The start of the machine that it belongs to.
     pub(super) boot: String,
     /// Its control group, if it has one.
@@ -36,7 +40,7 @@ pub(super) enum Recorded {
 impl Record {
     /// Of a process of this start of the machine.
     pub(super) fn new(identity: Identity, cgroup: Option<PathBuf>) -> io::Result<Self> {
-        Ok(Self { identity, boot: boot()?, cgroup })
+        Ok(Self { identity, owner: Identity::of(process::id()), boot: boot()?, cgroup })
     }
 
     /// Writes it into the folder of a trial. When this returns, it is on disk.
@@ -65,7 +69,7 @@ pub(super) fn remove(home: &Path) {
 
 #[cfg(test)]
 mod tests {
-    use std::{env, process};
+    use std::env;
 
     use super::*;
 

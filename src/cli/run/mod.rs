@@ -68,6 +68,9 @@ pub(super) struct Emulation {
     pub(super) time_scale: f64,
 }
 
+/// Nodes that come out of an emulated queue, as the study file says.
+pub(super) const EMULATED_QUEUE: &str = "a queue of nodes";
+
 /// What can be wrong with what the user asks for.
 #[derive(Debug, Error)]
 pub(super) enum Error {
@@ -309,7 +312,9 @@ fn trainable(
 impl Backend {
     fn emulated(&self) -> Option<String> {
         match self {
-            Self::Emulated { cluster, time_scale } => Some(format!("{cluster}, time scale {time_scale}")),
+            Self::Emulated { cluster, time_scale } => {
+                Some(format!("{}, time scale {time_scale}", emulated_devices(cluster)))
+            }
             Self::Programs { .. } => None,
             #[cfg(feature = "torch")]
             Self::Trainables(_) => None,
@@ -324,7 +329,7 @@ impl Backend {
             }
             Self::Programs { gpus, .. } => format!("{} GPUs, one for each program", gpus.len()),
             Self::Emulated { cluster, time_scale } => {
-                format!("emulated devices: {cluster}, time scale {time_scale}")
+                format!("emulated devices: {}, time scale {time_scale}", emulated_devices(cluster))
             }
             #[cfg(feature = "torch")]
             Self::Trainables(slots) => slots.describe(),
@@ -342,6 +347,11 @@ impl Backend {
             Self::Trainables(slots) => runner.run_nodes(slots.nodes),
         }
     }
+}
+
+/// What is emulated.
+fn emulated_devices(cluster: &ClusterSpec) -> String {
+    if cluster.node_sets.is_empty() { EMULATED_QUEUE.to_owned() } else { cluster.to_string() }
 }
 
 /// Emulated and real trials do not mix.

@@ -323,15 +323,22 @@ impl Controller {
         (0..self.kinds.len()).map(coming).collect()
     }
 
-    /// What could be asked for, for [`Demand::gains`]; a kind whose slots are not known yet is taken for `unknown`.
+    /// What could be asked for, for [`Demand::gains`], while these nodes are there; a kind whose slots are not known yet is taken for
+    /// `unknown`.
     #[must_use]
-    pub fn offers(&self, unknown: &GpuType) -> Vec<Offer> {
-        let offer = |(kind, coming): (&Kind, u32)| Offer {
+    pub fn offers(&self, unknown: &GpuType, present: &BTreeSet<NodeId>) -> Vec<Offer> {
+        // The agent is there before its workers are.
+        let is_late = |pilot: &Pilot| match &pilot.phase {
+            PilotPhase::Joined { nodes, .. } => nodes.is_disjoint(present),
+            _ => false,
+        };
+        let offer = |(place, (kind, coming)): (usize, (&Kind, u32))| Offer {
             gpu_type: kind.gpu_type.clone().unwrap_or_else(|| unknown.clone()),
             slots: kind.spec.slots(),
-            coming,
+            coming: coming
+                + self.pilots.values().filter(|pilot| pilot.kind == place && is_late(pilot)).count() as u32,
         };
-        self.kinds.iter().zip(self.coming()).map(offer).collect()
+        self.kinds.iter().zip(self.coming()).enumerate().map(offer).collect()
     }
 
     /// Nodes that will be gone soon: what they do must be done elsewhere.

@@ -112,6 +112,15 @@ fn an_answer_to_another_question_does_not_count() {
 }
 
 #[test]
+fn an_agent_whose_workers_are_not_there_yet_is_on_its_way() {
+    let controller = with_one("{nodes: 1..3, gres: 'gpu:8'}");
+    let coming = |present: &[u32]| {
+        controller.offers(&GpuType::cpu(), &present.iter().map(|node| NodeId(*node)).collect())[0].coming
+    };
+    assert_eq!((coming(&[]), coming(&[7])), (1, 0));
+}
+
+#[test]
 fn what_waits_is_given_up_when_it_would_bring_nothing_any_more() {
     let mut controller = with_one("{nodes: 1..3, gres: 'gpu:8'}");
     let (pilot, _) = submitted(&gains(&mut controller, &[(1.5, None)], 20.0)).unwrap();
