@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """Puts libtorch into the cache folder, once, and prints where it is.
 
-Usage: libtorch.py [cpu|cuda]
+Usage: libtorch.py [cpu|cuda|gpu]
 
-`cpu` is what tests need. `cuda` adds headers and libraries to compile the NCCL side against; to run it, take a PyTorch
-with all its dependencies instead and set LIBTORCH.
+`cpu` is what tests need. `cuda` adds headers and libraries to compile the NCCL side against, but cannot run it. `gpu` can: a PyTorch with
+all its dependencies, in a virtual environment of its own.
 
-The wheels come from PyPI by pip, with pinned checksums. They are unpacked into a temporary folder that is renamed when it is
+The wheels come from PyPI by pip, with pinned checksums; for `gpu` only versions are pinned. They are unpacked into a temporary folder that is renamed when it is
 complete, so it is safe to interrupt this program and to run it twice, also at the same time.
 """
 
@@ -30,6 +30,8 @@ VERSION = "2.13.0"
 LAYOUT = 1
 HERE = Path(__file__).resolve().parent
 REQUIREMENTS = {"cpu": ["libtorch.txt"], "cuda": ["libtorch.txt", "libtorch-cuda.txt"]}
+# PyTorch with CUDA, and what its headers need besides.
+GPU_PACKAGES = [f"torch=={VERSION}", "nvidia-cuda-crt==13.0.*", "nvidia-cuda-cccl==13.0.*"]
 # Of the libraries in the torch wheel, those that a process without a GPU loads.
 CPU_LIBRARIES = {"libc10.so", "libgomp.so.1", "libshm.so", "libtorch.so", "libtorch_cpu.so", "libtorch_global_deps.so"}
 CPU_CUDA_LIBRARIES = {"libcudart.so.13", "libcupti.so.13"}
@@ -131,6 +133,30 @@ def install(folder, target, flavour):
     say(f"installed in {target}")
 
 
+def environment(folder):
+    """A PyTorch with all that it takes to use GPUs; gives its folder."""
+    target = folder / f"libtorch-{VERSION}-gpu"
+    done, wanted = target / "done", "\n".join(GPU_PACKAGES)
+    folder.mkdir(parents=True, exist_ok=True)
+    with open(folder / f"{target.name}.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not done.exists() or done.read_text() != wanted:
+            say(f"{VERSION} (gpu) is not in {folder} yet; downloading about 3 GB from PyPI, once")
+            shutil.rmtree(target, ignore_errors=True)
+            made = subprocess.run([sys.executable, "-m", "venv", target], stdout=sys.stderr)
+            if made.returncode != 0:
+                fail(NO_PIP.format(version=VERSION))
+            command = [target / "bin" / "python", "-m", "pip", "install", "--disable-pip-version-check", "--quiet", *GPU_PACKAGES]
+            if subprocess.run(command, stdout=sys.stderr).returncode != 0:
+                fail("pip could not install it, see above; try again, or set LIBTORCH to a libtorch " + VERSION)
+            done.write_text(wanted)
+            say(f"installed in {target}")
+    found = list(target.glob("lib/python*/site-packages/torch"))
+    if not found:
+        fail(f"{target} has no torch: delete that folder, and try again")
+    return found[0]
+
+
 def link_into_checkout(libtorch):
     """.cargo/config.toml names this link, so that cargo finds libtorch without an environment variable."""
     link = HERE.parent / ".cache" / "libtorch"
@@ -144,11 +170,14 @@ def link_into_checkout(libtorch):
 
 def main():
     flavour = sys.argv[1] if len(sys.argv) == 2 else "cpu"
-    if len(sys.argv) > 2 or flavour not in REQUIREMENTS:
-        fail("usage: libtorch.py [cpu|cuda]")
+    if len(sys.argv) > 2 or flavour not in [*REQUIREMENTS, "gpu"]:
+        fail("usage: libtorch.py [cpu|cuda|gpu]")
     if (platform.system(), platform.machine()) != ("Linux", "x86_64"):
         fail(f"no pinned download for this machine; set LIBTORCH to a libtorch {VERSION} with c10d and Gloo")
     folder = cache.folder()
+    if flavour == "gpu":
+        print(environment(folder))
+        return
     target = folder / f"libtorch-{VERSION}-{flavour}"
     folder.mkdir(parents=True, exist_ok=True)
     with open(folder / f"{target.name}.lock", "w") as lock:

@@ -3,15 +3,45 @@
 #
 # Gets libtorch first (see libtorch.py), and unless CARGO_TARGET_DIR says otherwise, lets cargo build in the cache folder, where all
 # checkouts share the minutes that torch-sys takes. A LIBTORCH of your own is used as it is, with your own target folder.
-# LIBTORCH_FLAVOUR=cuda stands for the one that has CUDA.
+#
+# LIBTORCH_FLAVOUR: `cpu` (the default), `gpu` (runs on GPUs), `cuda` (only to compile what is for GPUs), or `auto`: `gpu` where a driver of
+# NVIDIA has GPUs that are not hidden, else `cpu`. `with-libtorch.sh --flavour` prints which one it would be, and gets nothing.
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 # Each checkout adds its own part to the shared folder. Beyond this many GB it is begun anew.
 limit_gb=20
 
+has_gpus() {
+  case "${CUDA_VISIBLE_DEVICES-all}" in "" | -1* | NoDevFiles) return 1 ;; esac
+  # A driver that does not work says so, in another way.
+  if command -v nvidia-smi > /dev/null; then
+    nvidia-smi -L 2> /dev/null | grep -q '^GPU [0-9]'
+  else
+    compgen -G '/proc/driver/nvidia/gpus/*' > /dev/null
+  fi
+}
+
+flavour=${LIBTORCH_FLAVOUR:-cpu}
+case "$flavour" in
+  cpu | cuda | gpu) ;;
+  auto)
+    flavour=cpu
+    # A libtorch of your own may have no CUDA.
+    if has_gpus && { [ -z "${LIBTORCH:-}" ] || [ -e "$LIBTORCH/lib/libtorch_cuda.so" ]; }; then flavour=gpu; fi
+    ;;
+  *)
+    echo "with-libtorch: LIBTORCH_FLAVOUR is $flavour, allowed is cpu, cuda, gpu or auto" >&2
+    exit 2
+    ;;
+esac
+
+if [ "${1:-}" = --flavour ]; then
+  echo "$flavour"
+  exit
+fi
+
 if [ -z "${LIBTORCH:-}" ]; then
-  flavour=${LIBTORCH_FLAVOUR:-cpu}
   LIBTORCH=$("$here/libtorch.py" "$flavour")
   export LIBTORCH
   if [ -z "${CARGO_TARGET_DIR:-}" ]; then

@@ -115,6 +115,8 @@ pub mod goodput;
 pub mod ids;
 pub mod prelude;
 pub mod sim;
+#[cfg(feature = "runtime")]
+mod slurm;
 pub mod space;
 #[cfg(feature = "runtime")]
 pub mod store;
@@ -141,6 +143,10 @@ pub mod internal {
     /// Emulated workers.
     pub mod emulate {
         pub use crate::emulate::*;
+    }
+    /// Pilots of Slurm.
+    pub mod slurm {
+        pub use crate::slurm::*;
     }
     /// Messages between a head and its workers.
     pub mod wire {

@@ -16,14 +16,18 @@ use super::{
     message::EngineInput,
     node::{AgentLost, FromAgent, Node, NodeContext},
     programs::Programs,
+    session::Notify,
 };
 use crate::{
+    agent,
     ids::{NodeId, StudyId},
+    store::Folder,
     trials::{
         agent::{AgentCommand, AgentEvent, AgentHello, AgentNode, Welcome, Work},
         engine::{GroupEvent, Input},
         node::NodeDescription,
     },
+    wire::AgentId,
 };
 
 /// The nodes that are there now.
@@ -44,29 +48,29 @@ impl NodeMap {
     }
 }
 
-/// One connection of an agent. No two of a session have the same.
+/// Which agent something comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) struct AgentId(pub(super) u64);
+pub(super) enum AgentKey {
+    /// That of this machine, in this process.
+    Local,
+    /// One connection of another one.
+    Remote(AgentId),
+}
 
 /// What happens to agents. Of each first that it joined, then its events, in the end once that it is gone.
 #[derive(Debug, Message)]
 #[rtype(result = "()")]
 pub(super) enum AgentMessage {
-    Joined {
-        agent: AgentId,
-        hello: Box<AgentHello>,
-        commands: UnboundedSender<AgentCommand>,
-        /// Whether it is that of this machine, in this process.
-        is_local: bool,
-    },
-    Event {
-        agent: AgentId,
-        event: AgentEvent,
-    },
-    Lost {
-        agent: AgentId,
-        reason: String,
-    },
+    Joined { agent: AgentKey, hello: Box<AgentHello>, commands: UnboundedSender<AgentCommand> },
+    Event { agent: AgentKey, event: AgentEvent },
+    Lost { agent: AgentKey, reason: String },
+}
+
+/// The study is over, or to be resumed: then agents of other machines stay.
+#[derive(Debug, Message)]
+#[rtype(result = "()")]
+pub(super) struct EndAgents {
+    pub(super) is_done: bool,
 }
 
 /// What agents are welcomed with.
@@ -85,7 +89,8 @@ pub(super) struct Agents {
     terms: StudyTerms,
     nodes: NodeMap,
     programs: Option<Programs>,
-    agents: BTreeMap<AgentId, Agent>,
+    notify: Option<Notify>,
+    agents: BTreeMap<AgentKey, Agent>,
     /// The number of each node that an agent of this name has had, by its place.
     numbers: BTreeMap<(String, usize), NodeId>,
     islands: BTreeMap<String, u32>,
@@ -106,6 +111,7 @@ impl Agents {
         terms: StudyTerms,
         nodes: NodeMap,
         programs: Option<Programs>,
+        notify: Option<Notify>,
         supervisor: Recipient<EngineInput>,
         exit: &ExitSender,
     ) -> Self {
@@ -113,12 +119,20 @@ impl Agents {
             terms,
             nodes,
             programs,
+            notify,
             agents: BTreeMap::new(),
             numbers: BTreeMap::new(),
             islands: BTreeMap::new(),
             supervisor,
             exit: exit.clone(),
             _guard: exit.guard("registry of agents"),
+        }
+    }
+
+    fn notify(&self, notice: &str) {
+        tracing::info!("{notice}");
+        if let Some(notify) = &self.notify {
+            notify(notice);
         }
     }
 
@@ -143,18 +157,15 @@ impl Agents {
         *self.islands.entry(name.to_owned()).or_insert(next)
     }
 
-    fn joined(
-        &mut self,
-        id: AgentId,
-        hello: AgentHello,
-        commands: UnboundedSender<AgentCommand>,
-        is_local: bool,
-    ) {
-        let AgentHello { name, island, nodes, .. } = hello;
+    fn joined(&mut self, id: AgentKey, hello: AgentHello, commands: UnboundedSender<AgentCommand>) {
+        let AgentHello { name, island, nodes, held, .. } = hello;
         // One of the same name is the same machine: the connection of before is of no use, whatever it still says.
         let before = self.agents.iter().find(|(_, agent)| agent.name == name).map(|(id, _)| *id);
         if let Some(before) = before {
             self.lost(before, "its agent has joined again");
+        }
+        if id != AgentKey::Local {
+            self.notify(&format!("{name} has joined: {}", describe(&nodes)));
         }
         let island = self.island(&island);
         let mut numbers = Vec::with_capacity(nodes.len());
@@ -163,8 +174,8 @@ impl Agents {
             numbers.push(node);
         }
         let StudyTerms { study, epoch, work, folder, probe, .. } = self.terms.clone();
-        let welcome =
-            Welcome { study, epoch, nodes: numbers.clone(), work, folder, probe, wanted: Vec::new() };
+        let wanted = agent::wanted(study, &Folder::new(&folder), &held);
+        let welcome = Welcome { study, epoch, nodes: numbers.clone(), work, folder, probe, wanted };
         // Its loss is told by whoever notices it.
         let _ = commands.send(AgentCommand::Welcome(Box::new(welcome)));
         let mut actors = Vec::with_capacity(nodes.len());
@@ -182,7 +193,7 @@ impl Agents {
                 let of = NodeDescription { node, name, gpu_type, island, processes: work.processes(slots) };
                 let around = NodeContext {
                     agent: commands.clone(),
-                    is_needed: is_local,
+                    is_needed: id == AgentKey::Local,
                     supervisor: self.supervisor.clone(),
                     exit: self.exit.clone(),
                 };
@@ -196,8 +207,11 @@ impl Agents {
         self.agents.insert(id, Agent { name, commands, nodes: actors });
     }
 
-    fn lost(&mut self, id: AgentId, reason: &str) {
+    fn lost(&mut self, id: AgentKey, reason: &str) {
         let Some(agent) = self.agents.remove(&id) else { return };
+        if id != AgentKey::Local {
+            self.notify(&format!("{} is gone: {reason}", agent.name));
+        }
         for (node, actor) in agent.nodes {
             self.nodes.remove(node);
             let reason = reason.to_owned();
@@ -211,7 +225,7 @@ impl Agents {
         }
     }
 
-    fn event(&mut self, id: AgentId, event: AgentEvent, context: &mut Context<Self>) {
+    fn event(&mut self, id: AgentKey, event: AgentEvent, context: &mut Context<Self>) {
         let Some(agent) = self.agents.get(&id) else { return };
         let node = match &event {
             AgentEvent::Ended { node, .. } => *node,
@@ -257,8 +271,27 @@ impl Agents {
     }
 }
 
+/// What a machine gives, for people.
+fn describe(nodes: &[AgentNode]) -> String {
+    let one = |node: &AgentNode| format!("{} x {}", node.slots.len(), node.gpu_type);
+    nodes.iter().map(one).collect::<Vec<_>>().join(", ")
+}
+
 impl Actor for Agents {
     type Context = Context<Self>;
+}
+
+impl Handler<EndAgents> for Agents {
+    type Result = ();
+
+    fn handle(&mut self, EndAgents { is_done }: EndAgents, _: &mut Context<Self>) {
+        for (key, agent) in &self.agents {
+            if is_done && *key != AgentKey::Local {
+                let reason = "the study is over".to_owned();
+                let _ = agent.commands.send(AgentCommand::Leave { reason });
+            }
+        }
+    }
 }
 
 impl Handler<AgentMessage> for Agents {
@@ -266,9 +299,7 @@ impl Handler<AgentMessage> for Agents {
 
     fn handle(&mut self, message: AgentMessage, context: &mut Context<Self>) {
         match message {
-            AgentMessage::Joined { agent, hello, commands, is_local } => {
-                self.joined(agent, *hello, commands, is_local);
-            }
+            AgentMessage::Joined { agent, hello, commands } => self.joined(agent, *hello, commands),
             AgentMessage::Event { agent, event } => self.event(agent, event, context),
             AgentMessage::Lost { agent, reason } => self.lost(agent, &reason),
         }

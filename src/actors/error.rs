@@ -36,11 +36,11 @@ pub enum Error {
         differences: Vec<Difference>,
     },
     /// A trial would need more than there is.
-    #[error("`trial.min_gpus` is {wanted}, but there are only {slots} slots")]
+    #[error("`trial.min_gpus` is {wanted}, but there are only {slots} slots of one type")]
     TooFewSlots {
         /// The fewest that a trial needs.
         wanted: u32,
-        /// How many there are.
+        /// The most that there are of one type.
         slots: u32,
     },
     /// The study file does not say what a trial runs.

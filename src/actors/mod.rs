@@ -12,6 +12,7 @@
 mod agents;
 mod allocator;
 mod clock;
+mod door;
 mod elastic;
 mod error;
 mod exit;
@@ -32,6 +33,8 @@ mod tests;
 mod training;
 mod training_events;
 
+#[cfg(feature = "cli")]
+pub(crate) use self::runner::{check_room, emulated_nodes};
 pub use self::{
     error::Error,
     function::{Stopped, Trial},

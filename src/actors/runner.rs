@@ -1,4 +1,6 @@
 use std::{
+    collections::BTreeMap,
+    net::SocketAddr,
     path::{Path, PathBuf},
     sync::{Arc, Mutex},
     thread,
@@ -54,6 +56,7 @@ pub struct Runner {
     observer: Option<Observer>,
     notify: Option<Notify>,
     is_sole: bool,
+    listen: Option<SocketAddr>,
     stop: watch::Sender<bool>,
     steering: (mpsc::UnboundedSender<Steering>, mpsc::UnboundedReceiver<Steering>),
 }
@@ -71,6 +74,7 @@ impl Runner {
             observer: None,
             notify: None,
             is_sole: false,
+            listen: None,
             stop: watch::Sender::new(false),
             steering: mpsc::unbounded_channel(),
         }
@@ -129,6 +133,14 @@ impl Runner {
         self
     }
 
+    /// Lets agents of other machines join, at this address. What they need to know is in the file `cluster/join.json` of the study's folder,
+    /// which the user alone can read. Port 0 is that of before, if it is free, else any.
+    #[must_use]
+    pub const fn listen(mut self, address: SocketAddr) -> Self {
+        self.listen = Some(address);
+        self
+    }
+
     pub(super) fn steering(&self) -> mpsc::UnboundedSender<Steering> {
         self.steering.0.clone()
     }
@@ -154,13 +166,19 @@ impl Runner {
     /// This program is started again to launch it, if the first thing that it does is
     /// [`launch_if_program`](crate::actors::launch_if_program); otherwise a shell launches it.
     pub fn run_command(self, gpus: u32) -> Result<Finished, Error> {
+        let devices: Vec<String> = (0..gpus).map(crate::worker::gpu_id).collect();
+        self.run_command_on(&devices)
+    }
+
+    /// The same, with the names of the GPUs.
+    pub(crate) fn run_command_on(self, devices: &[String]) -> Result<Finished, Error> {
         let Some(Program::Command(words)) = &self.study.trial.program else { return Err(Error::NoProgram) };
         let program = words.first().ok_or(Error::NoProgram)?;
         if !agent::is_there(program) {
             return Err(Error::NoSuchProgram(program.clone()));
         }
         let (words, count) = (words.clone(), self.slots.unwrap_or(self.study.search.parallel));
-        let device = |index: u32| (index < gpus).then(|| index.to_string());
+        let device = |index: u32| devices.get(index as usize).cloned();
         let slot = |index| AgentSlot { device: device(index), memory_bytes: None, threads: 1 };
         let node = AgentNode { gpu_type: GpuType::cpu(), slots: (0..count).map(slot).collect() };
         let machine = self.machine(vec![node]);
@@ -186,19 +204,23 @@ impl Runner {
             return Err(Error::NoProgram);
         };
         crate::emulate::check(trainable, cluster)?;
-        let slot = AgentSlot { device: None, memory_bytes: None, threads: 1 };
-        let node = |NodeSet { nodes, gpus, gpu_type }: &NodeSet| {
-            let slots = vec![slot.clone(); *gpus as usize];
-            vec![AgentNode { gpu_type: gpu_type.clone(), slots }; *nodes as usize]
-        };
-        let nodes = cluster.node_sets.iter().flat_map(node).collect();
-        self.run_workers(nodes, Work::Emulated { time_scale })
+        self.run_workers(emulated_nodes(cluster), Work::Emulated { time_scale })
+    }
+
+    /// The same on nodes of this machine.
+    #[cfg(all(feature = "cli", feature = "torch"))]
+    pub(crate) fn run_nodes(self, nodes: Vec<AgentNode>) -> Result<Finished, Error> {
+        self.run_workers(nodes, Work::Trainable)
     }
 
     fn run_workers(self, nodes: Vec<AgentNode>, work: Work) -> Result<Finished, Error> {
         let Some(Program::Trainable(trainable)) = self.study.trial.program.clone() else {
             return Err(Error::NoProgram);
         };
+        if self.listen.is_none() {
+            // These machines are all there will be.
+            check_room(&self.study, &nodes)?;
+        }
         let (tasks, machine) = (WorkerTasks::OfStudy { trainable }, self.machine(nodes));
         self.run(TrialBackend::Workers(Workers { tasks, work, machine }))
     }
@@ -206,6 +228,7 @@ impl Runner {
     /// This machine, with these nodes.
     pub(super) fn machine(&self, nodes: Vec<AgentNode>) -> Machine {
         let (arguments, is_sole) = (self.worker_arguments.clone(), self.is_sole);
+        let nodes = nodes.into_iter().filter(|node| !node.slots.is_empty()).collect();
         Machine { nodes, address: None, arguments, is_sole, spawner: Arc::new(SystemSpawner) }
     }
 
@@ -214,14 +237,36 @@ impl Runner {
     }
 
     pub(super) fn start(self, work: TrialBackend) -> Result<Running, Error> {
-        let Self { study, folder, watch, observer, notify, stop, steering: (_, steering), .. } = self;
+        let Self { study, folder, watch, observer, notify, listen, stop, steering: (_, steering), .. } = self;
         let memory = Arc::new(Mutex::new(Memory::default()));
         let stop = stop.subscribe();
-        let head = session::Head { study, folder, memory, watch, observer, notify, stop, steering, work };
+        let head =
+            session::Head { study, folder, memory, watch, observer, notify, listen, stop, steering, work };
         // The caller may live in a runtime already, and two in one thread do not get along.
         let thread = thread::Builder::new().name("study".to_owned()).spawn(move || head.run());
         Ok(Running(thread.map_err(Error::io("starting a thread"))?))
     }
+}
+
+/// Machines that are not there.
+pub(crate) fn emulated_nodes(cluster: &ClusterSpec) -> Vec<AgentNode> {
+    let slot = AgentSlot { device: None, memory_bytes: None, threads: 1 };
+    let node = |NodeSet { nodes, gpus, gpu_type }: &NodeSet| {
+        let slots = vec![slot.clone(); *gpus as usize];
+        vec![AgentNode { gpu_type: gpu_type.clone(), slots }; *nodes as usize]
+    };
+    cluster.node_sets.iter().flat_map(node).collect()
+}
+
+/// Whether a trial has room on these nodes, if there will be no others.
+pub(crate) fn check_room(study: &Study, nodes: &[AgentNode]) -> Result<(), Error> {
+    let mut by_type: BTreeMap<&GpuType, u32> = BTreeMap::new();
+    for AgentNode { gpu_type, slots } in nodes {
+        let all = by_type.entry(gpu_type).or_default();
+        *all = all.saturating_add(slots.len() as u32);
+    }
+    let (wanted, slots) = (study.trial.min_gpus, by_type.into_values().max().unwrap_or(0));
+    if slots < wanted { Err(Error::TooFewSlots { wanted, slots }) } else { Ok(()) }
 }
 
 /// A study that runs on a thread of its own.

@@ -2,6 +2,7 @@
 
 use std::{
     collections::BTreeMap,
+    net::SocketAddr,
     path::{Path, PathBuf},
 };
 
@@ -12,15 +13,16 @@ use tokio::{
 };
 
 use super::{
-    agents::{AgentId, AgentMessage, Agents, NodeMap, StudyTerms},
+    agents::{AgentKey, AgentMessage, Agents, EndAgents, NodeMap, StudyTerms},
     clock::Clock,
+    door::Door,
     elastic::{Elastic, StudyTasks, Tasks},
     error::Error,
     exit::{ExitSender, SessionExit},
     group::{ClusterHandles, Observer},
     message::EngineInput,
     programs::{ProgramSpec, Programs},
-    session::{WorkerTasks, Workers},
+    session::{Notify, WorkerTasks, Workers},
 };
 use crate::{
     agent::{self, Machine},
@@ -29,18 +31,16 @@ use crate::{
     store::{self, Folder},
     trials::{
         agent::{AgentCommand, AgentHello, Work},
-        engine::Input,
+        engine::{Input, Outcome},
         group::Limits,
     },
-    wire::Secret,
+    wire::{AgentGateway, Secret},
 };
 
 /// Seconds from report to report.
 const REPORT_EVERY_S: f64 = 1.0;
 /// As many real seconds at least, where time is scaled.
 const REPORT_EVERY_REAL_S: f64 = 0.25;
-/// That of this machine.
-const LOCAL: AgentId = AgentId(0);
 
 /// Where trials run.
 pub(super) enum Runtime {
@@ -52,11 +52,12 @@ pub(super) enum Runtime {
 
 /// Machines that agents serve.
 pub(super) struct Machines {
-    /// Lives as long as this.
-    _agents: Addr<Agents>,
+    agents: Addr<Agents>,
     programs: Option<Programs>,
     /// The agent of this machine, and how to talk to it.
-    local: (UnboundedSender<AgentCommand>, JoinHandle<()>),
+    local: Option<(UnboundedSender<AgentCommand>, JoinHandle<()>)>,
+    /// Where others join; closed when this is dropped.
+    door: Option<AgentGateway>,
 }
 
 /// What a runtime of machines has to know.
@@ -65,6 +66,9 @@ pub(super) struct Around<'a> {
     pub(super) study_id: StudyId,
     pub(super) folder: Option<&'a Path>,
     pub(super) machine: &'a Machine,
+    /// Where agents of other machines can join.
+    pub(super) listen: Option<SocketAddr>,
+    pub(super) notify: Option<&'a Notify>,
     pub(super) clock: Clock,
     pub(super) supervisor: &'a Recipient<EngineInput>,
     pub(super) exit: &'a ExitSender,
@@ -92,18 +96,24 @@ impl Runtime {
     }
 
     /// Ends it, in an orderly way: all that takes time is waited for.
-    pub(super) async fn end(self, is_orderly: bool, notify: impl FnOnce(&str)) {
-        let Self::Machines(Machines { programs, local: (commands, served), .. }) = self else { return };
+    pub(super) async fn end(self, ended: &SessionExit, notify: impl FnOnce(&str)) {
+        let Self::Machines(Machines { agents, programs, local, door }) = self else { return };
         if let Some(programs) = programs {
             programs.end(notify).await;
         }
-        if is_orderly {
-            let _ = commands.send(AgentCommand::Leave { reason: "the study is over".to_owned() });
+        // Agents elsewhere stay for the next head, unless there is nothing more to do.
+        let is_done = matches!(ended, SessionExit::Finished(Outcome::Done | Outcome::Failed(_)));
+        let _ = agents.send(EndAgents { is_done }).await;
+        if let Some((commands, served)) = local {
+            if matches!(ended, SessionExit::Finished(_)) {
+                let _ = commands.send(AgentCommand::Leave { reason: "the study is over".to_owned() });
+            }
+            // Otherwise it learns that it has lost its head.
+            drop(commands);
+            // It has ended in any case.
+            let _ = served.await;
         }
-        // Otherwise it learns that it has lost its head.
-        drop(commands);
-        // It has ended in any case.
-        let _ = served.await;
+        drop(door);
     }
 
     pub(super) fn programs(around: &Around, spec: ProgramSpec) -> Result<(Programs, Self), Error> {
@@ -120,11 +130,6 @@ impl Runtime {
         observer: Option<Observer>,
     ) -> Result<(Elastic, Self), Error> {
         let study = around.study;
-        let slots: u32 = around.machine.nodes.iter().map(|node| node.slots.len() as u32).sum();
-        let wanted = study.trial.min_gpus;
-        if slots < wanted {
-            return Err(Error::TooFewSlots { wanted, slots });
-        }
         let tasks = match &workers.tasks {
             WorkerTasks::OfStudy { trainable } => {
                 let folder = absolute(around.folder.ok_or(Error::NoFolder)?)?;
@@ -158,18 +163,33 @@ impl Machines {
         if let Some(folder) = &folder {
             Folder::new(folder).create()?;
         }
+        let door = match (around.listen, &folder) {
+            (Some(listen), Some(folder)) => Some(Door::open(listen, around.study_id, folder)?),
+            (Some(_), None) => return Err(Error::NoFolder),
+            (None, _) => None,
+        };
+        let (epoch, probe, secret, address) = match &door {
+            Some(door) => (door.epoch, door.probe.clone(), door.secret(), Some(door.own_address())),
+            None => (0, String::new(), Secret::random()?, None),
+        };
         let terms = StudyTerms {
             study: around.study_id,
             clock: around.clock,
-            epoch: 0,
+            epoch,
             work,
             folder: folder.clone().unwrap_or_default(),
-            probe: String::new(),
+            probe,
         };
         let (supervisor, exit) = (around.supervisor.clone(), around.exit);
-        let agents = Agents::new(terms, nodes, programs.clone(), supervisor, exit).start();
-        let local = serve_here(around.machine.clone(), folder, &agents, exit.clone())?;
-        Ok(Self { _agents: agents, programs, local })
+        let agents =
+            Agents::new(terms, nodes, programs.clone(), around.notify.cloned(), supervisor, exit).start();
+        let mut machine = around.machine.clone();
+        machine.address = machine.address.or(address);
+        // A machine that gives nothing needs no agent.
+        let local = (!machine.nodes.is_empty())
+            .then(|| serve_here(machine, folder, secret, work, &agents, exit.clone()));
+        let door = door.map(|door| door.let_in(&agents));
+        Ok(Self { agents, programs, local, door })
     }
 }
 
@@ -177,16 +197,20 @@ impl Machines {
 fn serve_here(
     machine: Machine,
     folder: Option<PathBuf>,
+    secret: Secret,
+    work: Work,
     agents: &Addr<Agents>,
     exit: ExitSender,
-) -> Result<(UnboundedSender<AgentCommand>, JoinHandle<()>), Error> {
-    let secret = Secret::random()?;
+) -> (UnboundedSender<AgentCommand>, JoinHandle<()>) {
     let (commands, mut received) = mpsc::unbounded_channel();
     let (events, mut happened) = mpsc::unbounded_channel();
+    // Machines that are not there have no names.
+    let is_emulated = matches!(work, Work::Emulated { .. });
+    let name = if is_emulated { String::new() } else { store::Runner::this().host };
     let hello = Box::new(AgentHello {
         build: String::new(),
         incarnation: 0,
-        name: store::Runner::this().host,
+        name,
         address: machine.address,
         island: String::new(),
         nodes: machine.nodes.clone(),
@@ -194,18 +218,21 @@ fn serve_here(
         job: None,
         held: Vec::new(),
     });
-    agents.do_send(AgentMessage::Joined { agent: LOCAL, hello, commands: commands.clone(), is_local: true });
+    let agent = AgentKey::Local;
+    agents.do_send(AgentMessage::Joined { agent, hello, commands: commands.clone() });
     let registry = agents.clone();
     actix::spawn(async move {
         while let Some(event) = happened.recv().await {
-            registry.do_send(AgentMessage::Event { agent: LOCAL, event });
+            registry.do_send(AgentMessage::Event { agent, event });
         }
     });
     let served = actix::spawn(async move {
         let Some(AgentCommand::Welcome(welcome)) = received.recv().await else { return };
-        if let Err(error) = agent::serve(&machine, *welcome, folder, secret, &mut received, events).await {
+        if let Err(error) =
+            agent::serve(&machine, *welcome, folder, secret, None, &mut received, events).await
+        {
             exit.send(SessionExit::Failed(error.into()));
         }
     });
-    Ok((commands, served))
+    (commands, served)
 }

@@ -1,6 +1,7 @@
 //! One life of the actors, from the journal to an exit, and what comes after it.
 
 use std::{
+    net::SocketAddr,
     path::{Path, PathBuf},
     sync::{Arc, Mutex, PoisonError},
 };
@@ -100,6 +101,8 @@ pub(super) struct Head {
     pub(super) watch: Option<SharedWatch>,
     pub(super) observer: Option<Observer>,
     pub(super) notify: Option<Notify>,
+    /// Where agents of other machines can join.
+    pub(super) listen: Option<SocketAddr>,
     pub(super) stop: watch::Receiver<bool>,
     pub(super) steering: mpsc::UnboundedReceiver<Steering>,
     pub(super) work: TrialBackend,
@@ -208,8 +211,7 @@ impl Head {
         }
         exit.close();
         // The journal and its lock are given back only when nothing runs any more.
-        let is_orderly = matches!(ended, SessionExit::Finished(_));
-        runtime.end(is_orderly, |what| self.notify.iter().for_each(|notify| notify(what))).await;
+        runtime.end(&ended, |what| self.notify.iter().for_each(|notify| notify(what))).await;
         for arbiter in [head, first, second, third] {
             arbiter.stop();
             // The journal is closed only when the thread of its owner is done.
@@ -237,7 +239,9 @@ impl Head {
         exit: &ExitSender,
     ) -> Result<(Box<dyn TrialRunners>, Runtime), Error> {
         let (study, folder) = (&self.study, self.folder.as_deref());
-        let around = |machine| Around { study, study_id, folder, machine, clock, supervisor, exit };
+        let (listen, notify) = (self.listen, self.notify.as_ref());
+        let around =
+            |machine| Around { study, study_id, folder, machine, listen, notify, clock, supervisor, exit };
         Ok(match &self.work {
             TrialBackend::Function { function, slots } => {
                 (Box::new(Functions::start(function, *slots)?), Runtime::local(*slots)?)

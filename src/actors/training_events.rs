@@ -8,7 +8,7 @@ use crate::{
     ids::{Round, TrialId},
     trials::{
         engine::Fact,
-        group::{Batch, Form, Pause, WorkerCommand, WorkerEvent, WorkerReport},
+        group::{Batch, Form, MemoryLimit, Pause, WorkerCommand, WorkerEvent, WorkerReport},
     },
 };
 
@@ -47,6 +47,13 @@ pub enum TrainingEvent {
     CheckpointFailed {
         /// What is wrong, and what happens instead.
         reason: String,
+    },
+    /// A pass did not fit into the memory of a worker's device. The training continues with smaller ones.
+    OutOfMemory {
+        /// The slot of the worker.
+        slot: u32,
+        /// What was learned.
+        memory: MemoryLimit,
     },
     /// A worker has lost its group.
     Broken {
@@ -167,6 +174,7 @@ impl Tracker {
                 Some(TrainingEvent::Reported(report))
             }
             WorkerEvent::CheckpointFailed { reason, .. } => Some(TrainingEvent::CheckpointFailed { reason }),
+            WorkerEvent::OutOfMemory { memory, .. } => Some(TrainingEvent::OutOfMemory { slot, memory }),
             WorkerEvent::Checkpointed { steps, .. } => Some(TrainingEvent::Checkpointed { steps }),
             WorkerEvent::Finished { metrics, .. } => {
                 self.finished = Some(metrics);

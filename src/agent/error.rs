@@ -32,3 +32,10 @@ pub enum Error {
         source: io::Error,
     },
 }
+
+impl Error {
+    pub(super) fn io(doing: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
+        let doing = doing.into();
+        move |source| Self::Io { doing, source }
+    }
+}

@@ -7,18 +7,27 @@
 //! *Architecture invariants:* an agent decides nothing about trials; all that it has started ends before it serves the next head, so
 //! that no slot is used by two.
 
+#[cfg(feature = "cli")]
+pub(crate) mod devices;
 mod error;
 mod process;
 mod program;
+#[cfg(feature = "cli")]
+mod remote;
 mod serve;
+mod shipping;
 #[cfg(test)]
 mod tests;
 
-#[cfg(feature = "cli")]
-pub(crate) use self::program::end_programs;
 pub use self::{error::Error, program::launch_if_program};
 pub(crate) use self::{
     process::SystemSpawner,
     program::is_there,
     serve::{Machine, serve},
+    shipping::wanted,
+};
+#[cfg(feature = "cli")]
+pub(crate) use self::{
+    program::end_programs,
+    remote::{AgentEnd, Join, RemoteAgent},
 };

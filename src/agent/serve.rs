@@ -17,6 +17,7 @@ use super::{
     Error,
     process::{Gone, Spawner, tail},
     program::Programs,
+    shipping::{Ready, Shipped, Shipping},
 };
 use crate::{
     emulate,
@@ -26,7 +27,9 @@ use crate::{
         agent::{AgentCommand, AgentEvent, AgentNode, Welcome, Work},
         group::WorkerCommand,
     },
-    wire::{Gateway, GatewayEvent, Secret, SocketFolder, WorkerHandle, WorkerId, with_causes},
+    wire::{
+        CheckpointTransfer, Gateway, GatewayEvent, Secret, SocketFolder, WorkerHandle, WorkerId, with_causes,
+    },
     worker,
 };
 
@@ -57,17 +60,24 @@ pub(crate) enum Ended {
 
 /// Serves a head, inside a `LocalSet`. When this returns, nothing is left of what was started.
 ///
-/// Files go to a folder, if there is one: that of the study, where the agent can reach it.
+/// Files go to a folder, if there is one: that of the study, where the agent can reach it. With `transfer` it is another one, and checkpoints
+/// go to the head and come from there.
 pub(crate) async fn serve(
     machine: &Machine,
     welcome: Welcome,
     folder: Option<PathBuf>,
     secret: Secret,
+    transfer: Option<CheckpointTransfer>,
     commands: &mut UnboundedReceiver<AgentCommand>,
     events: UnboundedSender<AgentEvent>,
 ) -> Result<Ended, Error> {
     let folder = folder.map(|folder| Folder::new(&folder));
-    let (mut serving, mut ended, mut gateway) = Serving::new(machine, welcome, folder, secret, events)?;
+    let (ships, mut shipped) = mpsc::unbounded_channel();
+    let study = welcome.study;
+    let shipping =
+        transfer.zip(folder.clone()).map(|(transfer, folder)| Shipping::new(transfer, study, folder, ships));
+    let (mut serving, mut ended, mut gateway) =
+        Serving::new(machine, welcome, folder, secret, shipping, events)?;
     let how = loop {
         tokio::select! {
             command = commands.recv() => match command {
@@ -77,6 +87,7 @@ pub(crate) async fn serve(
             },
             Some(event) = next(&mut gateway) => serving.on_gateway(event),
             Some((node, process, gone)) = ended.recv() => serving.on_end(node, process, gone),
+            Some(shipped) = shipped.recv() => serving.on_shipped(shipped),
         }
     };
     serving.end(&how, ended).await;
@@ -105,6 +116,8 @@ struct Serving<'a> {
     processes: BTreeMap<(NodeId, u32), Option<oneshot::Sender<()>>>,
     ended: UnboundedSender<ProcessEnd>,
     programs: Option<Programs>,
+    /// If checkpoints have to be sent.
+    shipping: Option<Shipping>,
 }
 
 impl<'a> Serving<'a> {
@@ -114,6 +127,7 @@ impl<'a> Serving<'a> {
         welcome: Welcome,
         folder: Option<Folder>,
         secret: Secret,
+        shipping: Option<Shipping>,
         events: UnboundedSender<AgentEvent>,
     ) -> Result<(Self, UnboundedReceiver<ProcessEnd>, Option<Receiver<GatewayEvent>>), Error> {
         let (ended, ends) = mpsc::unbounded_channel();
@@ -127,8 +141,19 @@ impl<'a> Serving<'a> {
             (door, gateway_events) = (Some((gateway, socket)), Some(received));
         }
         let (workers, processes) = (BTreeMap::new(), BTreeMap::new());
-        let serving =
-            Self { machine, welcome, folder, secret, events, door, workers, processes, ended, programs };
+        let serving = Self {
+            machine,
+            welcome,
+            folder,
+            secret,
+            events,
+            door,
+            workers,
+            processes,
+            ended,
+            programs,
+            shipping,
+        };
         Ok((serving, ends, gateway_events))
     }
 
@@ -169,9 +194,33 @@ impl<'a> Serving<'a> {
         }
     }
 
-    fn to_worker(&self, slot: SlotId, command: WorkerCommand) {
-        if let Some((_, worker)) = self.workers.get(&slot) {
+    fn to_worker(&mut self, slot: SlotId, command: WorkerCommand) {
+        let Some((_, worker)) = self.workers.get(&slot) else { return };
+        let command = match &mut self.shipping {
+            Some(shipping) => shipping.command(slot, command),
+            None => Some(command),
+        };
+        if let Some(command) = command {
             worker.send(command);
+        }
+    }
+
+    /// A checkpoint was sent or fetched: what has waited for it goes on.
+    fn on_shipped(&mut self, shipped: Shipped) {
+        let Some(shipping) = &mut self.shipping else { return };
+        let (slot, Ready { commands, events }) = shipping.shipped(shipped);
+        if let Some((_, worker)) = self.workers.get(&slot) {
+            commands.into_iter().for_each(|command| worker.send(command));
+        }
+        for event in events {
+            self.tell(AgentEvent::Worker { slot, event });
+        }
+    }
+
+    /// The worker of a slot is another one from now on, or none.
+    fn renew(&mut self, slot: SlotId) {
+        if let Some(shipping) = &mut self.shipping {
+            shipping.forget(slot);
         }
     }
 
@@ -267,7 +316,9 @@ impl<'a> Serving<'a> {
     /// The connections of a process are of no use any more.
     fn forget(&mut self, node: NodeId, process: u32) {
         for index in self.slots_of(node, process) {
-            self.workers.remove(&SlotId { node, index });
+            let slot = SlotId { node, index };
+            self.workers.remove(&slot);
+            self.renew(slot);
         }
     }
 
@@ -288,18 +339,26 @@ impl<'a> Serving<'a> {
                 let slot = hello.slot;
                 if self.node(slot.node).is_some_and(|node| (slot.index as usize) < node.slots.len()) {
                     self.workers.insert(slot, (worker, handle));
+                    self.renew(slot);
                     self.tell(AgentEvent::WorkerJoined { slot });
                 }
             }
             GatewayEvent::Event { worker, event } => {
                 if let Some(slot) = self.slot(worker) {
                     tracing::trace!(%slot, ?event, "event of a worker");
-                    self.tell(AgentEvent::Worker { slot, event });
+                    let event = match &mut self.shipping {
+                        Some(shipping) => shipping.event(slot, event),
+                        None => Some(event),
+                    };
+                    if let Some(event) = event {
+                        self.tell(AgentEvent::Worker { slot, event });
+                    }
                 }
             }
             GatewayEvent::Lost { worker } => {
                 if let Some(slot) = self.slot(worker) {
                     self.workers.remove(&slot);
+                    self.renew(slot);
                     self.tell(AgentEvent::WorkerLost { slot });
                 }
             }

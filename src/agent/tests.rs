@@ -97,7 +97,7 @@ impl Scene {
         let secret = Secret::random().expect("random numbers");
         let of_workers = secret.clone();
         let served = tokio::task::spawn_local(async move {
-            serve(&machine, welcome, None, of_workers, &mut received, happened).await
+            serve(&machine, welcome, None, of_workers, None, &mut received, happened).await
         });
         Self { commands: Some(commands), events, processes, secret, served }
     }

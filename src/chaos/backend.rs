@@ -14,7 +14,7 @@ use super::{
 use crate::{
     goodput::{GradientStats, Observation, Shape},
     ids::{Round, SlotId, TrialId},
-    trials::group::{Batch, Evaluation, Form, Pause, Task, WorkerReport},
+    trials::group::{Batch, Evaluation, Form, MemoryLimit, Pause, Task, WorkerReport},
     worker::{
         checkpoint::NotSaved,
         protocol::{Backend, Failure, Role, StepProgress, StepRequest},
@@ -59,6 +59,8 @@ pub(super) struct Session {
     writer: Option<u64>,
     /// Nobody has asked for it yet.
     is_new: bool,
+    /// What was learned of the memory of the device, and is to be told.
+    memory: Option<MemoryLimit>,
 }
 
 impl Session {
@@ -178,6 +180,19 @@ impl ModelledBackend {
     }
 }
 
+impl ModelledBackend {
+    /// A pass may have been too large for the memory. Whether that has broken the group.
+    fn exhausts(&self, session: &mut Session, group: &Group) -> bool {
+        let mut site = self.site.borrow_mut();
+        let failed = group.batch.total.div_ceil(group.members * (group.batch.accumulation + 1));
+        if failed < 2 || !site.strikes(Fault::MemoryExhausted) {
+            return false;
+        }
+        session.memory = Some(MemoryLimit { failed, limit: failed / 2 });
+        group.members > 1 && site.seconds(0.0, 1.0) < 0.3
+    }
+}
+
 impl Backend for ModelledBackend {
     type Session = Session;
     type Group = Group;
@@ -211,6 +226,7 @@ impl Backend for ModelledBackend {
             state: None,
             writer: None,
             is_new: false,
+            memory: None,
         };
         self.until(self.in_seconds(0.2, 2.0)).await;
         self.fault()?;
@@ -300,6 +316,9 @@ impl Backend for ModelledBackend {
             progress.retuned = true;
         }
         self.fault()?;
+        if self.exhausts(session, group) {
+            return Err(Failure::Group(super::INJECTED.to_owned()));
+        }
         if self.site.borrow_mut().strikes(Fault::GroupBreaks) {
             return Err(Failure::Group(super::INJECTED.to_owned()));
         }
@@ -339,6 +358,10 @@ impl Backend for ModelledBackend {
             noise: Some(GradientStats { sqr: 1.0, var: 100.0 + 200.0 * session.epochs() }),
             ..WorkerReport::default()
         })
+    }
+
+    fn memory(&mut self, session: &mut Session) -> Option<MemoryLimit> {
+        session.memory.take()
     }
 
     fn warning(&mut self, _: &mut Session) -> Option<String> {

@@ -51,10 +51,12 @@ pub(crate) enum Fault {
     GroupBreaks,
     /// Something that all trials share is amiss.
     EnvironmentFails,
+    /// A pass does not fit into the memory of a device, be it before gradients are sent or amid that.
+    MemoryExhausted,
 }
 
 impl Fault {
-    pub(crate) const ALL: [Self; 18] = [
+    pub(crate) const ALL: [Self; 19] = [
         Self::WorkerKilled,
         Self::WorkerExits,
         Self::ConnectionLost,
@@ -73,6 +75,7 @@ impl Fault {
         Self::TrialFails,
         Self::GroupBreaks,
         Self::EnvironmentFails,
+        Self::MemoryExhausted,
     ];
 
     /// Whether it can happen to trials that are not elastic: they have neither workers nor plans.
@@ -114,6 +117,7 @@ impl fmt::Display for Fault {
             Self::TrialFails => "trial fails",
             Self::GroupBreaks => "group breaks",
             Self::EnvironmentFails => "environment fails",
+            Self::MemoryExhausted => "memory exhausted",
         })
     }
 }

@@ -51,6 +51,7 @@ impl Rules {
         engine.check()?;
         for entry in facts {
             self.twin.apply(entry).map_err(|error| format!("a fact does not follow: {error}"))?;
+            self.keeps_to_memory(&entry.fact)?;
             if let Fact::TrialFailed { trial, reason } = &entry.fact
                 && !is_explained(reason)
             {
@@ -129,6 +130,24 @@ impl Rules {
             }
         }
         Ok(())
+    }
+
+    /// No batch is larger than what is known to fit.
+    fn keeps_to_memory(&self, fact: &Fact) -> Result<(), String> {
+        let state = self.twin.state();
+        let (trial, batch) = match fact {
+            Fact::TrialStarted { trial, batch, .. } => (trial, *batch),
+            Fact::Retuned { trial, batch, .. } => (trial, Some(*batch)),
+            _ => return Ok(()),
+        };
+        let slots = state.active.get(trial).map_or(&[][..], |active| active.slots());
+        let limit = state.gpu_type(slots).and_then(|gpu_type| state.batch_limits.get(gpu_type));
+        match batch.zip(limit) {
+            Some((batch, limit)) if batch.per_gpu > *limit => {
+                Err(format!("trial {trial} takes passes of {}, and at most {limit} fit", batch.per_gpu))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// The study is over.

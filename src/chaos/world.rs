@@ -48,7 +48,7 @@ pub(super) enum Address {
 #[derive(Debug, Clone)]
 pub(super) enum Message {
     Input(Input),
-    Facts(std::rc::Rc<[JournalEntry]>),
+    Facts(std::sync::Arc<[JournalEntry]>),
     Suggest(SuggestRequest),
     Allocate(AllocatorRequest),
     Launch(TrialId, Launch),
@@ -425,13 +425,19 @@ impl World {
                 self.after(for_s, Event::Fast);
             }
             // These hit the next one who can have them, and count then.
-            Fault::StartFails | Fault::SolverFails | Fault::FitFails | Fault::GroupBreaks if !elastic => {}
+            Fault::StartFails
+            | Fault::SolverFails
+            | Fault::FitFails
+            | Fault::GroupBreaks
+            | Fault::MemoryExhausted
+                if !elastic => {}
             Fault::StartFails
             | Fault::SolverFails
             | Fault::FitFails
             | Fault::TrialFails
             | Fault::GroupBreaks
-            | Fault::EnvironmentFails => {
+            | Fault::EnvironmentFails
+            | Fault::MemoryExhausted => {
                 self.site.borrow_mut().armed.insert(fault);
                 return Ok(());
             }

@@ -9,7 +9,7 @@ use std::{
 use thiserror::Error;
 
 use super::{ask_tell, inspect, profile, results, run, simulate, stop, study, train};
-use crate::{actors, store, trials};
+use crate::{actors, agent, store, trials, wire};
 
 /// The exit codes of the program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -79,6 +79,12 @@ pub(super) enum Error {
     #[error(transparent)]
     Engine(#[from] trials::engine::Error),
     #[error(transparent)]
+    Agent(#[from] agent::Error),
+    #[error(transparent)]
+    Wire(#[from] wire::Error),
+    #[error(transparent)]
+    Devices(#[from] agent::devices::TooFew),
+    #[error(transparent)]
     Actors(#[from] actors::Error),
     #[error("the study in {} did not finish", .folder.display())]
     Unfinished { folder: PathBuf, source: Box<actors::Error> },
@@ -120,7 +126,11 @@ impl Error {
             | Self::Simulate(_)
             | Self::Search(_)
             | Self::SearchOf { .. }
+            | Self::Devices(_)
+            | Self::Wire(_)
+            | Self::Agent(agent::Error::Wire(_))
             | Self::Engine(_) => true,
+            Self::Agent(_) => false,
             Self::Train(error) => error.is_of_input(),
             Self::Store(error) => error.is_of_input(),
             Self::Actors(error) => error.is_of_input(),

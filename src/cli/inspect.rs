@@ -247,6 +247,11 @@ pub(crate) fn event(entry: &JournalEntry, trial: TrialId) -> Option<String> {
             format!("{} examples in {} passes on each slot", batch.total(1), batch.accumulation + 1)
         }
         Fact::CheckpointFailed { reason, .. } => format!("warning: {reason}"),
+        Fact::BatchLimited { gpu_type, limit, failed, .. } => {
+            format!(
+                "passes of {failed} examples do not fit into the memory of {gpu_type}: at most {limit} from now on"
+            )
+        }
         Fact::Checkpointed { checkpoint, .. } => format!("checkpoint at epoch {:.2}", checkpoint.epochs),
         Fact::TrialPausing { .. } => "asked to leave its slots".to_owned(),
         Fact::TrialPaused { checkpoint, .. } => format!("paused at epoch {:.2}", checkpoint.epochs),

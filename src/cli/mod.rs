@@ -4,6 +4,7 @@
 //!
 //! *Architecture invariant:* commands know nothing of clap and write only to the handles they are given.
 
+mod agent;
 mod args;
 mod ask_tell;
 mod chaos;
@@ -108,6 +109,7 @@ fn run(
     match command {
         // The commands with an exit status of their own.
         Command::Run(args) => return run::run(&(*args).into(), trainables, out, stderr),
+        Command::Agent(args) => return agent::run((*args).into(), stderr),
         Command::Chaos(args) => return chaos::run(&args.into(), out, stderr),
         Command::Check(CheckArgs { files }) => study::check(&files, out, stderr),
         Command::Schema => study::schema(out),

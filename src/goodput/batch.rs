@@ -84,6 +84,12 @@ impl BatchLimits {
         self.per_gpu_max
     }
 
+    /// The same, with passes of at most so many examples on one GPU.
+    #[must_use]
+    pub fn within(self, per_gpu: u32) -> Self {
+        Self { per_gpu_max: self.per_gpu_max.min(per_gpu).max(self.per_gpu_min), ..self }
+    }
+
     /// The largest number of GPUs that can share the largest batch.
     #[must_use]
     pub const fn max_gpus(&self) -> u32 {

@@ -119,6 +119,21 @@ impl Folder {
         self.logs().join(format!("trial-{trial}.log"))
     }
 
+    /// What makes the head known to its agents, and them to it.
+    pub(crate) fn cluster(&self) -> PathBuf {
+        self.root.join("cluster")
+    }
+
+    /// What agents need to know to join.
+    pub(crate) fn join_file(&self) -> PathBuf {
+        self.cluster().join("join.json")
+    }
+
+    /// What machines read to find out whether they see this folder.
+    pub(crate) fn probe(&self) -> PathBuf {
+        self.root.join("shared")
+    }
+
     /// What workers hold while they live.
     pub(crate) fn locks(&self) -> PathBuf {
         self.root.join("locks")

@@ -15,6 +15,7 @@ use super::{
 };
 use crate::{
     ids::{Generation, NodeId, SlotId, StudyId, TrialId},
+    space::Study,
     trials::{
         End,
         engine::{self, ActiveTrial, EndedTrial, Fact, JournalEntry, Metrics, NodeState, Phase, State},
@@ -67,6 +68,8 @@ impl From<serde_json::Error> for Problem {
 #[derive(Debug)]
 pub(super) struct Projection {
     pub(super) state: State,
+    /// The study of the state; none if it cannot be read.
+    study: Option<Study>,
     nodes: BTreeMap<NodeId, NodeState>,
     /// Spans that last: the generation and the slots of a trial.
     spans: BTreeMap<TrialId, (Generation, Vec<SlotId>)>,
@@ -77,13 +80,13 @@ impl Projection {
     /// Of a study in which nothing has happened.
     pub(super) fn begin(study: StudyId) -> Self {
         let summary = Summary::begin(Chain::begin(study));
-        Self { state: State::default(), nodes: BTreeMap::new(), spans: BTreeMap::new(), summary }
+        Self { state: State::default(), study: None, nodes: BTreeMap::new(), spans: BTreeMap::new(), summary }
     }
 
     /// What tables hold that are up to date with this state, and have this summary.
     pub(super) fn of(state: State, summary: Summary) -> Self {
         let spans = state.active.iter().filter_map(|(&trial, active)| Some((trial, span(active)?))).collect();
-        Self { nodes: state.nodes.clone(), spans, state, summary }
+        Self { nodes: state.nodes.clone(), spans, study: study_of(&state), state, summary }
     }
 
     /// How many facts there are, and their chain.
@@ -111,6 +114,9 @@ impl Projection {
             let measured = |trial| self.state.active.get(&trial).map(|active| active.metrics.clone());
             let measured = entry.fact.end().and_then(|(trial, _)| measured(trial));
             self.state.apply(entry).map_err(Problem::Fact)?;
+            if matches!(entry.fact, Fact::StudyCreated { .. } | Fact::StudyChanged { .. }) {
+                self.study = study_of(&self.state);
+            }
             // What ran, ran until the last fact of the head before this one.
             let until_s = if matches!(entry.fact, Fact::HeadStarted {}) { before_s } else { entry.at_s };
             let trials = entry.fact.trial().map_or_else(
@@ -230,7 +236,7 @@ impl Projection {
     fn write_study(&mut self, to: &Connection) -> Result<(), Problem> {
         let State { yaml, stopping, done, search_ended, .. } = &self.state;
         let ended = search_ended.as_ref().map(|end| end.reason.clone());
-        let waits = serde_json::to_string(&waits(&self.state))?;
+        let waits = serde_json::to_string(&waits(&self.state, self.study.as_ref()))?;
         let flags = [(*stopping).into(), (*done).into()];
         let mut row: Vec<Value> = vec![1.into(), yaml.clone().into()];
         row.extend(flags.into_iter().chain([ended.into(), waits.into()]));
@@ -286,10 +292,16 @@ fn slot_rows(id: NodeId, node: &NodeState) -> impl Iterator<Item = Vec<Value>> {
     })
 }
 
-/// What has to be mended, of the study and of nodes.
-fn waits(state: &State) -> Vec<(Option<NodeId>, &str)> {
-    let study = state.waiting.iter().map(|wait| (None, wait.reason.as_str()));
-    study.chain(state.blocked.iter().map(|(node, reason)| (Some(*node), reason.as_str()))).collect()
+fn study_of(state: &State) -> Option<Study> {
+    Study::from_yaml("the study in the journal", &state.yaml).ok()
+}
+
+/// What the study waits for: that something is mended, of all or of a node, or that there are machines for it.
+fn waits(state: &State, study: Option<&Study>) -> Vec<(Option<NodeId>, String)> {
+    let broken = state.waiting.iter().map(|wait| (None, wait.reason.clone()));
+    let blocked = state.blocked.iter().map(|(node, reason)| (Some(*node), reason.clone()));
+    let shortage = study.and_then(|study| state.shortage(study)).map(|reason| (None, reason));
+    broken.chain(blocked).chain(shortage).collect()
 }
 
 fn span(active: &ActiveTrial) -> Option<(Generation, Vec<SlotId>)> {

@@ -147,7 +147,7 @@ pub struct Status {
     pub ended: Option<String>,
     /// A process runs it now.
     pub is_run: bool,
-    /// What it waits for: of the whole study, or of a machine that cannot start workers.
+    /// What it waits for: of the whole study, machines among it, or of a machine that cannot start workers.
     pub waits: Vec<(Option<NodeId>, String)>,
 }
 

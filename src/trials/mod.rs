@@ -13,6 +13,9 @@ pub mod agent;
 pub mod engine;
 pub mod group;
 pub mod node;
+#[cfg(feature = "runtime")]
+pub(crate) mod outbox;
+pub mod pilots;
 mod promise;
 mod retention;
 mod search;

@@ -77,7 +77,10 @@ async fn dial(
             socket::check_folder(path)?;
             "http://head".to_owned()
         }
-        Address::Tcp(address) => format!("http://{address}"),
+        Address::Tcp(address) => {
+            socket::check_loopback(*address)?;
+            format!("http://{address}")
+        }
     };
     let endpoint = Endpoint::from_shared(uri)
         .map_err(unreachable)?
@@ -124,7 +127,7 @@ async fn connect_unix(path: PathBuf) -> io::Result<TokioIo<UnixStream>> {
 }
 
 /// What is behind a chain of "transport error"s.
-fn root(error: &dyn std::error::Error) -> String {
+pub(super) fn root(error: &dyn std::error::Error) -> String {
     error.source().map_or_else(|| error.to_string(), root)
 }
 

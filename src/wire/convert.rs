@@ -15,14 +15,14 @@ use crate::{
     trials::{
         engine::FailureCause,
         group::{
-            Activity, Batch, Evaluation, FinalState, Form, Member, Pause, Task, WorkerCommand, WorkerEvent,
-            WorkerReport,
+            Activity, Batch, Evaluation, FinalState, Form, Member, MemoryLimit, Pause, Task, WorkerCommand,
+            WorkerEvent, WorkerReport,
         },
     },
 };
 
 /// A part that a message must have.
-fn part<T>(part: Option<T>, of: &'static str, name: &str) -> Result<T, Error> {
+pub(super) fn part<T>(part: Option<T>, of: &'static str, name: &str) -> Result<T, Error> {
     part.ok_or_else(|| Error::Message { what: of, problem: format!("it has no {name}") })
 }
 
@@ -39,7 +39,7 @@ pub(super) fn hello(event: &proto::Event) -> Result<Hello, Error> {
     }
 }
 
-const fn slot_id(node: u32, index: u32) -> SlotId {
+pub(super) const fn slot_id(node: u32, index: u32) -> SlotId {
     SlotId { node: NodeId(node), index }
 }
 
@@ -113,6 +113,9 @@ impl From<WorkerEvent> for proto::Event {
             WorkerEvent::CheckpointFailed { trial, reason } => {
                 EventKind::CheckpointFailed(proto::CheckpointFailed { trial: trial.0, reason })
             }
+            WorkerEvent::OutOfMemory { trial, memory: MemoryLimit { failed, limit } } => {
+                EventKind::OutOfMemory(proto::OutOfMemory { trial: trial.0, failed, limit })
+            }
             WorkerEvent::Finished { trial, round, metrics } => {
                 EventKind::Finished(proto::Finished { trial: trial.0, round: round.0, metrics })
             }
@@ -159,6 +162,9 @@ impl TryFrom<proto::Event> for WorkerEvent {
             EventKind::CheckpointFailed(proto::CheckpointFailed { trial, reason }) => {
                 Self::CheckpointFailed { trial: TrialId(trial), reason }
             }
+            EventKind::OutOfMemory(proto::OutOfMemory { trial, failed, limit }) => {
+                Self::OutOfMemory { trial: TrialId(trial), memory: MemoryLimit { failed, limit } }
+            }
             EventKind::Finished(proto::Finished { trial, round, metrics }) => {
                 Self::Finished { trial: TrialId(trial), round: Round(round), metrics }
             }
@@ -191,6 +197,8 @@ macro_rules! same_names {
         }
     };
 }
+
+pub(super) use same_names;
 
 same_names! { FailureCause { Trial, Infrastructure, Environment } }
 same_names! { Activity { Training, Joining, Evaluating, Saving, Idle } }
@@ -248,7 +256,7 @@ impl TryFrom<proto::Task> for Task {
 }
 
 /// All of a list, converted.
-fn each<T, U: From<T>>(list: Vec<T>) -> Vec<U> {
+pub(super) fn each<T, U: From<T>>(list: Vec<T>) -> Vec<U> {
     list.into_iter().map(U::from).collect()
 }
 
@@ -353,6 +361,8 @@ macro_rules! alike {
         }
     )+};
 }
+
+pub(super) use alike;
 
 alike! {
     Batch { total, accumulation }

@@ -1,6 +1,6 @@
 use std::{error::Error as StdError, io, iter, path::PathBuf};
 
-use super::Address;
+use super::{Address, HostPort};
 
 /// Why a head and its workers cannot talk to each other.
 #[derive(Debug, thiserror::Error)]
@@ -80,6 +80,88 @@ pub enum Error {
     /// The head does not want this worker.
     #[error("the head refuses this worker: {0}")]
     Refused(String),
+    /// Plain text would leave the machine.
+    #[error(
+        "{address} is not on this machine, and what workers say is not encrypted; allowed are `unix:` and loopback addresses \
+         such as `127.0.0.1:4000`, and an agent (`pollux-tune agent`) for other machines"
+    )]
+    PlainText {
+        /// The address.
+        address: Address,
+    },
+    /// A text that is no port of a machine.
+    #[error(
+        "`{0}` is no HOST:PORT; allowed are a name or an IP address with a port, such as `login1:4000` or `[fe80::1]:4000`"
+    )]
+    HostPort(String),
+    /// A file with a secret cannot be used.
+    #[error("{doing} {}", path.display())]
+    File {
+        /// What was tried.
+        doing: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+    /// Others could read or replace a secret.
+    #[error("{} {problem}; {remedy}", path.display())]
+    FileAccess {
+        /// The file or folder.
+        path: PathBuf,
+        /// What is wrong with it.
+        problem: &'static str,
+        /// What to do.
+        remedy: &'static str,
+    },
+    /// A file with a secret is damaged. No value is shown.
+    #[error("{}: {problem}; get the file from the head again, or remove it if it is in the folder of the study: the next run makes another", path.display())]
+    FileContents {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// There is no join file.
+    #[error("there is no join file {}; a head writes one into the folder `cluster` of its study", path.display())]
+    NoJoinFile {
+        /// Where it was expected.
+        path: PathBuf,
+    },
+    /// A certificate cannot be made.
+    #[error("making the certificate of the head")]
+    Certificate(#[from] rcgen::Error),
+    /// A join file without an address.
+    #[error("the join file has no address of the head; give one as HOST:PORT")]
+    NoAddress,
+    /// The head of a join file does not answer now. It may later.
+    #[error("cannot reach the head: {reason}")]
+    HeadAway {
+        /// Why not, for each address.
+        reason: String,
+    },
+    /// Somebody else is where the head should be. Nothing was said to it.
+    #[error(
+        "{address} is not the head of the join file, it has another certificate: {reason}; the token was not sent. Get the join file of \
+         the study again, or correct its addresses"
+    )]
+    OtherHead {
+        /// Where.
+        address: HostPort,
+        /// What is wrong with its certificate.
+        reason: String,
+    },
+    /// The head does not want this agent.
+    #[error("the head refuses this agent: {0}")]
+    AgentRefused(String),
+    /// A checkpoint does not get to the other side.
+    #[error("the checkpoint {file} cannot be transferred: {problem}")]
+    Transfer {
+        /// The name of its file.
+        file: String,
+        /// Why not.
+        problem: String,
+    },
     /// An invalid message.
     #[error("{what}: {problem}")]
     Message {
@@ -88,6 +170,14 @@ pub enum Error {
         /// What is wrong with it.
         problem: String,
     },
+}
+
+impl Error {
+    /// Whether an agent can come in later with the same join file and the same program.
+    #[must_use]
+    pub const fn is_temporary(&self) -> bool {
+        matches!(self, Self::HeadAway { .. })
+    }
 }
 
 /// An error with all its causes on one line, for another process or a log. A message never includes that of its source.

@@ -144,6 +144,7 @@ impl Gateway {
                 (Listener::Unix(listener), Address::Unix(path))
             }
             Address::Tcp(asked) => {
+                socket::check_loopback(*asked)?;
                 let (listener, got) = socket::tcp(*asked)?;
                 let listener = TcpListener::from_std(listener).map_err(listens(address))?;
                 (Listener::Tcp(listener), Address::Tcp(got))
@@ -180,7 +181,7 @@ impl Drop for Gateway {
 }
 
 /// Waits until the gateway is dropped.
-async fn until(mut closed: watch::Receiver<()>) {
+pub(super) async fn until(mut closed: watch::Receiver<()>) {
     // Nothing is ever sent; an error is the end.
     while closed.changed().await.is_ok() {}
 }

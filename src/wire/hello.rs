@@ -3,7 +3,7 @@ use serde::{Deserialize, Serialize};
 use crate::ids::SlotId;
 
 /// The version of the messages. Head and worker must have the same.
-pub const VERSION: u32 = 4;
+pub const VERSION: u32 = 5;
 
 /// The first message of a worker.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -19,7 +19,7 @@ pub struct Hello {
 /// What has happened at a worker.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Event {
-    #[prost(oneof = "event::Kind", tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11")]
+    #[prost(oneof = "event::Kind", tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12")]
     pub kind: ::core::option::Option<event::Kind>,
 }
 /// Nested message and enum types in `Event`.
@@ -49,6 +49,8 @@ pub mod event {
         CheckpointFailed(super::CheckpointFailed),
         #[prost(message, tag = "11")]
         Progress(super::Progress),
+        #[prost(message, tag = "12")]
+        OutOfMemory(super::OutOfMemory),
     }
 }
 /// What a worker is to do.
@@ -299,6 +301,18 @@ pub struct CheckpointFailed {
     #[prost(string, tag = "2")]
     pub reason: ::prost::alloc::string::String,
 }
+/// A pass did not fit into the memory of the worker's device. The training continues with smaller ones.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct OutOfMemory {
+    #[prost(uint32, tag = "1")]
+    pub trial: u32,
+    /// A pass with so many examples did not fit.
+    #[prost(uint32, tag = "2")]
+    pub failed: u32,
+    /// The largest pass from now on.
+    #[prost(uint32, tag = "3")]
+    pub limit: u32,
+}
 /// The trial has reached its last epoch.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Finished {
@@ -343,6 +357,423 @@ pub struct Progress {
     pub longest_step_s: f64,
     #[prost(enumeration = "Activity", tag = "5")]
     pub activity: i32,
+}
+/// The first message of an agent.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct AgentHello {
+    /// The program and its version. Never change this number.
+    #[prost(string, tag = "1")]
+    pub build: ::prost::alloc::string::String,
+    /// A random number of its process.
+    #[prost(uint64, tag = "2")]
+    pub incarnation: u64,
+    /// The machine.
+    #[prost(string, tag = "3")]
+    pub name: ::prost::alloc::string::String,
+    /// An IP address for workers of other machines; none if they cannot reach it.
+    #[prost(string, optional, tag = "4")]
+    pub address: ::core::option::Option<::prost::alloc::string::String>,
+    #[prost(string, tag = "5")]
+    pub island: ::prost::alloc::string::String,
+    #[prost(message, repeated, tag = "6")]
+    pub nodes: ::prost::alloc::vec::Vec<AgentNode>,
+    /// Seconds.
+    #[prost(double, optional, tag = "7")]
+    pub ends_in_s: ::core::option::Option<f64>,
+    /// The job that it runs in.
+    #[prost(string, optional, tag = "8")]
+    pub job: ::core::option::Option<::prost::alloc::string::String>,
+    /// Checkpoints that the head may not have.
+    #[prost(message, repeated, tag = "9")]
+    pub held: ::prost::alloc::vec::Vec<HeldCheckpoint>,
+}
+/// The slots of one type that a machine has.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct AgentNode {
+    #[prost(string, tag = "1")]
+    pub gpu_type: ::prost::alloc::string::String,
+    #[prost(message, repeated, tag = "2")]
+    pub slots: ::prost::alloc::vec::Vec<AgentSlot>,
+}
+/// A GPU, or a share of the cores.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct AgentSlot {
+    /// None is a share of the cores.
+    #[prost(string, optional, tag = "1")]
+    pub device: ::core::option::Option<::prost::alloc::string::String>,
+    #[prost(uint64, optional, tag = "2")]
+    pub memory_bytes: ::core::option::Option<u64>,
+    #[prost(uint32, tag = "3")]
+    pub threads: u32,
+}
+/// A checkpoint on the disk of an agent.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct HeldCheckpoint {
+    /// As 32 hexadecimal digits.
+    #[prost(string, tag = "1")]
+    pub study: ::prost::alloc::string::String,
+    #[prost(uint32, tag = "2")]
+    pub trial: u32,
+    /// The name of its file.
+    #[prost(string, tag = "3")]
+    pub file: ::prost::alloc::string::String,
+}
+/// Each side says once a second that it is there.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Heartbeat {
+    /// From an agent: milliseconds since it called. From a head: the last of these that it has heard.
+    #[prost(uint64, tag = "1")]
+    pub at_ms: u64,
+}
+/// What has happened at an agent.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct AgentEvent {
+    #[prost(oneof = "agent_event::Kind", tags = "1, 2, 3, 4, 5, 6, 7, 8, 9")]
+    pub kind: ::core::option::Option<agent_event::Kind>,
+}
+/// Nested message and enum types in `AgentEvent`.
+pub mod agent_event {
+    #[derive(Clone, PartialEq, ::prost::Oneof)]
+    pub enum Kind {
+        /// Only and always the first one.
+        #[prost(message, tag = "1")]
+        Hello(super::AgentHello),
+        #[prost(message, tag = "2")]
+        Heartbeat(super::Heartbeat),
+        #[prost(message, tag = "3")]
+        Ended(super::ProcessEnded),
+        #[prost(message, tag = "4")]
+        WorkerJoined(super::SlotOfNode),
+        #[prost(message, tag = "5")]
+        Worker(super::FromWorker),
+        #[prost(message, tag = "6")]
+        WorkerLost(super::SlotOfNode),
+        #[prost(message, tag = "7")]
+        Program(super::ProgramEvent),
+        #[prost(message, tag = "8")]
+        ProgramGone(super::ProgramStart),
+        #[prost(message, tag = "9")]
+        Draining(super::AgentDraining),
+    }
+}
+/// What an agent is to do.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct AgentCommand {
+    #[prost(oneof = "agent_command::Kind", tags = "1, 2, 3, 4, 5, 6, 7, 8, 9")]
+    pub kind: ::core::option::Option<agent_command::Kind>,
+}
+/// Nested message and enum types in `AgentCommand`.
+pub mod agent_command {
+    #[derive(Clone, PartialEq, ::prost::Oneof)]
+    pub enum Kind {
+        #[prost(message, tag = "1")]
+        Heartbeat(super::Heartbeat),
+        #[prost(message, tag = "2")]
+        Welcome(super::Welcome),
+        #[prost(message, tag = "3")]
+        Start(super::Process),
+        #[prost(message, tag = "4")]
+        Kill(super::Process),
+        #[prost(message, tag = "5")]
+        ToWorker(super::ToWorker),
+        #[prost(message, tag = "6")]
+        Launch(super::ProgramLaunch),
+        #[prost(message, tag = "7")]
+        StopProgram(super::ProgramStart),
+        #[prost(message, tag = "8")]
+        ReportTaken(super::ProgramStart),
+        #[prost(message, tag = "9")]
+        Leave(super::Leave),
+    }
+}
+/// A process of a node.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Process {
+    #[prost(uint32, tag = "1")]
+    pub node: u32,
+    #[prost(uint32, tag = "2")]
+    pub process: u32,
+}
+/// A slot.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct SlotOfNode {
+    #[prost(uint32, tag = "1")]
+    pub node: u32,
+    #[prost(uint32, tag = "2")]
+    pub slot: u32,
+}
+/// A process has ended, or could not be started.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ProcessEnded {
+    #[prost(message, optional, tag = "1")]
+    pub process: ::core::option::Option<Process>,
+    #[prost(string, tag = "2")]
+    pub how: ::prost::alloc::string::String,
+    #[prost(enumeration = "ProcessFault", tag = "3")]
+    pub fault: i32,
+    /// The last lines that it printed.
+    #[prost(string, tag = "4")]
+    pub output: ::prost::alloc::string::String,
+}
+/// Something has happened at a worker.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct FromWorker {
+    #[prost(message, optional, tag = "1")]
+    pub slot: ::core::option::Option<SlotOfNode>,
+    #[prost(message, optional, tag = "2")]
+    pub event: ::core::option::Option<Event>,
+}
+/// For the worker of a slot.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ToWorker {
+    #[prost(message, optional, tag = "1")]
+    pub slot: ::core::option::Option<SlotOfNode>,
+    #[prost(message, optional, tag = "2")]
+    pub command: ::core::option::Option<Command>,
+}
+/// One start of the program of a trial.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ProgramStart {
+    #[prost(uint32, tag = "1")]
+    pub trial: u32,
+    #[prost(uint32, tag = "2")]
+    pub generation: u32,
+}
+/// Something has happened to the program of a trial.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ProgramEvent {
+    #[prost(message, optional, tag = "1")]
+    pub start: ::core::option::Option<ProgramStart>,
+    #[prost(message, optional, tag = "2")]
+    pub event: ::core::option::Option<GroupEvent>,
+}
+/// What has happened to a trial.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct GroupEvent {
+    #[prost(oneof = "group_event::Kind", tags = "1, 2, 3, 4, 5, 6, 7, 8")]
+    pub kind: ::core::option::Option<group_event::Kind>,
+}
+/// Nested message and enum types in `GroupEvent`.
+pub mod group_event {
+    #[derive(Clone, PartialEq, ::prost::Oneof)]
+    pub enum Kind {
+        #[prost(message, tag = "1")]
+        Formed(super::Nothing),
+        #[prost(message, tag = "2")]
+        Reported(super::TrialReport),
+        #[prost(message, tag = "3")]
+        Checkpointed(super::Checkpoint),
+        #[prost(string, tag = "4")]
+        CheckpointFailed(::prost::alloc::string::String),
+        #[prost(message, tag = "5")]
+        Paused(super::Checkpoint),
+        #[prost(message, tag = "6")]
+        Finished(super::TrialMetrics),
+        #[prost(message, tag = "7")]
+        Failed(super::TrialFailed),
+        #[prost(message, tag = "8")]
+        OutOfMemory(super::SlotOutOfMemory),
+    }
+}
+/// As OutOfMemory, at the worker of a slot.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct SlotOutOfMemory {
+    #[prost(message, optional, tag = "1")]
+    pub slot: ::core::option::Option<SlotOfNode>,
+    #[prost(uint32, tag = "2")]
+    pub failed: u32,
+    #[prost(uint32, tag = "3")]
+    pub limit: u32,
+}
+/// There is no more to say.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Nothing {}
+/// What a trial has measured.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct TrialReport {
+    #[prost(uint32, tag = "1")]
+    pub number: u32,
+    /// Statistical epochs.
+    #[prost(double, tag = "2")]
+    pub epochs: f64,
+    #[prost(btree_map = "string, double", tag = "3")]
+    pub metrics: ::prost::alloc::collections::BTreeMap<
+        ::prost::alloc::string::String,
+        f64,
+    >,
+    #[prost(message, repeated, tag = "4")]
+    pub steps: ::prost::alloc::vec::Vec<Observation>,
+    #[prost(double, optional, tag = "5")]
+    pub noise: ::core::option::Option<f64>,
+}
+/// The state of a trial on disk.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct Checkpoint {
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    #[prost(double, tag = "2")]
+    pub epochs: f64,
+}
+/// The last values of a trial.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct TrialMetrics {
+    #[prost(btree_map = "string, double", tag = "1")]
+    pub metrics: ::prost::alloc::collections::BTreeMap<
+        ::prost::alloc::string::String,
+        f64,
+    >,
+}
+/// A trial cannot continue.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct TrialFailed {
+    #[prost(string, tag = "1")]
+    pub reason: ::prost::alloc::string::String,
+    #[prost(enumeration = "FailureCause", tag = "2")]
+    pub cause: i32,
+}
+/// The machine is taken away soon.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct AgentDraining {
+    #[prost(double, tag = "1")]
+    pub within_s: f64,
+    #[prost(string, tag = "2")]
+    pub reason: ::prost::alloc::string::String,
+}
+/// An agent is taken in.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct Welcome {
+    /// As 32 hexadecimal digits.
+    #[prost(string, tag = "1")]
+    pub study: ::prost::alloc::string::String,
+    #[prost(uint64, tag = "2")]
+    pub epoch: u64,
+    #[prost(uint32, repeated, tag = "3")]
+    pub nodes: ::prost::alloc::vec::Vec<u32>,
+    #[prost(message, optional, tag = "4")]
+    pub work: ::core::option::Option<Work>,
+    /// A path, which need not be text.
+    #[prost(bytes = "vec", tag = "5")]
+    pub folder: ::prost::alloc::vec::Vec<u8>,
+    #[prost(string, tag = "6")]
+    pub probe: ::prost::alloc::string::String,
+    #[prost(message, repeated, tag = "7")]
+    pub wanted: ::prost::alloc::vec::Vec<HeldCheckpoint>,
+}
+/// What the workers of a study are.
+#[derive(Clone, Copy, PartialEq, ::prost::Message)]
+pub struct Work {
+    #[prost(oneof = "work::Kind", tags = "1, 2, 3")]
+    pub kind: ::core::option::Option<work::Kind>,
+}
+/// Nested message and enum types in `Work`.
+pub mod work {
+    #[derive(Clone, Copy, PartialEq, ::prost::Oneof)]
+    pub enum Kind {
+        #[prost(message, tag = "1")]
+        Trainable(super::Nothing),
+        /// Real seconds in a second of the study.
+        #[prost(double, tag = "2")]
+        Emulated(f64),
+        #[prost(message, tag = "3")]
+        Programs(super::Nothing),
+    }
+}
+/// A program that is to be started for a trial.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ProgramLaunch {
+    #[prost(message, optional, tag = "1")]
+    pub start: ::core::option::Option<ProgramStart>,
+    #[prost(message, optional, tag = "2")]
+    pub slot: ::core::option::Option<SlotOfNode>,
+    #[prost(string, repeated, tag = "3")]
+    pub words: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// As in Task, but in the order of the space.
+    #[prost(string, tag = "4")]
+    pub params_json: ::prost::alloc::string::String,
+    #[prost(double, tag = "5")]
+    pub epochs: f64,
+    #[prost(double, optional, tag = "6")]
+    pub silence_s: ::core::option::Option<f64>,
+    #[prost(double, tag = "7")]
+    pub grace_s: f64,
+}
+/// Nothing more is to be done.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Leave {
+    #[prost(string, tag = "1")]
+    pub reason: ::prost::alloc::string::String,
+}
+/// A piece of the way of a checkpoint to the head.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct UploadPart {
+    #[prost(oneof = "upload_part::Kind", tags = "1, 2, 3")]
+    pub kind: ::core::option::Option<upload_part::Kind>,
+}
+/// Nested message and enum types in `UploadPart`.
+pub mod upload_part {
+    #[derive(Clone, PartialEq, Eq, Hash, ::prost::Oneof)]
+    pub enum Kind {
+        /// Only and always the first one.
+        #[prost(message, tag = "1")]
+        Begin(super::UploadBegin),
+        /// The next bytes of the file.
+        #[prost(bytes, tag = "2")]
+        Data(::prost::alloc::vec::Vec<u8>),
+        /// Only and always the last one: BLAKE3 of all bytes.
+        #[prost(bytes, tag = "3")]
+        Checksum(::prost::alloc::vec::Vec<u8>),
+    }
+}
+/// A checkpoint is coming.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct UploadBegin {
+    #[prost(message, optional, tag = "1")]
+    pub checkpoint: ::core::option::Option<HeldCheckpoint>,
+    /// How long it is.
+    #[prost(uint64, tag = "2")]
+    pub bytes: u64,
+}
+/// The checkpoint is on the disk of the head.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct UploadDone {}
+/// Which checkpoints does the head have?
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ListRequest {
+    /// As 32 hexadecimal digits.
+    #[prost(string, tag = "1")]
+    pub study: ::prost::alloc::string::String,
+    #[prost(uint32, tag = "2")]
+    pub trial: u32,
+}
+/// Names of the files of checkpoints.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct CheckpointList {
+    #[prost(string, repeated, tag = "1")]
+    pub files: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+}
+/// A checkpoint is wanted.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct DownloadRequest {
+    #[prost(message, optional, tag = "1")]
+    pub checkpoint: ::core::option::Option<HeldCheckpoint>,
+}
+/// A piece of the way of a checkpoint to an agent.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct DownloadPart {
+    #[prost(oneof = "download_part::Kind", tags = "1, 2")]
+    pub kind: ::core::option::Option<download_part::Kind>,
+}
+/// Nested message and enum types in `DownloadPart`.
+pub mod download_part {
+    #[derive(Clone, PartialEq, Eq, Hash, ::prost::Oneof)]
+    pub enum Kind {
+        /// The next bytes of the file.
+        #[prost(bytes, tag = "1")]
+        Data(::prost::alloc::vec::Vec<u8>),
+        /// Only and always the last one: BLAKE3 of all bytes.
+        #[prost(bytes, tag = "2")]
+        Checksum(::prost::alloc::vec::Vec<u8>),
+    }
 }
 /// Whose fault a failure is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
@@ -413,6 +844,36 @@ impl Activity {
             "ACTIVITY_EVALUATING" => Some(Self::Evaluating),
             "ACTIVITY_SAVING" => Some(Self::Saving),
             "ACTIVITY_IDLE" => Some(Self::Idle),
+            _ => None,
+        }
+    }
+}
+/// Whose fault the end of a process is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum ProcessFault {
+    Own = 0,
+    Killed = 1,
+    Environment = 2,
+}
+impl ProcessFault {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Own => "PROCESS_FAULT_OWN",
+            Self::Killed => "PROCESS_FAULT_KILLED",
+            Self::Environment => "PROCESS_FAULT_ENVIRONMENT",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "PROCESS_FAULT_OWN" => Some(Self::Own),
+            "PROCESS_FAULT_KILLED" => Some(Self::Killed),
+            "PROCESS_FAULT_ENVIRONMENT" => Some(Self::Environment),
             _ => None,
         }
     }
@@ -706,6 +1167,524 @@ pub mod head_server {
     /// Generated gRPC service name
     pub const SERVICE_NAME: &str = "pollux_tune.v1.Head";
     impl<T> tonic::server::NamedService for HeadServer<T> {
+        const NAME: &'static str = SERVICE_NAME;
+    }
+}
+/// Generated client implementations.
+pub mod agent_head_client {
+    #![allow(
+        unused_variables,
+        dead_code,
+        missing_docs,
+        clippy::wildcard_imports,
+        clippy::let_unit_value,
+    )]
+    use tonic::codegen::*;
+    use tonic::codegen::http::Uri;
+    /// For agents. On a connection whose agent was not let in by Join, the other calls are refused.
+    #[derive(Debug, Clone)]
+    pub struct AgentHeadClient<T> {
+        inner: tonic::client::Grpc<T>,
+    }
+    impl<T> AgentHeadClient<T>
+    where
+        T: tonic::client::GrpcService<tonic::body::Body>,
+        T::Error: Into<StdError>,
+        T::ResponseBody: Body<Data = Bytes> + std::marker::Send + 'static,
+        <T::ResponseBody as Body>::Error: Into<StdError> + std::marker::Send,
+    {
+        pub fn new(inner: T) -> Self {
+            let inner = tonic::client::Grpc::new(inner);
+            Self { inner }
+        }
+        pub fn with_origin(inner: T, origin: Uri) -> Self {
+            let inner = tonic::client::Grpc::with_origin(inner, origin);
+            Self { inner }
+        }
+        pub fn with_interceptor<F>(
+            inner: T,
+            interceptor: F,
+        ) -> AgentHeadClient<InterceptedService<T, F>>
+        where
+            F: tonic::service::Interceptor,
+            T::ResponseBody: Default,
+            T: tonic::codegen::Service<
+                http::Request<tonic::body::Body>,
+                Response = http::Response<
+                    <T as tonic::client::GrpcService<tonic::body::Body>>::ResponseBody,
+                >,
+            >,
+            <T as tonic::codegen::Service<
+                http::Request<tonic::body::Body>,
+            >>::Error: Into<StdError> + std::marker::Send + std::marker::Sync,
+        {
+            AgentHeadClient::new(InterceptedService::new(inner, interceptor))
+        }
+        /// Compress requests with the given encoding.
+        ///
+        /// This requires the server to support it otherwise it might respond with an
+        /// error.
+        #[must_use]
+        pub fn send_compressed(mut self, encoding: CompressionEncoding) -> Self {
+            self.inner = self.inner.send_compressed(encoding);
+            self
+        }
+        /// Enable decompressing responses.
+        #[must_use]
+        pub fn accept_compressed(mut self, encoding: CompressionEncoding) -> Self {
+            self.inner = self.inner.accept_compressed(encoding);
+            self
+        }
+        /// Limits the maximum size of a decoded message.
+        ///
+        /// Default: `4MB`
+        #[must_use]
+        pub fn max_decoding_message_size(mut self, limit: usize) -> Self {
+            self.inner = self.inner.max_decoding_message_size(limit);
+            self
+        }
+        /// Limits the maximum size of an encoded message.
+        ///
+        /// Default: `usize::MAX`
+        #[must_use]
+        pub fn max_encoding_message_size(mut self, limit: usize) -> Self {
+            self.inner = self.inner.max_encoding_message_size(limit);
+            self
+        }
+        /// Ends when the agent has no more events, or when the head needs it no longer.
+        pub async fn join(
+            &mut self,
+            request: impl tonic::IntoStreamingRequest<Message = super::AgentEvent>,
+        ) -> std::result::Result<
+            tonic::Response<tonic::codec::Streaming<super::AgentCommand>>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/pollux_tune.v1.AgentHead/Join",
+            );
+            let mut req = request.into_streaming_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("pollux_tune.v1.AgentHead", "Join"));
+            self.inner.streaming(req, path, codec).await
+        }
+        /// Sends a checkpoint to the head: first whose it is, then what is in it.
+        pub async fn upload(
+            &mut self,
+            request: impl tonic::IntoStreamingRequest<Message = super::UploadPart>,
+        ) -> std::result::Result<tonic::Response<super::UploadDone>, tonic::Status> {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/pollux_tune.v1.AgentHead/Upload",
+            );
+            let mut req = request.into_streaming_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("pollux_tune.v1.AgentHead", "Upload"));
+            self.inner.client_streaming(req, path, codec).await
+        }
+        /// Which checkpoints the head has of a trial.
+        pub async fn list(
+            &mut self,
+            request: impl tonic::IntoRequest<super::ListRequest>,
+        ) -> std::result::Result<tonic::Response<super::CheckpointList>, tonic::Status> {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/pollux_tune.v1.AgentHead/List",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("pollux_tune.v1.AgentHead", "List"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// Gets a checkpoint from the head.
+        pub async fn download(
+            &mut self,
+            request: impl tonic::IntoRequest<super::DownloadRequest>,
+        ) -> std::result::Result<
+            tonic::Response<tonic::codec::Streaming<super::DownloadPart>>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/pollux_tune.v1.AgentHead/Download",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("pollux_tune.v1.AgentHead", "Download"));
+            self.inner.server_streaming(req, path, codec).await
+        }
+    }
+}
+/// Generated server implementations.
+pub mod agent_head_server {
+    #![allow(
+        unused_variables,
+        dead_code,
+        missing_docs,
+        clippy::wildcard_imports,
+        clippy::let_unit_value,
+    )]
+    use tonic::codegen::*;
+    /// Generated trait containing gRPC methods that should be implemented for use with AgentHeadServer.
+    #[async_trait]
+    pub trait AgentHead: std::marker::Send + std::marker::Sync + 'static {
+        /// Server streaming response type for the Join method.
+        type JoinStream: tonic::codegen::tokio_stream::Stream<
+                Item = std::result::Result<super::AgentCommand, tonic::Status>,
+            >
+            + std::marker::Send
+            + 'static;
+        /// Ends when the agent has no more events, or when the head needs it no longer.
+        async fn join(
+            &self,
+            request: tonic::Request<tonic::Streaming<super::AgentEvent>>,
+        ) -> std::result::Result<tonic::Response<Self::JoinStream>, tonic::Status>;
+        /// Sends a checkpoint to the head: first whose it is, then what is in it.
+        async fn upload(
+            &self,
+            request: tonic::Request<tonic::Streaming<super::UploadPart>>,
+        ) -> std::result::Result<tonic::Response<super::UploadDone>, tonic::Status>;
+        /// Which checkpoints the head has of a trial.
+        async fn list(
+            &self,
+            request: tonic::Request<super::ListRequest>,
+        ) -> std::result::Result<tonic::Response<super::CheckpointList>, tonic::Status>;
+        /// Server streaming response type for the Download method.
+        type DownloadStream: tonic::codegen::tokio_stream::Stream<
+                Item = std::result::Result<super::DownloadPart, tonic::Status>,
+            >
+            + std::marker::Send
+            + 'static;
+        /// Gets a checkpoint from the head.
+        async fn download(
+            &self,
+            request: tonic::Request<super::DownloadRequest>,
+        ) -> std::result::Result<tonic::Response<Self::DownloadStream>, tonic::Status>;
+    }
+    /// For agents. On a connection whose agent was not let in by Join, the other calls are refused.
+    #[derive(Debug)]
+    pub struct AgentHeadServer<T> {
+        inner: Arc<T>,
+        accept_compression_encodings: EnabledCompressionEncodings,
+        send_compression_encodings: EnabledCompressionEncodings,
+        max_decoding_message_size: Option<usize>,
+        max_encoding_message_size: Option<usize>,
+    }
+    impl<T> AgentHeadServer<T> {
+        pub fn new(inner: T) -> Self {
+            Self::from_arc(Arc::new(inner))
+        }
+        pub fn from_arc(inner: Arc<T>) -> Self {
+            Self {
+                inner,
+                accept_compression_encodings: Default::default(),
+                send_compression_encodings: Default::default(),
+                max_decoding_message_size: None,
+                max_encoding_message_size: None,
+            }
+        }
+        pub fn with_interceptor<F>(
+            inner: T,
+            interceptor: F,
+        ) -> InterceptedService<Self, F>
+        where
+            F: tonic::service::Interceptor,
+        {
+            InterceptedService::new(Self::new(inner), interceptor)
+        }
+        /// Enable decompressing requests with the given encoding.
+        #[must_use]
+        pub fn accept_compressed(mut self, encoding: CompressionEncoding) -> Self {
+            self.accept_compression_encodings.enable(encoding);
+            self
+        }
+        /// Compress responses with the given encoding, if the client supports it.
+        #[must_use]
+        pub fn send_compressed(mut self, encoding: CompressionEncoding) -> Self {
+            self.send_compression_encodings.enable(encoding);
+            self
+        }
+        /// Limits the maximum size of a decoded message.
+        ///
+        /// Default: `4MB`
+        #[must_use]
+        pub fn max_decoding_message_size(mut self, limit: usize) -> Self {
+            self.max_decoding_message_size = Some(limit);
+            self
+        }
+        /// Limits the maximum size of an encoded message.
+        ///
+        /// Default: `usize::MAX`
+        #[must_use]
+        pub fn max_encoding_message_size(mut self, limit: usize) -> Self {
+            self.max_encoding_message_size = Some(limit);
+            self
+        }
+    }
+    impl<T, B> tonic::codegen::Service<http::Request<B>> for AgentHeadServer<T>
+    where
+        T: AgentHead,
+        B: Body + std::marker::Send + 'static,
+        B::Error: Into<StdError> + std::marker::Send + 'static,
+    {
+        type Response = http::Response<tonic::body::Body>;
+        type Error = std::convert::Infallible;
+        type Future = BoxFuture<Self::Response, Self::Error>;
+        fn poll_ready(
+            &mut self,
+            _cx: &mut Context<'_>,
+        ) -> Poll<std::result::Result<(), Self::Error>> {
+            Poll::Ready(Ok(()))
+        }
+        fn call(&mut self, req: http::Request<B>) -> Self::Future {
+            match req.uri().path() {
+                "/pollux_tune.v1.AgentHead/Join" => {
+                    #[allow(non_camel_case_types)]
+                    struct JoinSvc<T: AgentHead>(pub Arc<T>);
+                    impl<T: AgentHead> tonic::server::StreamingService<super::AgentEvent>
+                    for JoinSvc<T> {
+                        type Response = super::AgentCommand;
+                        type ResponseStream = T::JoinStream;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::ResponseStream>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<tonic::Streaming<super::AgentEvent>>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as AgentHead>::join(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = JoinSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.streaming(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/pollux_tune.v1.AgentHead/Upload" => {
+                    #[allow(non_camel_case_types)]
+                    struct UploadSvc<T: AgentHead>(pub Arc<T>);
+                    impl<
+                        T: AgentHead,
+                    > tonic::server::ClientStreamingService<super::UploadPart>
+                    for UploadSvc<T> {
+                        type Response = super::UploadDone;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<tonic::Streaming<super::UploadPart>>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as AgentHead>::upload(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = UploadSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.client_streaming(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/pollux_tune.v1.AgentHead/List" => {
+                    #[allow(non_camel_case_types)]
+                    struct ListSvc<T: AgentHead>(pub Arc<T>);
+                    impl<T: AgentHead> tonic::server::UnaryService<super::ListRequest>
+                    for ListSvc<T> {
+                        type Response = super::CheckpointList;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::ListRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as AgentHead>::list(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = ListSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/pollux_tune.v1.AgentHead/Download" => {
+                    #[allow(non_camel_case_types)]
+                    struct DownloadSvc<T: AgentHead>(pub Arc<T>);
+                    impl<
+                        T: AgentHead,
+                    > tonic::server::ServerStreamingService<super::DownloadRequest>
+                    for DownloadSvc<T> {
+                        type Response = super::DownloadPart;
+                        type ResponseStream = T::DownloadStream;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::ResponseStream>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::DownloadRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as AgentHead>::download(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = DownloadSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.server_streaming(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                _ => {
+                    Box::pin(async move {
+                        let mut response = http::Response::new(
+                            tonic::body::Body::default(),
+                        );
+                        let headers = response.headers_mut();
+                        headers
+                            .insert(
+                                tonic::Status::GRPC_STATUS,
+                                (tonic::Code::Unimplemented as i32).into(),
+                            );
+                        headers
+                            .insert(
+                                http::header::CONTENT_TYPE,
+                                tonic::metadata::GRPC_CONTENT_TYPE,
+                            );
+                        Ok(response)
+                    })
+                }
+            }
+        }
+    }
+    impl<T> Clone for AgentHeadServer<T> {
+        fn clone(&self) -> Self {
+            let inner = self.inner.clone();
+            Self {
+                inner,
+                accept_compression_encodings: self.accept_compression_encodings,
+                send_compression_encodings: self.send_compression_encodings,
+                max_decoding_message_size: self.max_decoding_message_size,
+                max_encoding_message_size: self.max_encoding_message_size,
+            }
+        }
+    }
+    /// Generated gRPC service name
+    pub const SERVICE_NAME: &str = "pollux_tune.v1.AgentHead";
+    impl<T> tonic::server::NamedService for AgentHeadServer<T> {
         const NAME: &'static str = SERVICE_NAME;
     }
 }

@@ -1,5 +1,8 @@
 use std::{fmt, hint, str::FromStr};
 
+use hmac::{Hmac, Mac};
+use sha2::Sha256;
+
 use super::Error;
 
 const BYTES: usize = 16;
@@ -17,6 +20,16 @@ impl Secret {
         Ok(Self(random_digits::<BYTES>()?))
     }
 
+    /// The secret of the workers of one start of a head, from the token of the study. Whoever knows it learns nothing of the token.
+    #[must_use]
+    pub fn derive(token: &Self, epoch: u64) -> Self {
+        let mac = Hmac::new_from_slice(token.reveal().as_bytes());
+        let mut mac: Hmac<Sha256> = mac.expect("a key of an HMAC may have any length");
+        mac.update(b"pollux-tune workers");
+        mac.update(&epoch.to_be_bytes());
+        Self(digits(&mac.finalize().into_bytes()[..BYTES]))
+    }
+
     /// The secret as text, for the environment of a worker.
     #[must_use]
     pub fn reveal(&self) -> &str {
@@ -32,12 +45,24 @@ impl Secret {
     }
 }
 
+/// A random number, for what has to differ from start to start.
+pub(crate) fn random_number() -> Result<u64, Error> {
+    let mut bytes = [0_u8; 8];
+    getrandom::fill(&mut bytes)?;
+    Ok(u64::from_le_bytes(bytes))
+}
+
 /// Hexadecimal digits of as many random bytes.
 pub(super) fn random_digits<const BYTES: usize>() -> Result<String, Error> {
     let mut bytes = [0_u8; BYTES];
     getrandom::fill(&mut bytes)?;
+    Ok(digits(&bytes))
+}
+
+/// Hexadecimal digits.
+pub(super) fn digits(bytes: &[u8]) -> String {
     let digit = |nibble: u8| char::from(if nibble < 10 { b'0' + nibble } else { b'a' + nibble - 10 });
-    Ok(bytes.into_iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]).collect())
+    bytes.iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]).collect()
 }
 
 impl FromStr for Secret {
@@ -83,6 +108,18 @@ mod tests {
             let mut other = text.as_bytes().to_vec();
             other[at] ^= 1;
             assert!(!secret.is(&other), "digit {at}");
+        }
+    }
+
+    #[test]
+    fn each_start_of_a_head_has_its_own_secret() {
+        let token: Secret = "0123456789abcdef0123456789abcdef".parse().expect("a secret");
+        let secret = Secret::derive(&token, 7);
+        assert_eq!(secret, Secret::derive(&token.clone(), 7));
+        assert_eq!(secret.reveal().parse::<Secret>().expect("it is one"), secret);
+        let other: Secret = "0123456789abcdef0123456789abcdee".parse().expect("a secret");
+        for another in [Secret::derive(&token, 8), Secret::derive(&other, 7), token] {
+            assert_ne!(another, secret);
         }
     }
 

@@ -23,6 +23,14 @@ fn failed(address: Address) -> impl FnOnce(io::Error) -> Error {
     }
 }
 
+/// What is not encrypted must not leave the machine.
+pub(super) fn check_loopback(address: SocketAddr) -> Result<(), Error> {
+    if address.ip().to_canonical().is_loopback() {
+        return Ok(());
+    }
+    Err(Error::PlainText { address: Address::Tcp(address) })
+}
+
 /// Also gives the port, if any was allowed.
 pub(super) fn tcp(address: SocketAddr) -> Result<(TcpListener, SocketAddr), Error> {
     let listen = || {

@@ -11,13 +11,13 @@ use crate::{
     trials::{
         engine::FailureCause,
         group::{
-            Activity, Batch, Evaluation, FinalState, Form, Member, Pause, Task, WorkerCommand, WorkerEvent,
-            WorkerReport,
+            Activity, Batch, Evaluation, FinalState, Form, Member, MemoryLimit, Pause, Task, WorkerCommand,
+            WorkerEvent, WorkerReport,
         },
     },
 };
 
-fn trial() -> impl Strategy<Value = TrialId> {
+pub(super) fn trial() -> impl Strategy<Value = TrialId> {
     any::<u32>().prop_map(TrialId)
 }
 
@@ -68,7 +68,7 @@ fn members() -> impl Strategy<Value = Vec<Member>> {
     vec((any::<u32>(), any::<u32>(), ".*").prop_map(member), 0..3)
 }
 
-fn commands() -> impl Strategy<Value = WorkerCommand> {
+pub(super) fn commands() -> impl Strategy<Value = WorkerCommand> {
     let form = ((trial(), round(), any::<bool>()), members(), members(), batch());
     let state = prop_oneof![Just(FinalState::Saved), Just(FinalState::Discarded)];
     prop_oneof![
@@ -90,7 +90,7 @@ fn metrics() -> impl Strategy<Value = std::collections::BTreeMap<String, f64>> {
 }
 
 prop_compose! {
-    fn step_time()(
+    pub(super) fn step_time()(
         shape in (1..=u32::MAX).prop_flat_map(|gpus| (Just(gpus), 1..=gpus)),
         (accumulation, per_gpu, iter_time_s, steps) in any::<(u32, f64, f64, f64)>(),
     ) -> Observation {
@@ -122,7 +122,7 @@ fn activity() -> impl Strategy<Value = Activity> {
     ]
 }
 
-fn cause() -> impl Strategy<Value = FailureCause> {
+pub(super) fn cause() -> impl Strategy<Value = FailureCause> {
     prop_oneof![
         Just(FailureCause::Trial),
         Just(FailureCause::Infrastructure),
@@ -130,7 +130,7 @@ fn cause() -> impl Strategy<Value = FailureCause> {
     ]
 }
 
-fn events() -> impl Strategy<Value = WorkerEvent> {
+pub(super) fn events() -> impl Strategy<Value = WorkerEvent> {
     prop_oneof![
         (trial(), ".*").prop_map(|(trial, rendezvous_addr)| WorkerEvent::Prepared { trial, rendezvous_addr }),
         (trial(), round(), any::<(u64, f64, f64, f64)>()).prop_map(
@@ -155,6 +155,9 @@ fn events() -> impl Strategy<Value = WorkerEvent> {
         (trial(), any::<u64>()).prop_map(|(trial, steps)| WorkerEvent::Checkpointed { trial, steps }),
         (trial(), any::<String>())
             .prop_map(|(trial, reason)| WorkerEvent::CheckpointFailed { trial, reason }),
+        (trial(), any::<u32>(), any::<u32>()).prop_map(|(trial, failed, limit)| {
+            WorkerEvent::OutOfMemory { trial, memory: MemoryLimit { failed, limit } }
+        }),
         (trial(), round(), metrics()).prop_map(|(trial, round, metrics)| WorkerEvent::Finished {
             trial,
             round,
@@ -170,7 +173,7 @@ fn events() -> impl Strategy<Value = WorkerEvent> {
 }
 
 /// Through bytes, as on a socket.
-fn sent<T: Message + Default>(message: &T) -> T {
+pub(super) fn sent<T: Message + Default>(message: &T) -> T {
     T::decode(message.encode_to_vec().as_slice()).expect("what was written can be read")
 }
 

@@ -29,6 +29,14 @@ pub enum Error {
     /// The trainable has done something that cannot be trained.
     #[error("{0}")]
     Unfit(String),
+    /// The trial needs more memory than its device has, however it divides its batches.
+    #[error(
+        "not even one example at a time fits into the memory of this device: make the model or its examples smaller, or use devices with more memory"
+    )]
+    OutOfMemory {
+        /// What was tried last.
+        source: Box<Self>,
+    },
     /// The loss or a gradient is not a number any more.
     #[error("{what} is {value} at step {step}; the training has diverged")]
     Diverged {

@@ -104,6 +104,7 @@ fn workplace(name: &str) -> (PathBuf, Store) {
         ("missing.yaml", format!("{STUDY}trial: {{command: [./no-such-program]}}\n")),
         ("program.yaml", format!("{STUDY}trial: {{command: [sh]}}\n")),
         ("trainable.yaml", format!("{STUDY}trial: {{trainable: cifar10}}\n")),
+        ("wide.yaml", format!("{STUDY}trial: {{trainable: cifar10, min_gpus: 4}}\n")),
     ] {
         fs::write(root.join(file), text).expect("it can be written");
     }
@@ -111,7 +112,7 @@ fn workplace(name: &str) -> (PathBuf, Store) {
 }
 
 /// Every kind of error: what was typed, the exit code, and stderr, of which `...` is any text.
-const ERRORS: [(&str, i32, &str); 30] = [
+const ERRORS: [(&str, i32, &str); 31] = [
     // The command line.
     ("run", 2, "Run a study, or resume it..."),
     ("status study --no-such-flag", 2, "error: unexpected argument '--no-such-flag' found..."),
@@ -164,6 +165,11 @@ const ERRORS: [(&str, i32, &str); 30] = [
         "run trainable.yaml --emulate 1x4xh100",
         2,
         "error: `cifar10` was not measured on GPUs of type `h100`, allowed are ...",
+    ),
+    (
+        "run wide.yaml --emulate 2x1xa100,1x3xt4",
+        2,
+        "error: `trial.min_gpus` is 4, but there are only 3 slots of one type",
     ),
     // Studies on disk.
     ("status none", 2, "error: none holds no study"),

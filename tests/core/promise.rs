@@ -93,7 +93,11 @@ fn without_the_setting_nothing_changes() {
             promise: promises[id as usize],
             remaining_epochs: 10.0,
         });
-        let snapshot = AllocationSnapshot { cluster: cluster.clone(), trials: trials.to_vec() };
+        let snapshot = AllocationSnapshot {
+            cluster: cluster.clone(),
+            trials: trials.to_vec(),
+            batch_limits: Default::default(),
+        };
         snapshot.problem(&study).expect("its numbers are fine")
     };
     assert_eq!(problem(false, [0.0, 1.0]), problem(false, [1.0, 1.0]));

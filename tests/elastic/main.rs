@@ -10,6 +10,7 @@ mod failing;
 mod failures;
 mod hangs;
 mod head_loss;
+mod memory;
 mod net;
 mod noise;
 #[path = "../support/processes.rs"]

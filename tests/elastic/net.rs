@@ -4,6 +4,7 @@ use std::{
     cell::Cell,
     env,
     fs::{self, File},
+    io::Write,
     os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
     thread,
@@ -36,11 +37,64 @@ pub(crate) struct Net {
     whole: bool,
     gates: Vec<Stop>,
     brake: Duration,
+    room: Option<Room>,
     /// Made by the first worker that kills itself, so that there is no second one.
     marker: Option<PathBuf>,
     /// Steps behind it, once it has taken one itself.
     steps: Cell<u64>,
 }
+
+/// A device without room for larger batches than some.
+struct Room {
+    /// The largest batch.
+    fits: i64,
+    /// How a larger one fails: `error`, `panic`, or in the `backward` pass.
+    how: String,
+    /// Who asks for too much leaves a line here.
+    log: Option<PathBuf>,
+    /// A variable, whose gradient is to become too large.
+    bias: Tensor,
+}
+
+impl Room {
+    fn new(root: &nn::Path, params: &Params) -> Option<Self> {
+        let fits = params.int("fits").ok()?;
+        let (how, is_here) = match params.text("exhausted").unwrap_or("error") {
+            how if how.ends_with(" on 1") => (how.trim_end_matches(" on 1"), slot() == Some(1)),
+            how => (how, true),
+        };
+        let bias = (root / "first").get("bias").expect("a layer has it");
+        let log = params.text("log").ok().map(PathBuf::from);
+        is_here.then(|| Self { fits, how: how.to_owned(), log, bias })
+    }
+
+    /// The loss of a batch that may be too large.
+    fn pass(&self, examples: i64, loss: Tensor) -> Result<Tensor, BoxError> {
+        if examples <= self.fits {
+            return Ok(loss);
+        }
+        if let Some(log) = &self.log {
+            let mut log = File::options().append(true).create(true).open(log)?;
+            writeln!(log, "{examples}")?;
+        }
+        // No machine has so much.
+        let options = (Kind::Float, Device::Cpu);
+        match self.how.as_str() {
+            "error" => drop(Tensor::f_zeros([TOO_MUCH], options)?),
+            "panic" => drop(Tensor::zeros([TOO_MUCH], options)),
+            _ => {
+                // A table of one number again and again, whose gradient has to be a table as well.
+                let table = self.bias.narrow(0, 0, 1).unsqueeze(1).expand([TOO_MUCH, 1], false);
+                let first = Tensor::from_slice(&[0_i64]).to_device(self.bias.device());
+                return Ok(loss + Tensor::embedding(&table, &first, -1, false, false).sum(Kind::Float) * 0.0);
+            }
+        }
+        Ok(loss)
+    }
+}
+
+/// Elements that no machine has memory for.
+const TOO_MUCH: i64 = 1 << 46;
 
 /// What a trial does wrong: its kind, and whether it does so from the first step on, or late, or only on the second slot.
 struct Mischief {
@@ -158,6 +212,9 @@ impl Net {
         if params.bool("batch_norm").unwrap_or(false) {
             layers = layers.add(nn::batch_norm1d(root / "norm", hidden, nn::BatchNormConfig::default()));
         }
+        if let Ok(share) = params.float("dropout") {
+            layers = layers.add_fn_t(move |x, train| x.dropout(share, train));
+        }
         let layers = layers.add(nn::linear(root / "last", hidden, CLASSES, nn::LinearConfig::default()));
         let mischief = Mischief::new(params.text("mischief").unwrap_or("none"));
         if mischief.is("no model", 0) {
@@ -169,8 +226,8 @@ impl Net {
         let gates = Stop::all(params.text("gates").unwrap_or_default());
         let brake = Duration::from_millis(params.int("brake_ms").unwrap_or(0).cast_unsigned());
         let marker = params.text("marker").ok().map(PathBuf::from);
-        let steps = Cell::new(0);
-        Ok(Self { layers, lr, adam, mischief, jitter, whole, gates, brake, marker, steps })
+        let (room, steps) = (Room::new(root, params), Cell::new(0));
+        Ok(Self { layers, lr, adam, mischief, jitter, whole, gates, brake, room, marker, steps })
     }
 }
 
@@ -214,15 +271,18 @@ impl Trainable for Net {
         }
         assert!(!is("panic"), "a bug in the trainable, says the test");
         if is("memory") {
-            // No machine has so much.
-            drop(Tensor::f_zeros([1 << 46], (Kind::Float, Device::Cpu))?);
+            drop(Tensor::f_zeros([TOO_MUCH], (Kind::Float, Device::Cpu))?);
         }
         if is("killed") && self.marker.as_ref().is_some_and(|marker| File::create_new(marker).is_ok()) {
             // As the kernel does where memory ends.
             let _ = kill_process(getpid(), Signal::KILL);
         }
         let loss = self.layers.forward_t(&batch[0], true).cross_entropy_for_logits(&batch[1]);
-        Ok(if is("nan") { loss * f64::NAN } else { loss })
+        let loss = if is("nan") { loss * f64::NAN } else { loss };
+        match &self.room {
+            Some(room) => room.pass(batch[1].size()[0], loss),
+            None => Ok(loss),
+        }
     }
 
     fn may_be_halved(&self) -> bool {
@@ -235,6 +295,11 @@ impl Trainable for Net {
             return Err("the test data have no labels, says the test".into());
         }
         assert!(!is("evaluation panic"), "a bug in the evaluation, says the test");
+        if let Some(room) = &self.room
+            && batch[1].size()[0] > 8 * room.fits
+        {
+            drop(Tensor::f_zeros([TOO_MUCH], (Kind::Float, Device::Cpu))?);
+        }
         let hits = self.layers.forward_t(&batch[0], false).argmax(1, false).eq_tensor(&batch[1]);
         Ok(vec![("accuracy", hits), ("count", Tensor::ones_like(&batch[1]))])
     }

@@ -10,7 +10,7 @@ use crate::source::{Named, module_of, paths, rust_files, tokens, without_tests};
 const PURE: [&str; 7] = ["ids", "space", "tpe", "goodput", "alloc", "trials", "sim"];
 
 /// What each module may import of the crate, besides itself and `ids`; `*` is everything. Some are still to come.
-const MAP: [(&str, &[&str]); 17] = [
+const MAP: [(&str, &[&str]); 18] = [
     ("ids", &[]),
     ("goodput", &[]),
     ("alloc", &["goodput"]),
@@ -23,9 +23,13 @@ const MAP: [(&str, &[&str]); 17] = [
     ("worker", &["wire", "space", "goodput", "trials"]),
     ("emulate", &["wire", "worker", "sim", "goodput", "alloc", "space", "trials"]),
     ("agent", &["wire", "worker", "emulate", "store", "space", "trials"]),
+    ("slurm", &["store", "space", "trials"]),
     (
         "actors",
-        &["trials", "alloc", "goodput", "tpe", "space", "store", "wire", "worker", "emulate", "agent"],
+        &[
+            "trials", "alloc", "goodput", "tpe", "space", "store", "wire", "worker", "emulate", "agent",
+            "slurm",
+        ],
     ),
     ("dashboard", &["trials", "store"]),
     ("chaos", &["trials", "alloc", "goodput", "space", "store", "worker"]),

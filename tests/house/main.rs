@@ -5,4 +5,5 @@ mod docs;
 mod items;
 mod proto;
 mod public_api;
+mod scripts;
 mod source;

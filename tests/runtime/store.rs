@@ -1,6 +1,7 @@
 //! Studies on disk: what every journal promises, what survives a kill, and what can be asked.
 
 use std::{
+    collections::BTreeSet,
     env, fs,
     io::{BufRead, BufReader, Write},
     path::{Path, PathBuf},
@@ -100,6 +101,7 @@ fn a_study_is_replayed_and_its_tables_agree() {
     let root = folder("tables");
     let mut store = Store::open(&root).expect("it can be made");
     let mut engine = Engine::new(&study(), TrialKind::Elastic).expect("it is a good study");
+    let mut shortages = BTreeSet::new();
     for entry in &world.journal {
         store.append(std::slice::from_ref(entry)).expect("it can be written");
         engine.apply(entry).expect("it can be replayed");
@@ -111,8 +113,10 @@ fn a_study_is_replayed_and_its_tables_agree() {
         assert_eq!((count(false), count(true)), (state.active.len() as u32, state.ended.len() as u32));
         assert_eq!((status.facts, status.done, status.is_run), (state.facts, state.done, true));
         assert_eq!(status.slots as usize, state.slot_count());
-        let waits: Vec<&String> = status.waits.iter().map(|(_, reason)| reason).collect();
-        assert_eq!(waits, state.waiting.iter().map(|wait| &wait.reason).collect::<Vec<_>>());
+        let waits: Vec<String> = status.waits.into_iter().map(|(_, reason)| reason).collect();
+        let broken = state.waiting.iter().map(|wait| wait.reason.clone());
+        assert_eq!(waits, broken.chain(state.shortage(&study())).collect::<Vec<_>>());
+        shortages.extend(state.shortage(&study()));
         for row in
             entry.fact.trial().map(|trial| reader.trial(trial).expect("it can be read")).iter().flatten()
         {
@@ -120,6 +124,7 @@ fn a_study_is_replayed_and_its_tables_agree() {
         }
     }
     assert_eq!(engine.state(), world.engine.state());
+    assert!(shortages.contains("no machine has joined yet") && shortages.len() > 1, "{shortages:?}");
     let reader = Reader::open(&root).expect("it can be read");
     for row in reader.trials().expect("there are trials") {
         let ended = &engine.state().ended[&row.trial];

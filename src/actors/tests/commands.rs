@@ -27,7 +27,7 @@ use crate::{
     space::{Params, Study},
     trials::{
         agent::{AgentNode, AgentSlot},
-        engine::{FailureCause, GroupCommand, GroupEvent, Input, Launch, Metrics, Report},
+        engine::{FailureCause, GroupCommand, GroupEvent, Input, Launch, Metrics, Outcome, Report},
         group::FinalState,
     },
 };
@@ -91,7 +91,17 @@ impl Scene {
         let ((supervisor, inputs), (exit, exits)) = (probe::<EngineInput>(), exits());
         let (study_id, path) = (StudyId::default(), Some(folder.0.as_path()));
         let (machine, exit, to, clock) = (&machine, &exit, &supervisor, Clock::after(0.0, 1.0));
-        let around = Around { study, study_id, folder: path, machine, clock, supervisor: to, exit };
+        let around = Around {
+            study,
+            study_id,
+            folder: path,
+            machine,
+            listen: None,
+            notify: None,
+            clock,
+            supervisor: to,
+            exit,
+        };
         let (programs, runtime) = Runtime::programs(&around, spec.clone()).expect("it can be opened");
         Self { programs, runtime: Some(runtime), supervisor, inputs, _exits: exits, folder }
     }
@@ -115,7 +125,11 @@ impl Scene {
 
     /// The end of the session.
     async fn end(&mut self) {
-        self.runtime.take().expect("it has not ended").end(true, |_| {}).await;
+        self.runtime
+            .take()
+            .expect("it has not ended")
+            .end(&SessionExit::Finished(Outcome::Done), |_| {})
+            .await;
     }
 
     /// A file that programs find as `$POLLUX_TUNE_FOLDER/../name`.

@@ -98,7 +98,7 @@ fn snapshot(gpus: &[u32], current: &[u32], attained_gpu_s: f64) -> AllocationSna
         promise: 1.0,
         remaining_epochs: 8.0,
     };
-    AllocationSnapshot { cluster, trials: vec![trial] }
+    AllocationSnapshot { cluster, trials: vec![trial], batch_limits: Default::default() }
 }
 
 #[test]

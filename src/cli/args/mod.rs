@@ -1,5 +1,6 @@
 //! What the user can type: all clap types and the parsers of their values. Each becomes the plain settings of a command.
 
+mod agent;
 mod chaos;
 mod run;
 mod simulate;
@@ -11,6 +12,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 
 pub(super) use self::{
+    agent::AgentArgs,
     chaos::ChaosArgs,
     run::RunArgs,
     simulate::SimulateCommand,
@@ -35,6 +37,7 @@ pub(super) struct Cli {
 #[derive(Debug, Subcommand)]
 pub(super) enum Command {
     Run(Box<RunArgs>),
+    Agent(Box<AgentArgs>),
     Check(CheckArgs),
     /// Print the JSON Schema of study files, for editors
     Schema,

@@ -1,10 +1,18 @@
 //! `run`.
 
-use std::path::PathBuf;
+use std::{
+    net::{IpAddr, SocketAddr},
+    path::PathBuf,
+};
 
 use clap::Args;
 
-use crate::{alloc::PolicyKind, cli::run, space::KeepCheckpoints};
+use crate::{
+    agent::devices::{Request, SlotsWanted},
+    alloc::PolicyKind,
+    cli::run,
+    space::KeepCheckpoints,
+};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -28,15 +36,18 @@ pub(crate) struct RunArgs {
     /// Where the study is kept [default: studies/ and the name of the file]
     #[arg(long, value_name = "FOLDER")]
     folder: Option<PathBuf>,
-    /// Slots of this machine [default: those of the study file, else one for each GPU, else 2; `search.parallel` for programs]
-    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=1024), help_heading = "Slots")]
-    slots: Option<u32>,
+    /// Slots of this machine: 4, 4xcpu or 2xa100 [default: those of the study file, else one for each GPU, else 2; `search.parallel` for programs]
+    #[arg(long, value_name = "SLOTS", help_heading = "Slots")]
+    slots: Option<SlotsWanted>,
     /// Threads of each slot [default: cores divided by slots]
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..), help_heading = "Slots")]
     threads: Option<u32>,
     /// Use CPU cores even if there are GPUs
     #[arg(long, help_heading = "Slots")]
     cpu: bool,
+    /// Let agents of other machines join, at this address of ours, such as 10.0.0.1 or 0.0.0.0:4000 (see docs/clusters.md)
+    #[arg(long, value_name = "IP[:PORT]", value_parser = listen_address, conflicts_with = "emulate", help_heading = "Machines")]
+    listen: Option<SocketAddr>,
     /// Emulate these machines, such as 2x8xa100,4x4xt4 or a YAML file [without a value: those of the study file]
     #[arg(long, value_name = "CLUSTER", num_args = 0..=1, default_missing_value = "", help_heading = "Emulation")]
     emulate: Option<String>,
@@ -60,14 +71,24 @@ pub(crate) struct RunArgs {
 impl From<RunArgs> for run::Settings {
     fn from(args: RunArgs) -> Self {
         let RunArgs { file, folder, slots, threads, cpu, policy, trials, keep_checkpoints, quiet, .. } = args;
-        let (emulate, time_scale) = (args.emulate, args.time_scale);
+        let (emulate, time_scale, listen) = (args.emulate, args.time_scale, args.listen);
         let emulate = emulate.map(|cluster| {
             let cluster = Some(cluster).filter(|text| !text.is_empty());
             run::Emulation { cluster, time_scale }
         });
         let folder = folder.unwrap_or_else(|| run::default_folder(&file));
-        Self { file, folder, slots, threads, cpu, emulate, policy, trials, keep_checkpoints, quiet }
+        let devices = Request { slots, threads, cpu };
+        Self { file, folder, devices, listen, emulate, policy, trials, keep_checkpoints, quiet }
     }
+}
+
+/// Without a port, any will do.
+fn listen_address(text: &str) -> Result<SocketAddr, String> {
+    let of_ip = |ip: IpAddr| SocketAddr::new(ip, 0);
+    let address = text.parse().or_else(|_| text.parse().map(of_ip));
+    address.map_err(|_| {
+        "allowed is an IP address of this machine, with a port or without: 10.0.0.1, 0.0.0.0:4000".to_owned()
+    })
 }
 
 fn time_scale(text: &str) -> Result<f64, String> {

@@ -2,16 +2,20 @@
 
 use std::{
     io::{self, IsTerminal, Write},
-    sync::mpsc::{self, Receiver, Sender, SyncSender},
+    sync::mpsc::{self, Receiver, RecvTimeoutError, Sender, SyncSender},
     thread::{self, JoinHandle},
     time::{Duration, Instant},
 };
 
 use indicatif::{HumanDuration, MultiProgress, ProgressBar, ProgressStyle};
 
-use super::progress::{Best, Progress};
+use super::{
+    progress::{Best, Progress},
+    shortage::Shortage,
+};
 use crate::{
     cli::inspect::event,
+    ids::NodeId,
     space::{Objective, Value},
     trials::engine::{Engine, Fact, JournalEntry, Metrics, TrialKind, Wait},
 };
@@ -33,6 +37,8 @@ pub(super) struct DisplayHandle(Sender<Update>);
 enum Update {
     Line(String),
     Progress(Progress),
+    /// Why no trial can run, if that is so.
+    Shortage(Option<String>),
     Flush(SyncSender<()>),
     End,
 }
@@ -88,6 +94,7 @@ impl Display {
                     let _ = updates.send(Update::Line(format!("{at_s:7.1} s  {line}")));
                 }
             }
+            let _ = updates.send(Update::Shortage(engine.state().shortage(engine.study())));
             if is_terminal && last.is_none_or(|last| last.elapsed() >= FRAME) {
                 last = Some(Instant::now());
                 let _ = updates.send(Update::Progress(Progress::of(engine, &best)));
@@ -125,6 +132,28 @@ fn missing_metric(entry: &JournalEntry, engine: &Engine) -> Option<String> {
     ))
 }
 
+/// The next thing to show. That a study waits for machines shows by itself, when it lasts.
+fn next(updates: &Receiver<Update>, shortage: &mut Shortage) -> Option<Update> {
+    loop {
+        let update = match shortage.due() {
+            None => updates.recv().ok()?,
+            Some(due) => match updates.recv_timeout(due.saturating_duration_since(Instant::now())) {
+                Ok(update) => update,
+                Err(RecvTimeoutError::Timeout) => return shortage.tell().map(Update::Line),
+                Err(RecvTimeoutError::Disconnected) => return None,
+            },
+        };
+        match update {
+            Update::Shortage(reason) => {
+                if let Some(line) = shortage.set(reason, Instant::now()) {
+                    return Some(Update::Line(line));
+                }
+            }
+            update => return Some(update),
+        }
+    }
+}
+
 /// A line for the user, if a fact is worth one. Moving lines show the rest.
 fn line(entry: &JournalEntry, engine: &Engine, is_terminal: bool) -> Option<String> {
     let metrics = |metrics: &Metrics| {
@@ -132,6 +161,7 @@ fn line(entry: &JournalEntry, engine: &Engine, is_terminal: bool) -> Option<Stri
             metrics.iter().map(|(name, value)| format!("{name} {}", Value::from(value.value()).short()));
         each.collect::<Vec<_>>().join(", ")
     };
+    let label = |node: NodeId| engine.state().node_label(node);
     Some(match &entry.fact {
         Fact::SlotLost { slot, reason } => format!("slot {slot} has lost its worker: {reason}"),
         Fact::SlotJoined { slot } => format!("slot {slot} has a worker again"),
@@ -149,8 +179,13 @@ fn line(entry: &JournalEntry, engine: &Engine, is_terminal: bool) -> Option<Stri
         }
         Fact::StudyResumed {} => "the study goes on: what it has waited for is mended".to_owned(),
         Fact::NodeBlocked { node, reason } => {
-            format!("node {node} cannot start workers: {reason}; {}", goes_on())
+            format!("{} cannot start workers: {reason}; {}", label(*node), goes_on())
         }
+        Fact::NodeDraining { node, until_s, reason } => {
+            let left_s = (until_s - entry.at_s).max(0.0);
+            format!("{} is to leave in {left_s:.0} s: {reason}", label(*node))
+        }
+        Fact::NodeLost { node, reason } => format!("{} is gone: {reason}", label(*node)),
         Fact::SuggestionsReopened {} => "the study goes on: its limit is no longer reached".to_owned(),
         Fact::TrialRetried { trial } => format!("trial {trial} is to run again"),
         Fact::TrialInterrupted { reason, .. }
@@ -162,10 +197,13 @@ fn line(entry: &JournalEntry, engine: &Engine, is_terminal: bool) -> Option<Stri
         | Fact::TrialFailed { trial, .. }
         | Fact::TrialCancelled { trial, .. }
         | Fact::TrialInterrupted { trial, .. } => format!("trial {trial} {}", event(entry, *trial)?),
+        Fact::BatchLimited { gpu_type, limit, failed, .. } => format!(
+            "passes of {failed} examples do not fit into the memory of {gpu_type}: at most {limit} from now on, in all trials"
+        ),
         Fact::CheckpointFailed { trial, reason } => format!("warning: trial {trial}: {reason}"),
         _ if is_terminal => return None,
         Fact::NodeJoined { node, gpu_type, slots, .. } => {
-            format!("node {node} has joined with {slots} slots ({gpu_type})")
+            format!("{} has joined with {slots} slots ({gpu_type})", label(*node))
         }
         Fact::TrialCreated { trial, params, .. } => format!("trial {trial} is to try {params}"),
         Fact::TrialStarted { trial, .. } | Fact::Retuned { trial, .. } | Fact::TrialPaused { trial, .. } => {
@@ -180,11 +218,12 @@ fn line(entry: &JournalEntry, engine: &Engine, is_terminal: bool) -> Option<Stri
 
 fn print_lines(updates: &Receiver<Update>, quiet: bool) {
     let mut out = io::stderr();
-    while let Ok(update) = updates.recv() {
+    let mut shortage = Shortage::default();
+    while let Some(update) = next(updates, &mut shortage) {
         match update {
             // Without stderr there is nowhere to report to.
             Update::Line(line) if !quiet => drop(writeln!(out, "{line}")),
-            Update::Line(_) | Update::Progress(_) => {}
+            Update::Line(_) | Update::Progress(_) | Update::Shortage(_) => {}
             Update::Flush(done) => drop(done.send(())),
             Update::End => return,
         }
@@ -219,7 +258,8 @@ fn move_lines(updates: &Receiver<Update>, title: &str) {
     let plain = style("{wide_msg}");
     let mut pace = Pace::default();
     let mut lines: Vec<ProgressBar> = Vec::new();
-    while let Ok(update) = updates.recv() {
+    let mut shortage = Shortage::default();
+    while let Some(update) = next(updates, &mut shortage) {
         match update {
             Update::Line(line) => drop(all.println(line)),
             Update::Progress(Progress { ended, wanted, part, summary, running }) => {
@@ -242,6 +282,7 @@ fn move_lines(updates: &Receiver<Update>, title: &str) {
                     line.set_message(text);
                 }
             }
+            Update::Shortage(_) => {}
             Update::Flush(done) => drop(done.send(())),
             Update::End => break,
         }

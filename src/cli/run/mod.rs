@@ -4,12 +4,14 @@ mod display;
 mod failures;
 mod machine;
 mod progress;
+mod shortage;
 mod signals;
 
 use std::{
     env,
     fs::OpenOptions,
     io::Write,
+    net::SocketAddr,
     path::{Path, PathBuf},
     sync::Mutex,
 };
@@ -17,6 +19,8 @@ use std::{
 use thiserror::Error;
 use tracing_subscriber::filter::LevelFilter;
 
+#[cfg(feature = "torch")]
+use self::machine::NoSlots;
 use self::{display::Display, signals::Signals};
 use super::{
     ExitStatus, Trainables,
@@ -25,6 +29,7 @@ use super::{
 };
 use crate::{
     actors::{self, Finished, Runner},
+    agent::devices::{Request, TooFew},
     alloc::{self, ClusterSpec, PolicyKind},
     cli,
     space::{KeepCheckpoints, Program, Study},
@@ -38,12 +43,10 @@ use crate::{
 pub(super) struct Settings {
     pub(super) file: PathBuf,
     pub(super) folder: PathBuf,
-    pub(super) slots: Option<u32>,
-    /// Of each slot.
-    #[cfg_attr(not(feature = "torch"), expect(dead_code, reason = "only trainables have threads"))]
-    pub(super) threads: Option<u32>,
-    /// Whether to use CPU cores even if there are GPUs.
-    pub(super) cpu: bool,
+    /// What of this machine.
+    pub(super) devices: Request,
+    /// Where agents of other machines can join.
+    pub(super) listen: Option<SocketAddr>,
     pub(super) emulate: Option<Emulation>,
     /// Instead of that of the study file.
     pub(super) policy: Option<PolicyKind>,
@@ -85,6 +88,8 @@ pub(super) enum Error {
         "this program was built without training: build it with `--features torch` (see docs/training.md), or emulate with `--emulate`"
     )]
     NoTorch,
+    #[error("`--slots`")]
+    Devices(#[source] TooFew),
     #[cfg(feature = "torch")]
     #[error(
         "{} wants {wanted}, and this machine has {there}: give `--slots`, or `--emulate` what it has not",
@@ -118,6 +123,10 @@ pub(super) fn run(
     let notices = display.handle();
     let notify = move |notice: &str| notices.print(notice);
     let runner = Runner::new(study).folder(folder).watch(display.watch()).notify(notify).sole();
+    let runner = match settings.listen {
+        Some(address) => runner.listen(address),
+        None => runner,
+    };
     let signals = Signals::listen(runner.stop_handle(), folder, display.handle())?;
     let finished = backend.start(runner);
     drop(signals);
@@ -144,7 +153,7 @@ pub(super) fn default_folder(file: &Path) -> PathBuf {
 enum Backend {
     Programs {
         slots: Option<u32>,
-        gpus: u32,
+        gpus: Vec<String>,
     },
     Emulated {
         cluster: ClusterSpec,
@@ -175,13 +184,15 @@ fn backend(
             None => study.cluster.clone().ok_or_else(|| Error::NothingToEmulate(file()))?,
         };
         crate::emulate::check(trainable, &cluster).map_err(actors::Error::from)?;
+        actors::check_room(study, &actors::emulated_nodes(&cluster))?;
         return Ok(Backend::Emulated { cluster, time_scale: emulation.time_scale });
     }
     match &study.trial.program {
         None => Err(actors::Error::NoProgram.into()),
         Some(Program::Command(_)) => {
-            let gpus = if settings.cpu { 0 } else { machine::gpu_count() };
-            let slots = settings.slots.or_else(|| (gpus > 0).then_some(gpus));
+            let gpus = machine::gpus(&settings.devices).map_err(Error::Devices)?;
+            let asked = settings.devices.slots.as_ref().map(|slots| slots.count);
+            let slots = asked.or_else(|| u32::try_from(gpus.len()).ok().filter(|count| *count > 0));
             Ok(Backend::Programs { slots, gpus })
         }
         Some(Program::Trainable(name)) => trainable(settings, study, name, trainables),
@@ -221,11 +232,15 @@ fn trainable(
     {
         return Err(Error::NotReady { name: name.to_owned(), source }.into());
     }
-    let slots = machine::slots(settings.slots, settings.threads, settings.cpu, study.cluster.as_ref());
-    let slots = slots.map_err(|(wanted, there)| {
-        let file = settings.file.clone();
-        Error::OtherMachine { file, wanted, there }
+    let slots = machine::slots(&settings.devices, study.cluster.as_ref()).map_err(|wrong| match wrong {
+        NoSlots::Asked(source) => Error::Devices(source),
+        NoSlots::Described { wanted, there } => {
+            Error::OtherMachine { file: settings.file.clone(), wanted, there }
+        }
     })?;
+    if settings.listen.is_none() {
+        actors::check_room(study, &slots.nodes)?;
+    }
     Ok(Backend::Trainables(slots))
 }
 
@@ -241,10 +256,10 @@ impl Backend {
 
     fn describe(&self) -> String {
         match self {
-            Self::Programs { slots, gpus: 0 } => {
+            Self::Programs { slots, gpus } if gpus.is_empty() => {
                 slots.map_or_else(String::new, |slots| format!("{slots} programs at a time"))
             }
-            Self::Programs { gpus, .. } => format!("{gpus} GPUs, one for each program"),
+            Self::Programs { gpus, .. } => format!("{} GPUs, one for each program", gpus.len()),
             Self::Emulated { cluster, time_scale } => {
                 format!("emulated devices: {cluster}, time scale {time_scale}")
             }
@@ -256,12 +271,12 @@ impl Backend {
     fn start(self, runner: Runner) -> Result<Finished, actors::Error> {
         match self {
             Self::Programs { slots, gpus } => match slots {
-                Some(slots) => runner.slots(slots).run_command(gpus),
-                None => runner.run_command(gpus),
+                Some(slots) => runner.slots(slots).run_command_on(&gpus),
+                None => runner.run_command_on(&gpus),
             },
             Self::Emulated { cluster, time_scale } => runner.run_emulated(&cluster, time_scale),
             #[cfg(feature = "torch")]
-            Self::Trainables(slots) => runner.run_trainable(&slots.gpu_type, &slots.slots),
+            Self::Trainables(slots) => runner.run_nodes(slots.nodes),
         }
     }
 }

@@ -238,6 +238,13 @@ impl Printer {
             TrainingEvent::CheckpointFailed { reason } => {
                 (format!("warning: {reason}"), json!({"checkpoint_failed": {"reason": reason}}))
             }
+            TrainingEvent::OutOfMemory { slot, memory } => (
+                format!(
+                    "passes of {} examples do not fit into the memory of slot {slot}: at most {} from now on",
+                    memory.failed, memory.limit
+                ),
+                json!({"out_of_memory": {"slot": slot, "failed": memory.failed, "limit": memory.limit}}),
+            ),
             TrainingEvent::Checkpointed { steps } => {
                 (format!("checkpoint of step {steps}"), json!({"checkpointed": {"steps": steps}}))
             }

@@ -174,7 +174,10 @@ impl Head {
             WorkerEvent::Failed { reason, .. } | WorkerEvent::CheckpointFailed { reason, .. } => {
                 panic!("{reason}")
             }
-            WorkerEvent::Prepared { .. } | WorkerEvent::Broken { .. } | WorkerEvent::Progress { .. } => {}
+            WorkerEvent::Prepared { .. }
+            | WorkerEvent::Broken { .. }
+            | WorkerEvent::Progress { .. }
+            | WorkerEvent::OutOfMemory { .. } => {}
         }
         let outputs = self.driver.on_worker(slot, event, self.world.now_s());
         self.carry_out(outputs);

@@ -173,7 +173,7 @@ pub struct TrialSettings {
     pub initial_batch: u32,
     /// The largest total batch.
     pub max_batch: u32,
-    /// The largest batch that fits on a GPU.
+    /// The largest pass on a GPU, in examples. Without it, what does not fit into the memory is learned.
     pub max_batch_per_gpu: Option<u32>,
     /// The batch of each GPU; none if it is to be adapted.
     pub batch_per_gpu: Option<u32>,

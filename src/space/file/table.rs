@@ -213,7 +213,12 @@ pub(super) const TRIAL: &[Field] = &[
     ),
     field("initial_batch", Kind::Size, Some("128"), "The total batch that learning rates are meant for"),
     field("max_batch", Kind::Size, None, "The largest total batch; 32 times the initial one by default"),
-    field("max_batch_per_gpu", Kind::Size, None, "The largest batch that fits on a GPU; no limit by default"),
+    field(
+        "max_batch_per_gpu",
+        Kind::Size,
+        None,
+        "The largest pass on a GPU, in examples; by default what fits into its memory is learned",
+    ),
     field(
         "batch_per_gpu",
         Kind::Size,

@@ -134,6 +134,11 @@ impl State {
                     wait.probe = wait.probe.or(Some(*trial));
                 }
             }
+            Fact::BatchLimited { trial, gpu_type, limit, .. } => {
+                self.of(fact, *trial)?;
+                let known = self.batch_limits.entry(gpu_type.clone()).or_insert(*limit);
+                *known = (*known).min(*limit).max(1);
+            }
             Fact::TrialRetried { trial } => self.retry_trial(*at_s, fact, *trial)?,
             Fact::TrialDone { .. }
             | Fact::TrialStopped { .. }

@@ -207,6 +207,17 @@ pub enum Fact {
         /// What is wrong, and what happened instead.
         reason: String,
     },
+    /// What fits into the memory of a type of GPU has become known: no trial takes larger passes there from now on.
+    BatchLimited {
+        /// The type.
+        gpu_type: GpuType,
+        /// The largest pass on one GPU, in examples.
+        limit: u32,
+        /// A pass with so many examples did not fit.
+        failed: u32,
+        /// The trial that has learned it.
+        trial: TrialId,
+    },
     /// A trial is to write its state and to leave its slots.
     TrialPausing {
         /// The trial.
@@ -379,6 +390,7 @@ impl Fact {
             Self::Refitted { .. } => "refitted",
             Self::Checkpointed { .. } => "checkpointed",
             Self::CheckpointFailed { .. } => "checkpoint_failed",
+            Self::BatchLimited { .. } => "batch_limited",
             Self::TrialPausing { .. } => "trial_pausing",
             Self::TrialPaused { .. } => "trial_paused",
             Self::TrialInterrupted { .. } => "trial_interrupted",
@@ -427,6 +439,7 @@ impl Fact {
             | Self::Refitted { trial, .. }
             | Self::Checkpointed { trial, .. }
             | Self::CheckpointFailed { trial, .. }
+            | Self::BatchLimited { trial, .. }
             | Self::TrialPausing { trial }
             | Self::TrialPaused { trial, .. }
             | Self::TrialInterrupted { trial, .. }

@@ -8,6 +8,7 @@ use crate::{
     goodput::{NoiseScale, ThroughputParams},
     ids::{Generation, GpuType, NodeId, SlotId, TrialId},
     space::{Params, Point},
+    trials::group::MemoryLimit,
 };
 
 /// What happened.
@@ -125,6 +126,13 @@ pub enum GroupEvent {
     Checkpointed(Checkpoint),
     /// A checkpoint could not be written, or one that is there cannot be used. The training continues.
     CheckpointFailed(String),
+    /// A pass did not fit into the memory of a worker's device. The training continues with smaller ones.
+    OutOfMemory {
+        /// That of the worker.
+        slot: SlotId,
+        /// What was learned.
+        memory: MemoryLimit,
+    },
     /// A trial that was asked to save its state and leave has done so. If it could not, that is [`Failed`](Self::Failed).
     Paused(Checkpoint),
     /// The trial has finished, with the last values; those that are missing were reported before. A group that is asked to

@@ -6,8 +6,13 @@ use super::{
     snapshot,
 };
 use crate::{
+    goodput::BatchPlan,
     ids::{Generation, SlotId, TrialId},
-    trials::{Verdict, group::FinalState, stopping::Reason},
+    trials::{
+        Verdict,
+        group::{FinalState, MemoryLimit},
+        stopping::Reason,
+    },
 };
 
 impl Engine {
@@ -125,6 +130,8 @@ impl Engine {
                     self.emit(step, Fact::CheckpointFailed { trial, reason });
                 }
             }
+            // What a GPU has room for does not depend on who has found it out.
+            GroupEvent::OutOfMemory { slot, memory } => self.limited(step, trial, slot, memory),
             // Its own failure is final, in whatever generation: that its worker ended with it may have been heard first.
             GroupEvent::Failed { reason, cause: FailureCause::Trial } if self.is_past(trial, generation) => {
                 self.stop_and_end(step, Fact::TrialFailed { trial, reason }, trial);
@@ -198,6 +205,7 @@ impl Engine {
         if self.current(trial, generation).is_some_and(|active| matches!(active.phase, Phase::Forming { .. }))
         {
             self.emit(step, Fact::GroupFormed { trial, generation });
+            self.keep_to_limit(step, trial);
             if self.kind == TrialKind::Rigid {
                 // A program that runs has met all that could be broken; it may not report for hours.
                 self.mended(step, trial);
@@ -258,6 +266,30 @@ impl Engine {
                 // The noise may have changed, even if its speed has not.
                 self.retune(step, trial);
             }
+        }
+    }
+
+    /// It is known what fits into the memory of a type of GPU: all trials keep to it.
+    fn limited(&mut self, step: &mut StepBuilder, trial: TrialId, slot: SlotId, memory: MemoryLimit) {
+        let MemoryLimit { failed, limit } = memory;
+        let limit = limit.max(1);
+        let gpu_type = self.state.nodes.get(&slot.node).map(|node| node.gpu_type.clone());
+        let Some(gpu_type) = gpu_type.filter(|_| self.state.active.contains_key(&trial)) else { return };
+        if self.limits_of(&gpu_type).is_none_or(|known| known.per_gpu_max() <= limit) {
+            return;
+        }
+        self.emit(step, Fact::BatchLimited { gpu_type, limit, failed, trial });
+        self.pending.dirty = true;
+        let trials: Vec<TrialId> = self.state.active.keys().copied().collect();
+        for trial in trials {
+            self.keep_to_limit(step, trial);
+        }
+    }
+
+    /// Gives a running trial another batch if its passes are too large by now.
+    fn keep_to_limit(&mut self, step: &mut StepBuilder, trial: TrialId) {
+        if snapshot::is_too_large(&self.state.active[&trial], self) {
+            self.retune(step, trial);
         }
     }
 
@@ -337,7 +369,9 @@ impl Engine {
         }
         let generation = active.generation;
         let new = snapshot::batch(active, active.slots(), self);
-        if let Some(batch) = new.filter(|new| snapshot::is_better(active, *new, self)) {
+        let is_wanted =
+            |new: &BatchPlan| snapshot::is_too_large(active, self) || snapshot::is_better(active, *new, self);
+        if let Some(batch) = new.filter(is_wanted) {
             let total = snapshot::in_all(batch, active.slots().len(), &self.study.trial);
             self.emit(step, Fact::Retuned { trial, generation, batch });
             step.command(Command::Group { trial, command: GroupCommand::Retune { batch: total } });

@@ -10,6 +10,7 @@ use super::{ActiveTrial, Engine, Error, Fact, Input, LATEST_S, State, StepBuilde
 use crate::{
     alloc::{Cluster, Node},
     ids::{GpuType, NodeId, SlotId, TrialId},
+    space::{Program, Study},
 };
 
 /// A machine.
@@ -113,9 +114,17 @@ impl State {
         }
     }
 
-    /// Why no machine could take a trial even if no other ran, if that is so. Trials that are not elastic need one slot.
+    /// Why no machine could take a trial of the study even if no other ran, if that is so.
     #[must_use]
-    pub fn shortage(&self, min_gpus: u32) -> Option<String> {
+    pub fn shortage(&self, study: &Study) -> Option<String> {
+        match study.trial.program.as_ref()? {
+            Program::Command(_) => self.shortage_of(1),
+            Program::Trainable(_) => self.shortage_of(study.trial.min_gpus),
+        }
+    }
+
+    /// The same for a trial that needs so many GPUs.
+    pub(super) fn shortage_of(&self, min_gpus: u32) -> Option<String> {
         if self.done || self.stopping || (self.search_ended.is_some() && self.active.is_empty()) {
             return None;
         }

@@ -8,7 +8,7 @@ use crate::{
     goodput::{
         BatchLimits, BatchMode, BatchPlan, Curve, Error, GoodputModel, GoodputTable, NoiseScale, Shape,
     },
-    ids::{SlotId, TrialId},
+    ids::{GpuType, SlotId, TrialId},
     space::{Study, TrialSettings},
     trials::{group::Batch, weigh},
 };
@@ -22,6 +22,8 @@ pub struct AllocationSnapshot {
     pub cluster: Cluster,
     /// All trials that run or wait, oldest first.
     pub trials: Vec<TrialSnapshot>,
+    /// The largest pass on one GPU of a type, in examples, where that was learned.
+    pub batch_limits: BTreeMap<GpuType, u32>,
 }
 
 /// One trial of a [`AllocationSnapshot`].
@@ -57,7 +59,7 @@ const DELAY_S: f64 = 5.0;
 
 impl Engine {
     /// The question that the study has now.
-    pub(super) fn snapshot(&self, now_s: f64) -> AllocationSnapshot {
+    pub(in crate::trials) fn snapshot(&self, now_s: f64) -> AllocationSnapshot {
         let (count, seconds) = self.state.reshapes;
         let delay_s = if count == 0 { DELAY_S } else { seconds / f64::from(count) };
         let candidate = |(&id, active): (&TrialId, &ActiveTrial)| {
@@ -79,6 +81,7 @@ impl Engine {
         AllocationSnapshot {
             cluster: self.state.cluster(),
             trials: self.state.active.iter().map(candidate).collect(),
+            batch_limits: self.state.batch_limits.clone(),
         }
     }
 
@@ -97,7 +100,7 @@ impl Engine {
 impl AllocationSnapshot {
     /// The problem that a policy of this study is to solve.
     pub fn problem(&self, study: &Study) -> Result<Problem, alloc::Error> {
-        let limits = batch_limits(&study.trial)?;
+        let limits = TypeLimits { all: batch_limits(&study.trial)?, learned: &self.batch_limits };
         let total = self.cluster.total_gpus();
         let share = (total / study.search.parallel.max(1)).max(study.trial.min_gpus).max(1);
         let mut requests = Vec::with_capacity(self.trials.len());
@@ -123,11 +126,11 @@ impl TrialSnapshot {
         &self,
         study: &Study,
         cluster: &Cluster,
-        limits: BatchLimits,
+        limits: TypeLimits,
         share: u32,
     ) -> Result<TrialRequest, alloc::Error> {
         let TrialSettings { min_gpus, max_gpus, .. } = study.trial;
-        let max_gpus = max_gpus.unwrap_or(u32::MAX).min(limits.max_gpus()).max(min_gpus);
+        let max_gpus = max_gpus.unwrap_or(u32::MAX).min(limits.all.max_gpus()).max(min_gpus);
         // What a user asks for does not wait until it was explored.
         let asked_for = matches!(study.scheduler.policy, PolicyKind::Static | PolicyKind::Tiresias);
         let cap = match &self.fit {
@@ -163,10 +166,10 @@ fn linear(cluster: &Cluster, max_gpus: u32) -> GoodputTable {
 }
 
 impl Refit {
-    fn model(&self, limits: BatchLimits) -> GoodputModel {
+    fn model(&self, limits: TypeLimits) -> GoodputModel {
         let noise = self.noise.unwrap_or(NoiseScale::ZERO);
         self.models.iter().fold(GoodputModel::new(noise), |model, (gpu_type, params)| {
-            model.with_type(gpu_type.clone(), *params, limits)
+            model.with_type(gpu_type.clone(), *params, limits.of(gpu_type))
         })
     }
 
@@ -175,9 +178,40 @@ impl Refit {
         cluster.iter().any(|(_, node)| self.models.contains_key(&node.gpu_type))
     }
 
-    fn table(&self, cluster: &Cluster, limits: BatchLimits, max_gpus: u32) -> Result<GoodputTable, Error> {
+    fn table(&self, cluster: &Cluster, limits: TypeLimits, max_gpus: u32) -> Result<GoodputTable, Error> {
         self.model(limits).table(cluster.room(max_gpus))
     }
+}
+
+/// The batches that a study allows on each type of GPU.
+#[derive(Clone, Copy)]
+struct TypeLimits<'a> {
+    all: BatchLimits,
+    learned: &'a BTreeMap<GpuType, u32>,
+}
+
+impl TypeLimits<'_> {
+    fn of(&self, gpu_type: &GpuType) -> BatchLimits {
+        self.learned.get(gpu_type).map_or(self.all, |limit| self.all.within(*limit))
+    }
+}
+
+impl Engine {
+    fn type_limits(&self) -> Option<TypeLimits<'_>> {
+        Some(TypeLimits { all: self.limits?, learned: &self.state.batch_limits })
+    }
+
+    /// The batches that are allowed on a type of GPU; none for trials that are not elastic.
+    pub(super) fn limits_of(&self, gpu_type: &GpuType) -> Option<BatchLimits> {
+        Some(self.type_limits()?.of(gpu_type))
+    }
+}
+
+/// Whether the passes of a trial are larger than what fits into the memory of its GPUs, by what is known now.
+pub(super) fn is_too_large(active: &ActiveTrial, engine: &Engine) -> bool {
+    let limits = engine.state.gpu_type(active.slots()).and_then(|gpu_type| engine.limits_of(gpu_type));
+    let batch = active.phase.group().and_then(|group| group.batch);
+    batch.zip(limits).is_some_and(|(batch, limits)| batch.per_gpu > limits.per_gpu_max())
 }
 
 /// The batches that a study allows.
@@ -192,12 +226,14 @@ pub(super) fn batch_limits(trial: &TrialSettings) -> Result<BatchLimits, Error> 
 
 /// The batch of a trial on some slots: the best one that is known, else the initial or the fixed one in equal shares.
 pub(super) fn batch(active: &ActiveTrial, slots: &[SlotId], engine: &Engine) -> Option<BatchPlan> {
-    let (limits, shape) = (engine.limits?, state::shape(slots)?);
-    let known = active.fit.as_ref().zip(engine.state.gpu_type(slots)).and_then(|(fit, gpu_type)| {
+    let (limits, shape) = (engine.type_limits()?, state::shape(slots)?);
+    let gpu_type = engine.state.gpu_type(slots);
+    let known = active.fit.as_ref().zip(gpu_type).and_then(|(fit, gpu_type)| {
         let noise = active.noise.or(fit.noise);
         Refit { noise, ..fit.clone() }.model(limits).best_batch(gpu_type, shape)
     });
-    Some(known.map_or_else(|| equal_shares(&engine.study.trial, shape), |best| best.plan))
+    let largest = gpu_type.map_or(limits.all, |gpu_type| limits.of(gpu_type)).per_gpu_max();
+    Some(known.map_or_else(|| equal_shares(&engine.study.trial, shape, largest), |best| best.plan))
 }
 
 /// What a step takes in all. Equal shares are rounded up, but not beyond the largest batch that the study allows.
@@ -208,12 +244,11 @@ pub(super) fn in_all(plan: BatchPlan, workers: usize, trial: &TrialSettings) -> 
     Batch { total, accumulation: plan.accumulation }
 }
 
-fn equal_shares(trial: &TrialSettings, shape: Shape) -> BatchPlan {
+fn equal_shares(trial: &TrialSettings, shape: Shape, per_gpu: u32) -> BatchPlan {
     let total = match trial.batch_per_gpu {
         Some(batch) => batch.saturating_mul(shape.gpus()),
         None => trial.initial_batch,
     };
-    let per_gpu = trial.max_batch_per_gpu.unwrap_or(trial.max_batch).max(1);
     BatchPlan::split(total.max(1), shape.gpus(), per_gpu, 1)
 }
 

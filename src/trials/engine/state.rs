@@ -43,6 +43,8 @@ pub struct State {
     pub stopping: bool,
     /// All is over.
     pub done: bool,
+    /// The largest pass on one GPU of a type, in examples, as far as one that is too large is known.
+    pub batch_limits: BTreeMap<GpuType, u32>,
     /// How long groups took to form again: their number, and seconds in all.
     pub reshapes: (u32, f64),
     /// How often a trial made progress or ended with a result.

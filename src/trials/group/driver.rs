@@ -260,6 +260,9 @@ impl Driver {
             WorkerEvent::Reported(report) => return self.reported(&report),
             WorkerEvent::Checkpointed { .. } => return self.checkpointed(),
             WorkerEvent::CheckpointFailed { reason, .. } => return self.checkpoint_failed(reason),
+            WorkerEvent::OutOfMemory { memory, .. } => {
+                return self.notify_engine(self.generation, GroupEvent::OutOfMemory { slot, memory });
+            }
             WorkerEvent::Finished { metrics, .. } => return self.end(GroupEvent::Finished(numbers(metrics))),
             WorkerEvent::Failed { reason, cause, .. } => {
                 self.end(GroupEvent::Failed { reason, cause });

@@ -212,6 +212,13 @@ pub enum WorkerEvent {
         /// What is wrong, and what happens instead.
         reason: String,
     },
+    /// A pass did not fit into the memory of the worker's device, or of its share of it. The step was, or will be, taken in smaller ones.
+    OutOfMemory {
+        /// The trial.
+        trial: TrialId,
+        /// What was learned.
+        memory: MemoryLimit,
+    },
     /// The trial has reached its last epoch.
     Finished {
         /// The trial.
@@ -248,12 +255,22 @@ impl WorkerEvent {
             | Self::Progress { trial, .. }
             | Self::Checkpointed { trial, .. }
             | Self::CheckpointFailed { trial, .. }
+            | Self::OutOfMemory { trial, .. }
             | Self::Finished { trial, .. }
             | Self::Released { trial }
             | Self::Failed { trial, .. } => *trial,
             Self::Reported(report) => report.trial,
         }
     }
+}
+
+/// How many examples fit into the memory of a device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MemoryLimit {
+    /// A pass with so many did not fit.
+    pub failed: u32,
+    /// The largest pass from now on.
+    pub limit: u32,
 }
 
 /// What the thread of a worker does that trains.

@@ -8,8 +8,8 @@ use std::collections::BTreeSet;
 
 pub use self::driver::{Driver, Output};
 pub use self::message::{
-    Activity, Batch, Evaluation, FinalState, Form, Member, Pause, Task, WorkerCommand, WorkerEvent,
-    WorkerReport,
+    Activity, Batch, Evaluation, FinalState, Form, Member, MemoryLimit, Pause, Task, WorkerCommand,
+    WorkerEvent, WorkerReport,
 };
 pub use self::watchdog::Limits;
 use crate::ids::{Round, SlotId};

@@ -54,6 +54,11 @@ impl Name {
     }
 }
 
+/// The steps of the state in a file, if that can be a checkpoint that is whole. Names are in the order of steps and rounds.
+pub(crate) fn checkpoint_steps(file: &str) -> Option<u64> {
+    Name::parse(file).filter(|(_, rest)| *rest == WHOLE).map(|(name, _)| name.position.steps)
+}
+
 /// A file in the folder of a trial.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Found {

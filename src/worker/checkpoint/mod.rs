@@ -14,6 +14,7 @@ mod tests;
 pub use self::bytes::{check_checkpoint, make_checkpoint, seal_checkpoint};
 pub(crate) use self::{
     envelope::{Contents, Kind, Position, Problem},
+    files::checkpoint_steps,
     folder::{CheckpointFolder, Durability, Loaded, NotSaved, State, Unreadable},
     identity::Identity,
 };

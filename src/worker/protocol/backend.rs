@@ -2,7 +2,7 @@
 
 use crate::{
     ids::{Round, SlotId},
-    trials::group::{Batch, Evaluation, Form, Pause, Task, WorkerReport},
+    trials::group::{Batch, Evaluation, Form, MemoryLimit, Pause, Task, WorkerReport},
     worker::checkpoint::NotSaved,
 };
 
@@ -113,7 +113,8 @@ pub(crate) trait Backend {
 
     /// Trains for one step at least, unless it was asked for something that can be done before the end of the step.
     ///
-    /// All members take the same steps. A step that fails because of the group has not happened.
+    /// All members take the same steps. A step that fails because of the group has not happened. One for which there was no memory is
+    /// taken in more passes, and [`memory`](Self::memory) tells.
     async fn train(
         &mut self,
         session: &mut Self::Session,
@@ -134,6 +135,11 @@ pub(crate) trait Backend {
         session: &mut Self::Session,
         group: &mut Self::Group,
     ) -> Result<WorkerReport, Failure>;
+
+    /// What was learned of the memory of the device since the last call.
+    fn memory(&mut self, _: &mut Self::Session) -> Option<MemoryLimit> {
+        None
+    }
 
     /// What the user should know of checkpoints that a rendezvous has found and not used, since the last call.
     fn warning(&mut self, session: &mut Self::Session) -> Option<String>;

@@ -325,6 +325,10 @@ impl<B: Backend, S: Fn(WorkerEvent)> Training<'_, B, S> {
                 () = inbox.receive() => continue,
                 progress = backend.train(&mut self.hosted.session, self.group, request) => progress,
             };
+            // Also if that has broken the group: the next one should know.
+            if let Some(memory) = self.worker.backend.memory(&mut self.hosted.session) {
+                self.worker.send(WorkerEvent::OutOfMemory { trial, memory });
+            }
             let mut progress = progress.map_err(|failure| self.stopped_by(failure))?;
             if progress.retuned {
                 self.worker.inbox.remove_batch(trial, round);

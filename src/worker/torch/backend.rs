@@ -17,7 +17,7 @@ use super::{
 use crate::{
     goodput::{Observation, Shape},
     ids::Round,
-    trials::group::{Batch, Evaluation, Form, Pause, Task, WorkerReport},
+    trials::group::{Batch, Evaluation, Form, MemoryLimit, Pause, Task, WorkerReport},
     wire::with_causes,
     worker::{
         Error,
@@ -190,6 +190,10 @@ impl Backend for TorchBackend<'_> {
             noise: session.noise().settled(),
             ..WorkerReport::default()
         })
+    }
+
+    fn memory(&mut self, prepared: &mut Prepared) -> Option<MemoryLimit> {
+        prepared.session.memory.news()
     }
 
     fn warning(&mut self, prepared: &mut Prepared) -> Option<String> {

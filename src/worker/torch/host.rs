@@ -17,7 +17,7 @@ use tokio::{
     sync::mpsc::{self, UnboundedReceiver},
 };
 
-use super::{abort::Aborts, backend::TorchBackend, rendezvous::Rendezvous, trainable::Registry};
+use super::{abort::Aborts, backend::TorchBackend, memory, rendezvous::Rendezvous, trainable::Registry};
 use crate::{
     ids::TrialId,
     trials::{
@@ -143,6 +143,9 @@ impl HostedTrial {
 fn report_panics(events: EventSender, hosted: HostedTrial) {
     let usual = panic::take_hook();
     panic::set_hook(Box::new(move |info| {
+        if memory::is_taken_care_of(info.payload()) {
+            return;
+        }
         usual(info);
         if let Some(trial) = hosted.0.try_lock().ok().and_then(|hosted| hosted.trial) {
             let (reason, cause) = (info.to_string(), FailureCause::Trial);

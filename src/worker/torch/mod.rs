@@ -7,6 +7,7 @@ mod flat;
 mod gradient;
 mod host;
 mod loader;
+mod memory;
 mod optimizer;
 mod rendezvous;
 mod session;

@@ -14,6 +14,7 @@ use super::{
     flat::{FlatParameters, copy},
     gradient::{Comparison, Gradients},
     loader::Loader,
+    memory::{self, Memory},
     optimizer::OptimizerState,
     shard,
     team::{Norms, StepConsensus, StepVote, Team},
@@ -65,6 +66,10 @@ pub(super) struct Session {
     stepped_at: f64,
     /// Whether it has what the group has learned so far, and not only a model as it was made.
     pub(super) is_current: bool,
+    /// What its device has room for.
+    pub(super) memory: Memory,
+    /// How many examples of the test data are evaluated at once.
+    evaluation_batch: u64,
     /// What this worker knows of its last step and the others do not yet.
     vote: StepVote,
     /// Buffers as they were before the step under way.
@@ -75,6 +80,9 @@ pub(super) struct Session {
     /// What the user should know of its checkpoints.
     pub(super) warning: Option<String>,
 }
+
+/// What was agreed in a step, the norms of its gradients if they are known, and its loss here.
+type Passed = (StepConsensus, Option<Norms>, f64);
 
 /// What was seen since the last report.
 #[derive(Debug, Default)]
@@ -121,6 +129,8 @@ impl Session {
             evaluations: 0,
             stepped_at: 0.0,
             is_current: false,
+            memory: Memory::default(),
+            evaluation_batch: EVALUATION_BATCH,
             vote: StepVote::default(),
             buffers_before: None,
             warm: false,
@@ -207,6 +217,9 @@ impl Session {
     }
 
     /// One optimizer step. After an error of the group, everything is as before the step.
+    ///
+    /// If there is not enough memory, it is taken again in more passes, with the same examples and random numbers. The other workers
+    /// need not know: they wait for this one's gradients, as for those of any slow one.
     pub(super) fn step(
         &mut self,
         team: &mut Team,
@@ -217,15 +230,20 @@ impl Session {
         let began = Instant::now();
         self.vote.leave = leave;
         self.vote.retune = retune;
-        self.keep_buffers(team)?;
-        let taken = self.backward(team, batch);
-        if matches!(&taken, Err(error) if error.is_of_the_group()) {
-            self.restore_buffers()?;
-        }
-        let (agreed, norms, loss) = taken?;
+        self.keep_buffers()?;
+        let planned = batch;
+        let (batch, (agreed, norms, loss)) = loop {
+            let batch = self.memory.fit(planned, team.size);
+            self.vote.more_passes = batch != planned;
+            match self.try_step(team, batch) {
+                Ok(taken) => break (batch, taken),
+                Err(error) => self.give_back(error)?,
+            }
+        };
         self.observe(team, batch, agreed, norms, loss)?;
         self.descend(team, batch)?;
-        if self.warm {
+        // How long a step takes in which somebody did more than was planned says nothing of the plan.
+        if self.warm && !agreed.more_passes {
             let shape = Shape::new(team.size, team.nodes)?;
             let passes = batch.accumulation + 1;
             let per_gpu = batch.total.div_ceil(team.size * passes);
@@ -235,12 +253,56 @@ impl Session {
         Ok(agreed)
     }
 
+    /// All passes of a step, with the random numbers of this step.
+    fn try_step(&mut self, team: &mut Team, batch: Batch) -> Result<Passed, Error> {
+        if self.memory.is_careful && team.size > 1 {
+            self.draw_from(team.rank);
+            self.try_alone(team, batch)?;
+            self.restore_buffers()?;
+        }
+        self.draw_from(team.rank);
+        let taken = self.backward(team, batch)?;
+        self.memory.fitted();
+        Ok(taken)
+    }
+
+    /// Random numbers of a step depend on the step and the worker alone, so that it can be taken again.
+    fn draw_from(&self, rank: u32) {
+        let place = (self.steps + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ (u64::from(rank) << 32);
+        tch::manual_seed((self.task.seed ^ place).cast_signed());
+    }
+
+    /// A pass that nobody waits for: if it does not fit, the group stays whole.
+    fn try_alone(&mut self, team: &Team, batch: Batch) -> Result<(), Error> {
+        let (passes, total) = (batch.accumulation + 1, u64::from(batch.total));
+        let Some(range) = shares(self.examples, total, team, |_| passes).next() else { return Ok(()) };
+        self.memory.attempt(&range);
+        let examples = self.training.next(range, std::iter::empty())?;
+        let loss = self.loss(&examples)?;
+        Tensor::f_run_backward(&[loss], self.flat.variables(), false, false)?;
+        Ok(())
+    }
+
+    /// A step has failed: everything is as before it. Gives the error back, unless smaller passes may help.
+    fn give_back(&mut self, error: Error) -> Result<(), Error> {
+        let is_exhausted = memory::is_exhausted(&error);
+        if is_exhausted || error.is_of_the_group() {
+            self.restore_buffers()?;
+        }
+        if !is_exhausted {
+            return Err(error);
+        }
+        let error = self.memory.exhausted(error)?;
+        if error.is_of_the_group() {
+            // It was in the midst of a reduction. The next group is told in time.
+            self.memory.is_careful = true;
+            return Err(error);
+        }
+        Ok(())
+    }
+
     /// Forward and backward passes, the last one with the reduction. Gives what was agreed, the norms and the loss here.
-    fn backward(
-        &mut self,
-        team: &mut Team,
-        batch: Batch,
-    ) -> Result<(StepConsensus, Option<Norms>, f64), Error> {
+    fn backward(&mut self, team: &mut Team, batch: Batch) -> Result<Passed, Error> {
         let comparison = self.comparison(team, batch);
         let (steps, total) = (self.steps, u64::from(batch.total));
         let passes_of = move |step: u64| {
@@ -258,6 +320,7 @@ impl Session {
             let mut coming = shares.clone().skip(pass as usize);
             let Some(range) = coming.next() else { break };
             let part = (range.end - range.start) as f64 / total as f64;
+            self.memory.attempt(&range);
             let examples = self.training.next(range, coming)?;
             let loss = self.loss(&examples)?.f_mul_scalar(part)?;
             sum = sum.f_add(&loss.f_detach()?)?;
@@ -282,7 +345,7 @@ impl Session {
 
     fn loss(&self, examples: &[Tensor]) -> Result<Tensor, Error> {
         let half = self.task.mixed_precision && self.device.is_cuda();
-        let loss = tch::autocast(half, || self.model.loss(examples));
+        let loss = tch::autocast(half, || memory::guarded(|| self.model.loss(examples)));
         let loss = loss.map_err(|source| Error::User { what: "computing the loss", source })?;
         if loss.numel() != 1 || !loss.requires_grad() {
             let size = loss.size();
@@ -372,8 +435,8 @@ impl Session {
     }
 
     /// A forward pass moves the running statistics of batch normalization, and a step that fails has not happened.
-    fn keep_buffers(&mut self, team: &Team) -> Result<(), Error> {
-        if team.size == 1 || self.flat.buffers.numel() == 0 {
+    fn keep_buffers(&mut self) -> Result<(), Error> {
+        if self.flat.buffers.numel() == 0 {
             return Ok(());
         }
         match &mut self.buffers_before {
@@ -403,18 +466,28 @@ impl Session {
         let split = all.end >= u64::from(team.size);
         let mine = if split { shard(&all, team.rank, team.size) } else { all.clone() };
         let mut sums: Vec<(&'static str, f64)> = Vec::new();
-        let starts = (mine.start..mine.end).step_by(EVALUATION_BATCH as usize);
-        let batches = starts.map(|start| start..(start + EVALUATION_BATCH).min(mine.end));
-        for (at, range) in batches.clone().enumerate() {
-            let examples = test.next(range, batches.clone().skip(at + 1))?;
-            let values = tch::no_grad(|| self.model.evaluate(&examples))
-                .map_err(|source| Error::User { what: "evaluating", source })?;
+        let mut start = mine.start;
+        while start < mine.end {
+            let size = self.evaluation_batch;
+            let starts = (start..mine.end).step_by(size as usize);
+            let mut batches = starts.map(|start| start..(start + size).min(mine.end));
+            let Some(range) = batches.next() else { break };
+            let (is_first, end) = (start == mine.start, range.end);
+            let values = match evaluate(test, self.model.as_ref(), range, batches) {
+                Err(error) if memory::is_exhausted(&error) => {
+                    if size == 1 {
+                        return Err(Error::OutOfMemory { source: Box::new(error) });
+                    }
+                    self.evaluation_batch = size / 2;
+                    continue;
+                }
+                values => values?,
+            };
+            start = end;
             for (place, (name, value)) in values.into_iter().enumerate() {
-                let value =
-                    value.f_to_kind(tch::Kind::Double)?.f_sum(tch::Kind::Double)?.f_double_value(&[])?;
                 match sums.get_mut(place) {
                     Some((known, sum)) if *known == name => *sum += value,
-                    None if at == 0 => sums.push((name, value)),
+                    None if is_first => sums.push((name, value)),
                     _ => return Err(Error::Unfit(format!("the metric `{name}` is not in every evaluation"))),
                 }
             }
@@ -424,6 +497,23 @@ impl Session {
         let means = values.into_iter().map(|sum| sum / all.end as f64);
         Ok(sums.iter().map(|(name, _)| (*name).to_owned()).zip(means).collect())
     }
+}
+
+/// The metrics of some of the test data, as sums.
+fn evaluate(
+    test: &mut Loader,
+    model: &dyn Trainable,
+    range: Range<u64>,
+    then: impl Iterator<Item = Range<u64>>,
+) -> Result<Vec<(&'static str, f64)>, Error> {
+    let examples = test.next(range, then)?;
+    let values = tch::no_grad(|| memory::guarded(|| model.evaluate(&examples)))
+        .map_err(|source| Error::User { what: "evaluating", source })?;
+    let sum = |(name, value): (&'static str, Tensor)| {
+        let value = value.f_to_kind(tch::Kind::Double)?.f_sum(tch::Kind::Double)?;
+        Ok((name, value.f_double_value(&[])?))
+    };
+    values.into_iter().map(sum).collect()
 }
 
 /// What this worker loads, pass by pass: of this step, then of the next ones.

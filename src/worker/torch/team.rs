@@ -16,6 +16,8 @@ pub(super) struct StepVote {
     pub(super) leave: bool,
     /// It was given another batch.
     pub(super) retune: bool,
+    /// It took more passes than were planned.
+    pub(super) more_passes: bool,
     /// The loss of its part of the step before.
     pub(super) loss: f64,
     /// What it saw of the gradients of the step before.
@@ -38,38 +40,44 @@ pub(super) struct StepConsensus {
     pub(super) leave: bool,
     /// All were given another batch.
     pub(super) retune: bool,
+    /// Somebody took more passes than were planned.
+    pub(super) more_passes: bool,
     /// Mean of the losses of the step before.
     pub(super) loss: f64,
     /// Mean norms of the step before, if that was measured.
     pub(super) norms: Norms,
 }
 
-const VALUES: i64 = 5;
+const VALUES: i64 = 6;
 
 impl StepVote {
     fn encode(&self) -> [f32; VALUES as usize] {
         let flag = |raised: bool| f64::from(u8::from(raised));
-        let Self { leave, retune, loss, norms } = *self;
-        [flag(leave), flag(retune), loss, norms.local_sq, norms.reduced_sq]
+        let Self { leave, retune, more_passes, loss, norms } = *self;
+        [flag(leave), flag(retune), flag(more_passes), loss, norms.local_sq, norms.reduced_sq]
             .map(|value| (value * SCALE) as f32)
     }
 }
 
 impl StepConsensus {
     fn decode(mean: &[f32], size: u32) -> Result<Self, Error> {
-        let &[leave, retune, loss, local_sq, reduced_sq] = mean else {
+        let &[leave, retune, more_passes, loss, local_sq, reduced_sq] = mean else {
             return Err(Error::Protocol(format!("{} agreed values instead of {VALUES}", mean.len())));
         };
         // Rounding may take a little of the mean of ones; one worker less would take far more.
         let all = |mean: f32| f64::from(mean) / SCALE > 1.0 - 0.5 / f64::from(size);
+        let any = |mean: f32| f64::from(mean) / SCALE > 0.5 / f64::from(size);
         let value = |mean: f32| f64::from(mean) / SCALE;
         let norms = Norms { local_sq: value(local_sq), reduced_sq: value(reduced_sq) };
-        Ok(Self { leave: all(leave), retune: all(retune), loss: value(loss), norms })
+        let (leave, retune, more_passes) = (all(leave), all(retune), any(more_passes));
+        Ok(Self { leave, retune, more_passes, loss: value(loss), norms })
     }
 
     /// Alone there is nobody to agree with.
     const fn alone(vote: &StepVote) -> Self {
-        Self { leave: vote.leave, retune: vote.retune, loss: vote.loss, norms: vote.norms }
+        // Alone it takes the passes that it says.
+        let StepVote { leave, retune, loss, norms, .. } = *vote;
+        Self { leave, retune, more_passes: false, loss, norms }
     }
 }
 
@@ -190,16 +198,18 @@ mod tests {
     fn something_is_agreed_when_all_vote_for_it() {
         for size in [2_u32, 3, 8, 64] {
             let mean = |leaving: u32| {
-                let vote = |leave| StepVote { leave, loss: 2.0, ..StepVote::default() }.encode();
+                let vote =
+                    |leave| StepVote { leave, more_passes: leave, loss: 2.0, ..StepVote::default() }.encode();
                 let mut sum = [0.0_f32; VALUES as usize];
                 for rank in 0..size {
                     let mine = vote(rank < leaving);
                     sum.iter_mut().zip(mine).for_each(|(sum, mine)| *sum += mine / size as f32);
                 }
-                StepConsensus::decode(&sum, size).expect("five values")
+                StepConsensus::decode(&sum, size).expect("six values")
             };
             assert!(mean(size).leave && !mean(size - 1).leave && !mean(0).leave);
             assert!(!mean(size).retune);
+            assert!(mean(1).more_passes && !mean(0).more_passes);
             assert!((mean(1).loss - 2.0).abs() < 1e-5);
         }
     }
@@ -207,7 +217,7 @@ mod tests {
     #[test]
     fn a_loss_that_is_no_number_does_not_disturb_the_flags() {
         let vote = StepVote { leave: true, loss: f64::NAN, ..StepVote::default() };
-        let agreed = StepConsensus::decode(&vote.encode(), 1).expect("five values");
+        let agreed = StepConsensus::decode(&vote.encode(), 1).expect("six values");
         assert!(agreed.leave && !agreed.retune && agreed.loss.is_nan());
     }
 }

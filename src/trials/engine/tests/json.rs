@@ -29,6 +29,7 @@ const LINES: &str = r#"
 {"at_s":0.5,"fact":{"measured":{"trial":3,"generation":2,"number":1,"epochs":0.5}}}
 {"at_s":0.5,"fact":{"refitted":{"trial":3,"fit":{"models":{"t4":{"compute":{"alpha_s":0.1,"beta_s":0.01},"sync":[{"alpha_s":0.1,"beta_s":0.0},{"alpha_s":0.2,"beta_s":0.0}],"gamma":2.0}},"noise":100.0,"cap":4}}}}
 {"at_s":0.5,"fact":{"checkpointed":{"trial":3,"checkpoint":{"name":"3/2","epochs":0.5}}}}
+{"at_s":0.5,"fact":{"batch_limited":{"gpu_type":"t4","limit":512,"failed":1024,"trial":3}}}
 {"at_s":0.5,"fact":{"trial_pausing":{"trial":3}}}
 {"at_s":0.5,"fact":{"checkpoint_failed":{"trial":3,"reason":"no space left"}}}
 {"at_s":0.5,"fact":{"trial_paused":{"trial":3,"checkpoint":{"name":"3/2","epochs":0.5}}}}
@@ -51,7 +52,7 @@ fn facts_are_read_and_written_as_ever() {
     assert_eq!(
         JournalEntry::VERSION,
         4,
-        "2 added `result_imported` and `trial_enqueued`, 3 `trial_retried` and waiting, 4 `node_draining` and names of nodes"
+        "2 added `result_imported` and `trial_enqueued`, 3 `trial_retried` and waiting, 4 `node_draining`, names of nodes and `batch_limited`"
     );
     for line in LINES.trim().lines() {
         let entry: JournalEntry = serde_json::from_str(line).expect(line);

@@ -4,6 +4,7 @@ mod elastic;
 mod failures;
 mod json;
 mod limits;
+mod memory;
 mod nodes;
 mod rigid;
 mod waiting;

@@ -110,10 +110,10 @@ fn without_room_a_trial_is_saved_and_waits() {
     );
     scene.input(paused(0, 1));
     scene.input(paused(1, 1));
-    assert_eq!(scene.engine.state.shortage(1).as_deref(), Some("all machines are about to leave"));
+    assert_eq!(scene.engine.state.shortage_of(1).as_deref(), Some("all machines are about to leave"));
     scene.input(lost(0));
     scene.input(lost(1));
-    assert_eq!(scene.engine.state.shortage(1).as_deref(), Some("all machines are gone"));
+    assert_eq!(scene.engine.state.shortage_of(1).as_deref(), Some("all machines are gone"));
     // The next one brings them back, from what they have saved.
     let (_, commands) = scene.input(node_joined(7, 2));
     assert_eq!(asked(&commands), [(7, 2)]);
@@ -295,7 +295,7 @@ fn a_program_that_was_lost_ends_before_the_next_one_gets_its_slot() {
 #[test]
 fn a_study_without_room_says_why_it_waits() {
     let mut scene = Scene::new(ELASTIC);
-    let why = |scene: &Scene, gpus| scene.engine.state.shortage(gpus);
+    let why = |scene: &Scene, gpus| scene.engine.state.shortage_of(gpus);
     assert_eq!(why(&scene, 1).as_deref(), Some("no machine has joined yet"));
     scene.input(joined_as(0, "", "t4", 2));
     assert_eq!(why(&scene, 2), None);
@@ -309,6 +309,12 @@ fn a_study_without_room_says_why_it_waits() {
         scene.lose(node, index);
     }
     assert_eq!(why(&scene, 1).as_deref(), Some("no machine has a worker"));
+    assert_eq!(scene.engine.state.shortage(&scene.engine.study), why(&scene, 1));
+    assert_eq!(
+        scene.engine.state.shortage(&study("{space: {}, objective: {minimize: x}}")),
+        None,
+        "it needs none"
+    );
     scene.input(Input::StopRequested);
     assert_eq!(why(&scene, 1), None, "nothing is to be started any more");
 }

@@ -210,7 +210,7 @@ impl World {
                 let last = self.reports.insert(generation, report.number).unwrap_or(0);
                 assert!(report.number > last, "report {} after {last}", report.number);
             }
-            GroupEvent::CheckpointFailed(_) => {}
+            GroupEvent::CheckpointFailed(_) | GroupEvent::OutOfMemory { .. } => {}
             GroupEvent::Checkpointed(_) => assert!(self.announced.contains(&generation)),
             GroupEvent::Paused(_) | GroupEvent::Finished(_) | GroupEvent::Failed { .. } => {
                 assert!(self.ended.insert(generation), "{generation} has ended twice");

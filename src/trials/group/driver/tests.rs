@@ -1,7 +1,11 @@
 mod hangs;
 
 use super::*;
-use crate::{ids::NodeId, space::Params, trials::group::Pause};
+use crate::{
+    ids::NodeId,
+    space::Params,
+    trials::group::{MemoryLimit, Pause},
+};
 
 const TRIAL: TrialId = TrialId(7);
 /// Where time does not matter.
@@ -229,6 +233,20 @@ fn what_is_wrong_with_checkpoints_is_passed_on_and_changes_nothing() {
     let failed = WorkerEvent::Failed { trial: TRIAL, reason: reason.clone(), cause };
     assert_eq!(driver.on_worker(slot(0), failed, NOW), [engine(1, GroupEvent::Failed { reason, cause })]);
     assert_eq!(driver.on_command(DISCARD, NOW), [Output::Left]);
+}
+
+#[test]
+fn what_is_learned_of_the_memory_is_passed_on_with_its_slot_and_changes_nothing() {
+    let memory = MemoryLimit { failed: 64, limit: 32 };
+    let mut driver = training(&[0, 1]);
+    let before = driver.clone();
+    let told = |slot| engine(1, GroupEvent::OutOfMemory { slot, memory });
+    let event = || WorkerEvent::OutOfMemory { trial: TRIAL, memory };
+    assert_eq!(driver.on_worker(slot(1), event(), NOW), [told(slot(1))]);
+    assert_eq!(driver, before);
+    // It is as true of a trial that is to be saved.
+    driver.on_command(SAVE, NOW).clear();
+    assert_eq!(driver.on_worker(slot(0), event(), NOW), [told(slot(0))]);
 }
 
 #[test]

@@ -12,7 +12,7 @@ use tokio::sync::mpsc::UnboundedReceiver;
 
 use crate::{
     ids::Round,
-    trials::group::{Evaluation, Form, Pause, Task, WorkerReport},
+    trials::group::{Evaluation, Form, MemoryLimit, Pause, Task, WorkerReport},
     worker::{
         checkpoint::NotSaved,
         protocol::{Backend, Failure, Role, StepProgress, StepRequest},
@@ -48,6 +48,8 @@ pub(super) struct Script {
     pub(super) is_full: Arc<AtomicBool>,
     /// What the next rendezvous finds wrong with the checkpoints.
     pub(super) warning: Arc<Mutex<Option<String>>>,
+    /// What the next step learns of the memory.
+    pub(super) memory: Arc<Mutex<Option<MemoryLimit>>>,
 }
 
 impl Script {
@@ -134,6 +136,10 @@ impl Backend for Fake {
 
     fn measure(&mut self, session: &mut FakeSession, (): &mut ()) -> Result<WorkerReport, Failure> {
         Ok(WorkerReport { steps: session.steps.unwrap_or(0), ..WorkerReport::default() })
+    }
+
+    fn memory(&mut self, _: &mut FakeSession) -> Option<MemoryLimit> {
+        self.script.memory.lock().unwrap().take()
     }
 
     fn warning(&mut self, _: &mut FakeSession) -> Option<String> {

@@ -15,7 +15,7 @@ use self::fake::{Call, Fake, Script, Steps, evaluation};
 use super::*;
 use crate::{
     ids::NodeId,
-    trials::group::{Batch, Evaluation, Member, Pause, WorkerReport},
+    trials::group::{Batch, Evaluation, Member, MemoryLimit, Pause, WorkerReport},
 };
 
 const TRIAL: TrialId = TrialId(7);
@@ -358,6 +358,20 @@ async fn what_is_wrong_with_checkpoints_is_told_before_the_training() {
     let events = world.command(WorkerCommand::Form(form(3, &[0], &[]))).await;
     let failed = WorkerEvent::CheckpointFailed { trial: TRIAL, reason: "it is damaged".to_owned() };
     assert!(matches!(&events[..], [first, WorkerEvent::Formed { .. }] if *first == failed), "{events:?}");
+}
+
+#[tokio::test]
+async fn what_is_learned_of_the_memory_is_told_by_every_rank_and_before_a_group_breaks() {
+    let mut world = World::training(&[1, 0]).await;
+    let memory = |limit| MemoryLimit { failed: 64, limit };
+    let told = |limit| WorkerEvent::OutOfMemory { trial: TRIAL, memory: memory(limit) };
+    *world.script.memory.lock().unwrap() = Some(memory(32));
+    assert_eq!(world.step(StepProgress::default()).await, [told(32)]);
+    assert_eq!(world.step(StepProgress::default()).await, []);
+    *world.script.memory.lock().unwrap() = Some(memory(16));
+    world.step.send(Err(Failure::Group("no memory".to_owned()))).unwrap();
+    let events = world.settle().await;
+    assert!(matches!(&events[..], [first, WorkerEvent::Broken { .. }] if *first == told(16)), "{events:?}");
 }
 
 #[tokio::test]

@@ -1,7 +1,7 @@
 //! What workers do with their commands, and the events they send.
 
 use super::*;
-use crate::trials::group::{Activity, Pause};
+use crate::trials::group::{Activity, MemoryLimit, Pause};
 
 impl World {
     /// Whether a round can still form, as far as this slot is concerned.
@@ -122,6 +122,10 @@ impl World {
                 Some((stays, vec![WorkerEvent::CheckpointFailed { trial, reason }]))
             }
             9 if is_first => Some((stays, vec![WorkerEvent::Checkpointed { trial, steps: 1 }])),
+            11 => {
+                let memory = MemoryLimit { failed: 2, limit: 1 };
+                Some((stays, vec![WorkerEvent::OutOfMemory { trial, memory }]))
+            }
             // A late copy of an old event.
             10 => Some((stays, vec![formed(Round(round.0 - 1)), broken(Round(round.0 - 1))])),
             _ => None,

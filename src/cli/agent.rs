@@ -1,0 +1,103 @@
+//! `agent`: this machine serves the study of another one.
+
+use std::{
+    cell::RefCell,
+    env,
+    io::{self, Read, Write},
+    net::IpAddr,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use tokio::{runtime::Builder, task::LocalSet};
+
+use super::{Error, ExitStatus};
+use crate::{
+    agent::{
+        AgentEnd, Join, Machine, RemoteAgent, SystemSpawner,
+        devices::{self, Readings, Request, SlotsWanted},
+    },
+    store,
+    wire::{HostPort, JoinFile},
+};
+
+/// How an agent finds its head.
+#[derive(Debug)]
+pub(super) enum Way {
+    /// By a join file; `-` is standard input.
+    File(PathBuf),
+    /// At an address, with the token and the certificate of a join file.
+    At { address: HostPort, file: PathBuf },
+}
+
+/// What to serve with, and whom.
+#[derive(Debug)]
+pub(super) struct Settings {
+    pub(super) way: Way,
+    pub(super) name: Option<String>,
+    pub(super) slots: Option<SlotsWanted>,
+    pub(super) threads: Option<u32>,
+    pub(super) cpu: bool,
+    pub(super) address: Option<IpAddr>,
+    pub(super) island: String,
+    pub(super) scratch: Option<PathBuf>,
+    pub(super) job: Option<String>,
+}
+
+/// How many GPUs trainings can use, if this program trains.
+#[cfg(feature = "torch")]
+fn usable() -> Option<u32> {
+    Some(crate::worker::gpus())
+}
+
+#[cfg(not(feature = "torch"))]
+const fn usable() -> Option<u32> {
+    None
+}
+
+/// Serves until the head needs this machine no longer.
+pub(super) fn run(settings: Settings, stderr: &mut impl Write) -> Result<ExitStatus, Error> {
+    let Settings { way, name, slots, threads, cpu, address, island, scratch, job } = settings;
+    let join = match way {
+        Way::File(path) if path == Path::new("-") => {
+            let mut text = String::new();
+            io::stdin().read_to_string(&mut text).map_err(Error::Stdin)?;
+            Join::Known(Box::new(JoinFile::parse(Path::new("standard input"), &text)?))
+        }
+        Way::File(path) => {
+            // What is wrong with it is better told before anything is waited for.
+            JoinFile::read(&path)?;
+            Join::File(path)
+        }
+        Way::At { address, file } => {
+            let mut join = JoinFile::read(&file)?;
+            join.addresses = vec![address];
+            Join::Known(Box::new(join))
+        }
+    };
+    let devices = devices::decide(&Readings::read(usable()), &Request { slots, threads, cpu })?;
+    for note in &devices.notes {
+        // Without stderr there is nowhere to tell it.
+        let _ = writeln!(stderr, "{note}");
+    }
+    let machine = Machine {
+        nodes: devices.nodes,
+        address,
+        arguments: Vec::new(),
+        is_sole: true,
+        spawner: Arc::new(SystemSpawner),
+    };
+    let name = name.unwrap_or_else(|| store::Runner::this().host);
+    let scratch = scratch.unwrap_or_else(env::temp_dir);
+    let stderr = RefCell::new(stderr);
+    let notify = |notice: &str| drop(writeln!(stderr.borrow_mut(), "{notice}"));
+    let agent = RemoteAgent { join, machine, name, island, job, scratch, notify: Box::new(notify) };
+    let runtime = Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(Error::system("start a runtime"))?;
+    let end = LocalSet::new().block_on(&runtime, agent.run())?;
+    match end {
+        AgentEnd::Told(reason) => notify(&format!("the head needs this machine no longer: {reason}")),
+        AgentEnd::TakenAway => notify("this machine is taken away"),
+    }
+    Ok(ExitStatus::Success)
+}

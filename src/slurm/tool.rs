@@ -1,0 +1,103 @@
+//! The programs of Slurm.
+
+use std::{
+    env,
+    io::Read,
+    process::{Child, Command, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+use super::Error;
+
+/// A busy controller may take a while; one that takes longer is asked again later.
+const PATIENCE: Duration = Duration::from_secs(60);
+const GLANCE: Duration = Duration::from_millis(10);
+
+/// What study files have keys for may also be set for all jobs of a user.
+const DEFAULTS: [&str; 5] =
+    ["SBATCH_ACCOUNT", "SBATCH_PARTITION", "SBATCH_QOS", "SBATCH_RESERVATION", "SBATCH_CLUSTERS"];
+/// Where Slurm is.
+const PLACES: [&str; 2] = ["SLURM_CONF", "SLURM_CONF_SERVER"];
+
+/// A program of Slurm.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Tool {
+    Sbatch,
+    Squeue,
+    Scancel,
+    Sinfo,
+}
+
+impl Tool {
+    const fn program(self) -> &'static str {
+        match self {
+            Self::Sbatch => "sbatch",
+            Self::Squeue => "squeue",
+            Self::Scancel => "scancel",
+            Self::Sinfo => "sinfo",
+        }
+    }
+
+    /// Runs it, and returns what it prints.
+    pub(super) fn run(self, arguments: &[&str]) -> Result<String, Error> {
+        let program = self.program();
+        let start = |error: std::io::Error| Error::Start { program, problem: error.to_string() };
+        let mut command = Command::new(program);
+        command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        // The head may be a job of Slurm itself, whose variables would become options of its pilots; and users may have set how they
+        // want tables to look.
+        let ours = |name: &str| {
+            let prefixes = ["SLURM_", "SBATCH_", "SQUEUE_", "SINFO_", "SCANCEL_"];
+            let is_kept = PLACES.contains(&name) || DEFAULTS.contains(&name);
+            !is_kept && prefixes.iter().any(|prefix| name.starts_with(prefix))
+        };
+        for (name, _) in env::vars_os().filter(|(name, _)| name.to_str().is_some_and(ours)) {
+            command.env_remove(name);
+        }
+        // Seconds since 1970 are the same everywhere.
+        command.env("SLURM_TIME_FORMAT", "%s");
+        let mut child = command.spawn().map_err(start)?;
+        let stdout = child.stdout.take().map(reader);
+        let stderr = child.stderr.take().map(reader);
+        let status = wait(&mut child, program)?;
+        let text = |reader: Option<thread::JoinHandle<String>>| {
+            reader.and_then(|reader| reader.join().ok()).unwrap_or_default()
+        };
+        let (stdout, stderr) = (text(stdout), text(stderr));
+        if status.success() {
+            return Ok(stdout);
+        }
+        let said = if stderr.trim().is_empty() { stdout } else { stderr };
+        let said = said.lines().map(|line| line.trim_start_matches(&format!("{program}: ")).trim());
+        let text = said.filter(|line| !line.is_empty()).collect::<Vec<_>>().join("; ");
+        Err(Error::Refused { program, text: if text.is_empty() { status.to_string() } else { text } })
+    }
+}
+
+fn wait(child: &mut Child, program: &'static str) -> Result<std::process::ExitStatus, Error> {
+    let until = Instant::now() + PATIENCE;
+    loop {
+        match child.try_wait() {
+            Ok(Some(status)) => return Ok(status),
+            Ok(None) if Instant::now() < until => thread::sleep(GLANCE),
+            Ok(None) => {
+                // Gone already, if this fails.
+                let _ = child.kill();
+                let _ = child.wait();
+                return Err(Error::Silent { program, seconds: PATIENCE.as_secs() });
+            }
+            Err(error) => return Err(Error::Start { program, problem: error.to_string() }),
+        }
+    }
+}
+
+/// Reads all, beside the wait: a pipe that is full would hold the program up.
+fn reader(mut from: impl Read + Send + 'static) -> thread::JoinHandle<String> {
+    thread::spawn(move || {
+        let mut bytes = Vec::new();
+        // What was read until then will do.
+        let _ = from.read_to_end(&mut bytes);
+        String::from_utf8_lossy(&bytes).into_owned()
+    })
+}
