@@ -15,6 +15,7 @@ use super::{
     group::NodeHandle,
     message::{EngineInput, ReleaseNode},
     node::{AgentLost, FromAgent, Node, NodeContext},
+    pilots::PilotNews,
     programs::Programs,
     session::Notify,
 };
@@ -47,6 +48,9 @@ impl NodeMap {
         self.0.write().unwrap_or_else(PoisonError::into_inner).remove(&node);
     }
 }
+
+/// How agents name the job that they run in.
+const JOB_PREFIX: &str = "slurm:";
 
 /// Which agent something comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -94,6 +98,8 @@ pub(super) struct Agents {
     /// The number of each node that an agent of this name has had, by its place.
     numbers: BTreeMap<(String, usize), NodeId>,
     islands: BTreeMap<String, u32>,
+    /// Who asks for agents, and wants to know what becomes of them.
+    pilots: Option<Recipient<PilotNews>>,
     supervisor: Recipient<EngineInput>,
     exit: ExitSender,
     _guard: ActorGuard,
@@ -101,6 +107,8 @@ pub(super) struct Agents {
 
 struct Agent {
     name: String,
+    /// The job that it runs in.
+    job: Option<String>,
     commands: UnboundedSender<AgentCommand>,
     /// With the actor of each, unless trials are programs.
     nodes: Vec<(NodeId, Option<Addr<Node>>)>,
@@ -125,9 +133,23 @@ impl Agents {
             agents: BTreeMap::new(),
             numbers: BTreeMap::new(),
             islands: BTreeMap::new(),
+            pilots: None,
             supervisor,
             exit: exit.clone(),
             _guard: exit.guard("registry of agents"),
+        }
+    }
+
+    /// The same, with somebody who is told of agents that run in jobs.
+    pub(super) fn telling(mut self, pilots: Option<Recipient<PilotNews>>) -> Self {
+        self.pilots = pilots;
+        self
+    }
+
+    /// Tells of an agent, if it runs in a job.
+    fn tell_pilots(&self, job: Option<&str>, news: impl FnOnce(String) -> PilotNews) {
+        if let (Some(pilots), Some(job)) = (&self.pilots, job.and_then(|job| job.strip_prefix(JOB_PREFIX))) {
+            pilots.do_send(news(job.to_owned()));
         }
     }
 
@@ -160,7 +182,7 @@ impl Agents {
     }
 
     fn joined(&mut self, id: AgentKey, hello: AgentHello, commands: UnboundedSender<AgentCommand>) {
-        let AgentHello { name, island, nodes, held, .. } = hello;
+        let AgentHello { name, island, nodes, held, job, .. } = hello;
         // One of the same name is the same machine: the connection of before is of no use, whatever it still says.
         let before = self.agents.iter().find(|(_, agent)| agent.name == name).map(|(id, _)| *id);
         if let Some(before) = before {
@@ -180,6 +202,9 @@ impl Agents {
         let welcome = Welcome { study, epoch, nodes: numbers.clone(), work, folder, probe, wanted };
         // Its loss is told by whoever notices it.
         let _ = commands.send(AgentCommand::Welcome(Box::new(welcome)));
+        let gpu_type = nodes.first().map(|node| node.gpu_type.clone());
+        let taken = numbers.iter().copied().collect();
+        self.tell_pilots(job.as_deref(), |job| PilotNews::Joined { job, nodes: taken, gpu_type });
         let mut actors = Vec::with_capacity(nodes.len());
         let is_mixed = nodes.len() > 1;
         for (node, AgentNode { gpu_type, slots }) in numbers.into_iter().zip(nodes) {
@@ -206,11 +231,12 @@ impl Agents {
             };
             actors.push((node, actor));
         }
-        self.agents.insert(id, Agent { name, commands, nodes: actors, released: BTreeSet::new() });
+        self.agents.insert(id, Agent { name, job, commands, nodes: actors, released: BTreeSet::new() });
     }
 
     fn lost(&mut self, id: AgentKey, reason: &str) {
         let Some(agent) = self.agents.remove(&id) else { return };
+        self.tell_pilots(agent.job.as_deref(), |job| PilotNews::Lost { job });
         if id != AgentKey::Local {
             self.notify(&format!("{} is gone: {reason}", agent.name));
         }
@@ -258,6 +284,7 @@ impl Agents {
                 return;
             }
             AgentEvent::Draining { within_s, reason } => {
+                self.tell_pilots(agent.job.as_deref(), |job| PilotNews::Draining { job });
                 let until_s = self.terms.clock.now_s() + within_s / self.terms.work.time_scale();
                 for (node, _) in &agent.nodes {
                     let (node, reason) = (*node, reason.clone());
@@ -283,6 +310,19 @@ impl Actor for Agents {
     type Context = Context<Self>;
 }
 
+impl Handler<EndAgents> for Agents {
+    type Result = ();
+
+    fn handle(&mut self, EndAgents { is_done }: EndAgents, _: &mut Context<Self>) {
+        for (key, agent) in &self.agents {
+            if is_done && *key != AgentKey::Local {
+                let reason = "the study is over".to_owned();
+                let _ = agent.commands.send(AgentCommand::Leave { reason });
+            }
+        }
+    }
+}
+
 impl Handler<ReleaseNode> for Agents {
     type Result = ();
 
@@ -295,19 +335,6 @@ impl Handler<ReleaseNode> for Agents {
             // If it is gone already, so much the better.
             let _ = agent.commands.send(AgentCommand::Leave { reason: reason.to_owned() });
             self.lost(id, reason);
-        }
-    }
-}
-
-impl Handler<EndAgents> for Agents {
-    type Result = ();
-
-    fn handle(&mut self, EndAgents { is_done }: EndAgents, _: &mut Context<Self>) {
-        for (key, agent) in &self.agents {
-            if is_done && *key != AgentKey::Local {
-                let reason = "the study is over".to_owned();
-                let _ = agent.commands.send(AgentCommand::Leave { reason });
-            }
         }
     }
 }

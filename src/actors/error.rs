@@ -20,6 +20,9 @@ pub enum Error {
     /// This machine cannot serve.
     #[error(transparent)]
     Agent(#[from] agent::Error),
+    /// The queue of jobs.
+    #[error(transparent)]
+    Slurm(#[from] crate::slurm::Error),
     /// What was asked for cannot be emulated.
     #[error(transparent)]
     Emulation(#[from] emulate::Error),
@@ -91,6 +94,7 @@ impl Error {
     pub const fn is_of_input(&self) -> bool {
         match self {
             Self::Store(error) => error.is_of_input(),
+            Self::Slurm(error) => matches!(error, crate::slurm::Error::Impossible { .. }),
             Self::Engine(_)
             | Self::Wire(_)
             | Self::Emulation(_)

@@ -166,13 +166,19 @@ impl Runner {
     /// This program is started again to launch it, if the first thing that it does is
     /// [`launch_if_program`](crate::actors::launch_if_program); otherwise a shell launches it.
     pub fn run_command(self, gpus: u32) -> Result<Finished, Error> {
+        let devices: Vec<String> = (0..gpus).map(crate::worker::gpu_id).collect();
+        self.run_command_on(&devices)
+    }
+
+    /// The same, with the names of the GPUs.
+    pub(crate) fn run_command_on(self, devices: &[String]) -> Result<Finished, Error> {
         let Some(Program::Command(words)) = &self.study.trial.program else { return Err(Error::NoProgram) };
         let program = words.first().ok_or(Error::NoProgram)?;
         if !agent::is_there(program) {
             return Err(Error::NoSuchProgram(program.clone()));
         }
         let (words, count) = (words.clone(), self.slots.unwrap_or(self.study.search.parallel));
-        let device = |index: u32| (index < gpus).then(|| index.to_string());
+        let device = |index: u32| devices.get(index as usize).cloned();
         let slot = |index| AgentSlot { device: device(index), memory_bytes: None, threads: 1 };
         let node = AgentNode { gpu_type: GpuType::cpu(), slots: (0..count).map(slot).collect() };
         let machine = self.machine(vec![node]);

@@ -21,6 +21,7 @@ use super::{
     exit::{ExitSender, SessionExit},
     group::{ClusterHandles, Observer},
     message::{EngineInput, ReleaseNode},
+    pilots::PilotNews,
     programs::{ProgramSpec, Programs},
     session::{Notify, WorkerTasks, Workers},
 };
@@ -70,6 +71,7 @@ pub(super) struct Around<'a> {
     pub(super) listen: Option<SocketAddr>,
     pub(super) notify: Option<&'a Notify>,
     pub(super) clock: Clock,
+    pub(super) pilots: Option<Recipient<PilotNews>>,
     pub(super) supervisor: &'a Recipient<EngineInput>,
     pub(super) exit: &'a ExitSender,
 }
@@ -189,8 +191,8 @@ impl Machines {
             probe,
         };
         let (supervisor, exit) = (around.supervisor.clone(), around.exit);
-        let agents =
-            Agents::new(terms, nodes, programs.clone(), around.notify.cloned(), supervisor, exit).start();
+        let agents = Agents::new(terms, nodes, programs.clone(), around.notify.cloned(), supervisor, exit);
+        let agents = agents.telling(around.pilots.clone()).start();
         let mut machine = around.machine.clone();
         machine.address = machine.address.or(address);
         // A machine that gives nothing needs no agent.

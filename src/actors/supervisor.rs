@@ -1,30 +1,30 @@
-use std::{collections::VecDeque, mem, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
-use actix::{Actor, ActorFutureExt, AsyncContext, Context, Handler, Recipient, SpawnHandle, fut};
+use actix::{
+    Actor, ActorFutureExt, AsyncContext, Context, Handler, MessageResult, Recipient, SpawnHandle, fut,
+};
 use tokio::{sync::oneshot, time::Instant};
 
 use super::{
     clock::Clock,
     exit::{ActorGuard, ExitSender, SessionExit},
     message::{EngineInput, FactsAppended, ForAllocator, ForSuggester, ForTrial, ReleaseNode},
+    pilots::TakeDemand,
     session::Notify,
 };
 use crate::{
-    ids::{NodeId, TrialId},
+    ids::TrialId,
     store::{self, Journal},
     trials::{
-        engine::{Command, Engine, Fact, GroupCommand, Input, JournalEntry, Outcome, Step},
+        engine::{Command, Engine, Fact, GroupCommand, Input, JournalEntry, Step},
         group::FinalState,
+        outbox::{Admission, Effect, LONGEST_PAUSE_S, Outbox, Told, Unwritten},
     },
     wire::with_causes,
 };
 
 /// So long a wait for the disk is put off for a suggestion that is on its way: about as long as the wait itself.
 const SHARED_WAIT: Duration = Duration::from_millis(5);
-
-/// The first pause before a journal is written again that could not be; each one is twice as long as the one before.
-const PAUSE: Duration = Duration::from_secs(1);
-const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
 /// Those who run trials.
 pub(super) trait TrialRunners: Send {
@@ -47,24 +47,6 @@ pub(super) struct ServiceAddresses {
     pub(super) nodes: Option<Recipient<ReleaseNode>>,
 }
 
-/// What can be noticed outside of the head.
-enum Effect {
-    /// These are shown, and trials that have ended are dropped.
-    Facts(Arc<[JournalEntry]>),
-    Group(TrialId, GroupCommand),
-    ReleaseNode(NodeId),
-    Finish(Outcome),
-    Acknowledge(oneshot::Sender<()>),
-}
-
-/// The journal cannot be written for now.
-struct Blocked {
-    error: store::Error,
-    tries: u32,
-    /// What it could not take yet; none if it could not be brought to the disk.
-    step: Option<(Step, Option<oneshot::Sender<()>>)>,
-}
-
 /// Owns the engine and the journal. Everything that happens comes here, and everything that is to be done comes from here.
 pub(super) struct Supervisor {
     /// The first to go: the others end when nobody knows them any more, and would be taken for the ones that died.
@@ -79,15 +61,14 @@ pub(super) struct Supervisor {
     alarm: Option<SpawnHandle>,
     /// The suggester has yet to answer.
     is_asked: bool,
-    /// What is to be done about facts, in their order.
-    held: Vec<Effect>,
+    /// What waits for the journal.
+    outbox: Outbox<oneshot::Sender<()>>,
     /// Since when a fact that has to survive a loss of power may not be on disk.
     since: Option<Instant>,
     settling: Option<SpawnHandle>,
     notify: Option<Notify>,
-    blocked: Option<Blocked>,
-    /// What has happened while the journal could not be written, in its order.
-    waiting: VecDeque<EngineInput>,
+    /// Why the journal cannot be written for now.
+    trouble: Option<store::Error>,
     /// The journal is lost: whatever happens from now on has not happened.
     is_deaf: bool,
 }
@@ -111,12 +92,11 @@ impl Supervisor {
             staff: None,
             alarm: None,
             is_asked: false,
-            held: Vec::new(),
+            outbox: Outbox::new(),
             since: None,
             settling: None,
             notify: None,
-            blocked: None,
-            waiting: VecDeque::new(),
+            trouble: None,
             is_deaf: false,
         }
     }
@@ -137,42 +117,31 @@ impl Supervisor {
         if self.is_deaf {
             return;
         }
-        if let Some(blocked) = self.blocked.take() {
-            if input == Input::StopRequested {
-                // That cannot be written down either, and whoever asks for it does not want to wait.
-                return self.fail(blocked.error);
-            }
-            self.blocked = Some(blocked);
-            self.waiting.push_back(EngineInput { input, ack });
-            return;
-        }
+        let (input, ack) = match self.outbox.admit(input, ack) {
+            Admission::Taken(input, ack) => (input, ack),
+            Admission::Waits => return,
+            Admission::Ends => return self.trouble.take().into_iter().for_each(|error| self.fail(error)),
+        };
         tracing::trace!(?input, "input");
         self.is_asked &= !matches!(input, Input::Suggested { .. });
         let step = self.engine.handle(input, self.clock.now_s());
         match self.journal.append(&step.facts) {
             Ok(()) => self.written(step, ack, context),
-            Err(error) => self.block(Blocked { error, tries: 1, step: Some((step, ack)) }, context),
+            Err(error) => self.block(error, Unwritten::Step(step, ack), context),
         }
     }
 
     /// All that follows from a step that is in the journal.
-    fn written(
-        &mut self,
-        Step { facts, commands }: Step,
-        ack: Option<oneshot::Sender<()>>,
-        context: &mut Context<Self>,
-    ) {
-        let is_milestone = |entry: &JournalEntry| entry.fact.is_milestone();
-        let is_end = |command: &Command| matches!(command, Command::Finished(_));
-        if facts.iter().any(is_milestone) || commands.iter().any(is_end) {
+    fn written(&mut self, step: Step, ack: Option<oneshot::Sender<()>>, context: &mut Context<Self>) {
+        let Told { facts, questions } = self.outbox.written(step, ack);
+        if let Some(facts) = facts {
+            self.tell_of(&facts);
+        }
+        for command in questions {
+            self.ask(command, context);
+        }
+        if self.outbox.is_unsettled() {
             self.since.get_or_insert_with(Instant::now);
-        }
-        self.tell_of(facts);
-        for command in commands {
-            self.ask_or_hold(command, context);
-        }
-        self.held.extend(ack.map(Effect::Acknowledge));
-        if self.since.is_some() {
             self.settle_later(Duration::ZERO, context);
         } else {
             self.release(context);
@@ -180,39 +149,42 @@ impl Supervisor {
     }
 
     /// The journal could not be written: later, or never.
-    fn block(&mut self, blocked: Blocked, context: &mut Context<Self>) {
-        if !blocked.error.is_of_the_environment() {
-            return self.fail(blocked.error);
+    fn block(
+        &mut self,
+        error: store::Error,
+        unwritten: Unwritten<oneshot::Sender<()>>,
+        context: &mut Context<Self>,
+    ) {
+        if !error.is_of_the_environment() {
+            return self.fail(error);
         }
-        tracing::warn!(error = %blocked.error, tries = blocked.tries, "the journal cannot be written");
-        if blocked.tries == 1 {
-            self.notify(&waits_for(&blocked.error));
+        let (tries, pause_s) = self.outbox.block(unwritten);
+        tracing::warn!(%error, tries, "the journal cannot be written");
+        if tries == 1 {
+            self.notify(&waits_for(&error));
         }
-        let pause = PAUSE.saturating_mul(1 << (blocked.tries - 1).min(8)).min(LONGEST_PAUSE);
-        self.blocked = Some(blocked);
-        context.run_later(pause, Self::write_again);
+        self.trouble = Some(error);
+        context.run_later(Duration::from_secs_f64(pause_s), Self::write_again);
     }
 
     fn write_again(&mut self, context: &mut Context<Self>) {
-        let Some(Blocked { tries, step, .. }) = self.blocked.take() else { return };
-        let written = match &step {
-            Some((step, _)) => self.journal.append(&step.facts),
-            None => self.journal.sync(),
+        let Some(unwritten) = self.outbox.take_unwritten() else { return };
+        let written = match &unwritten {
+            Unwritten::Step(step, _) => self.journal.append(&step.facts),
+            Unwritten::Sync => self.journal.sync(),
         };
         if let Err(error) = written {
-            return self.block(Blocked { error, tries: tries.saturating_add(1), step }, context);
+            return self.block(error, unwritten, context);
         }
+        self.trouble = None;
+        let tries = self.outbox.unblock();
         tracing::info!(tries, "the journal can be written again");
         self.notify("the study goes on: its journal can be written again");
-        if let Some((step, ack)) = step {
-            self.written(step, ack, context);
-        } else {
-            self.since = None;
-            self.release(context);
+        match unwritten {
+            Unwritten::Step(step, ack) => self.written(step, ack, context),
+            Unwritten::Sync => self.settled(context),
         }
-        while self.blocked.is_none()
-            && let Some(EngineInput { input, ack }) = self.waiting.pop_front()
-        {
+        while let Some((input, ack)) = self.outbox.next_waiting() {
             self.take(input, ack, context);
         }
     }
@@ -220,17 +192,13 @@ impl Supervisor {
     /// Whatever happens from now on has not happened.
     fn fail(&mut self, error: store::Error) {
         self.is_deaf = true;
-        self.held.clear();
-        self.waiting.clear();
+        self.outbox.clear();
         self.exit.send(SessionExit::Failed(error.into()));
     }
 
     /// Tells the services what became true. They only think, so they need not wait for the disk.
-    fn tell_of(&mut self, facts: Vec<JournalEntry>) {
-        if facts.is_empty() {
-            return;
-        }
-        for JournalEntry { at_s, fact } in &facts {
+    fn tell_of(&self, facts: &Arc<[JournalEntry]>) {
+        for JournalEntry { at_s, fact } in &**facts {
             match fact {
                 Fact::Measured { .. } | Fact::Refitted { .. } | Fact::PlanAdopted { .. } => {
                     tracing::debug!(at_s, ?fact);
@@ -238,17 +206,15 @@ impl Supervisor {
                 fact => tracing::info!(at_s, ?fact),
             }
         }
-        let facts: Arc<[JournalEntry]> = facts.into();
         if let Some((services, _)) = &self.staff {
             for adviser in &services.facts {
                 adviser.do_send(FactsAppended(facts.clone()));
             }
         }
-        self.held.push(Effect::Facts(facts));
     }
 
-    /// Asks a question at once; whatever can be noticed outside of the head waits for the disk.
-    fn ask_or_hold(&mut self, command: Command, context: &mut Context<Self>) {
+    /// Asks a question.
+    fn ask(&mut self, command: Command, context: &mut Context<Self>) {
         match (command, &self.staff) {
             (Command::Suggest(request), Some((services, _))) => {
                 self.is_asked = true;
@@ -258,10 +224,9 @@ impl Supervisor {
                 services.allocator.do_send(ForAllocator(request));
             }
             (Command::WakeAt { at_s }, _) => self.wake_at(at_s, context),
-            (Command::Group { trial, command }, _) => self.held.push(Effect::Group(trial, command)),
-            (Command::ReleaseNode { node }, _) => self.held.push(Effect::ReleaseNode(node)),
-            (Command::Finished(outcome), _) => self.held.push(Effect::Finish(outcome)),
-            (Command::Suggest(_) | Command::Allocate(_), None) => {}
+            // Nobody is there yet, or the outbox holds them.
+            (Command::Suggest(_) | Command::Allocate(_), None)
+            | (Command::Group { .. } | Command::ReleaseNode { .. } | Command::Finished(_), _) => {}
         }
     }
 
@@ -281,7 +246,7 @@ impl Supervisor {
     /// Waits for the disk, and does what was held back until then.
     fn settle(&mut self, context: &mut Context<Self>) {
         self.settling = None;
-        let Some(since) = self.since.filter(|_| !self.is_deaf && self.blocked.is_none()) else { return };
+        let Some(since) = self.since.filter(|_| !self.is_deaf && !self.outbox.is_blocked()) else { return };
         // The next trial is about to be created, and can share the wait.
         let patience = SHARED_WAIT.saturating_sub(since.elapsed());
         if self.is_asked && !patience.is_zero() {
@@ -289,17 +254,21 @@ impl Supervisor {
             return;
         }
         match self.journal.sync() {
-            Ok(()) => {
-                self.since = None;
-                self.release(context);
-            }
-            Err(error) => self.block(Blocked { error, tries: 1, step: None }, context),
+            Ok(()) => self.settled(context),
+            Err(error) => self.block(error, Unwritten::Sync, context),
         }
+    }
+
+    /// All facts so far are on disk.
+    fn settled(&mut self, context: &Context<Self>) {
+        self.since = None;
+        self.outbox.settled();
+        self.release(context);
     }
 
     fn release(&mut self, context: &Context<Self>) {
         let supervisor = context.address().recipient();
-        for effect in mem::take(&mut self.held) {
+        for effect in self.outbox.release() {
             match effect {
                 Effect::Facts(facts) => self.show(&facts, &supervisor),
                 Effect::Group(trial, command) => {
@@ -356,8 +325,9 @@ fn waits_for(error: &store::Error) -> String {
         store::Error::Full { path, .. } => format!("no space left for {}", path.display()),
         error => with_causes(error),
     };
-    let longest_s = LONGEST_PAUSE.as_secs();
-    format!("the study waits: {problem}; it tries again at least every {longest_s} s, and goes on by itself")
+    format!(
+        "the study waits: {problem}; it tries again at least every {LONGEST_PAUSE_S} s, and goes on by itself"
+    )
 }
 
 impl Actor for Supervisor {
@@ -390,10 +360,16 @@ impl Handler<ForTrial> for Supervisor {
     type Result = ();
 
     fn handle(&mut self, ForTrial { trial, command }: ForTrial, context: &mut Context<Self>) {
-        self.held.push(Effect::Group(trial, command));
-        if self.since.is_none() {
-            self.release(context);
-        }
+        self.outbox.hold(trial, command);
+        self.release(context);
+    }
+}
+
+impl Handler<TakeDemand> for Supervisor {
+    type Result = MessageResult<TakeDemand>;
+
+    fn handle(&mut self, _: TakeDemand, _: &mut Context<Self>) -> Self::Result {
+        MessageResult(self.engine.demand(self.clock.now_s()))
     }
 }
 

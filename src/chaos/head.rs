@@ -1,10 +1,6 @@
 //! The head: what its actors do with their messages, around the real engine, services and drivers.
 
-use std::{
-    collections::{BTreeMap, VecDeque},
-    fmt::Write,
-    rc::Rc,
-};
+use std::{collections::BTreeMap, convert::Infallible, fmt::Write, sync::Arc};
 
 use rand::RngExt;
 
@@ -22,6 +18,7 @@ use crate::{
         },
         group::{Driver, FinalState, Task},
         node::{NodeDriver, ProcessFault, SlotOwner},
+        outbox::{Admission, Effect, Outbox, Told, Unwritten},
     },
 };
 
@@ -62,28 +59,8 @@ pub(super) struct Head {
     pub(super) next_group: u64,
     /// The time of day at its start, and the time of the world.
     pub(super) began: (f64, f64),
-    /// What is to be done about facts, in their order.
-    held: Vec<Effect>,
-    /// A fact that has to survive a loss of power may not be on disk.
-    pub(super) is_waiting: bool,
-    /// The journal cannot be written for now.
-    blocked: Option<Blocked>,
-    /// What has happened meanwhile.
-    pub(super) waiting: VecDeque<Input>,
-}
-
-struct Blocked {
-    tries: u32,
-    /// What could not be appended; none if it could not be waited for.
-    step: Option<Step>,
-}
-
-/// What others than the head can notice.
-enum Effect {
-    Facts(Rc<[JournalEntry]>),
-    Group(TrialId, GroupCommand),
-    ReleaseNode(NodeId),
-    Finish(Outcome),
+    /// What waits for the journal. Nobody waits for inputs.
+    outbox: Outbox<Infallible>,
 }
 
 pub(super) struct GroupActor {
@@ -139,7 +116,6 @@ impl World {
         let today_s = (self.now_s + self.clock_s).max(engine.state().at_s);
         let (nodes, places, began) = (BTreeMap::new(), BTreeMap::new(), (today_s, self.now_s));
         let (groups, drivers) = (BTreeMap::new(), BTreeMap::new());
-        let (held, is_waiting, next_group) = (Vec::new(), false, 0);
         self.head = Some(Head {
             engine,
             services,
@@ -148,12 +124,9 @@ impl World {
             nodes,
             next_node: 0,
             places,
-            next_group,
+            next_group: 0,
             began,
-            held,
-            is_waiting,
-            blocked: None,
-            waiting: VecDeque::new(),
+            outbox: Outbox::new(),
         });
         self.note(format_args!("head {} starts with {} facts", self.heads, count));
         self.take(Input::Started)?;
@@ -223,17 +196,15 @@ impl World {
     pub(super) fn take(&mut self, input: Input) -> Result<(), String> {
         let clock_s = self.clock(&input);
         let Some(head) = &mut self.head else { return Ok(()) };
-        if head.blocked.is_some() {
-            if input == Input::StopRequested {
-                self.note(format_args!(
-                    "the head ends: it is to stop, and there is no space for the journal"
-                ));
+        let input = match head.outbox.admit(input, None) {
+            Admission::Taken(input, _) => input,
+            Admission::Waits => return Ok(()),
+            Admission::Ends => {
+                self.note(format_args!("the head ends: it cannot wait for the journal"));
                 self.end_head(0.1);
-            } else {
-                head.waiting.push_back(input);
+                return Ok(());
             }
-            return Ok(());
-        }
+        };
         let crash = self.crash.take();
         self.site.borrow_mut().trace.note(self.now_s, format_args!("engine: {}", shown(&input)));
         let step = head.engine.handle(input, clock_s);
@@ -242,30 +213,32 @@ impl World {
             return Ok(());
         }
         if self.journal.append(&step.facts).is_err() {
-            self.block(Blocked { tries: 1, step: Some(step) });
+            self.block(Unwritten::Step(step, None));
             return Ok(());
         }
         self.written(step, crash)
     }
 
     /// All that follows from a step that is in the journal.
-    fn written(&mut self, Step { facts, commands }: Step, crash: Option<CrashPoint>) -> Result<(), String> {
+    fn written(&mut self, step: Step, crash: Option<CrashPoint>) -> Result<(), String> {
         let Some(head) = &mut self.head else { return Ok(()) };
-        self.rules.appended(&facts, &head.engine)?;
-        let is_end = |command: &Command| matches!(command, Command::Finished(_));
-        head.is_waiting |= facts.iter().any(|entry| entry.fact.is_milestone()) || commands.iter().any(is_end);
+        self.rules.appended(&step.facts, &head.engine)?;
         if crash == Some(CrashPoint::AfterJournal) {
             self.kill_head("after the journal has it");
             return Ok(());
         }
-        self.tell_of(facts);
-        for command in commands {
-            self.ask_or_hold(command);
+        let Told { facts, questions } = head.outbox.written(step, None);
+        let is_unsettled = head.outbox.is_unsettled();
+        if let Some(facts) = facts {
+            self.tell_of(&facts);
+        }
+        for command in questions {
+            self.ask(command);
         }
         if let Some(CrashPoint::AfterEffects(_)) = crash {
             self.crash = crash;
         }
-        if self.head.as_ref().is_some_and(|head| head.is_waiting) {
+        if is_unsettled {
             let after_s = self.seconds(0.0, 0.06);
             self.after(after_s, Event::Settle { head: self.heads });
             return Ok(());
@@ -274,62 +247,51 @@ impl World {
     }
 
     /// The journal cannot be written: it is tried again.
-    fn block(&mut self, blocked: Blocked) {
+    fn block(&mut self, unwritten: Unwritten<Infallible>) {
         self.note(format_args!("the journal cannot be written"));
-        let pause_s = (0.5 * f64::from(1 << (blocked.tries - 1).min(8))).min(30.0);
         if let Some(head) = &mut self.head {
-            head.blocked = Some(blocked);
+            let (_, pause_s) = head.outbox.block(unwritten);
             self.after(pause_s, Event::WriteAgain { head: self.heads });
         }
     }
 
     pub(super) fn write_again(&mut self, of: u32) -> Result<(), String> {
         let Some(head) = self.head.as_mut().filter(|_| of == self.heads) else { return Ok(()) };
-        let Some(Blocked { tries, step }) = head.blocked.take() else { return Ok(()) };
-        let written = match &step {
-            Some(step) => self.journal.append(&step.facts),
-            None => self.journal.sync(),
+        let Some(unwritten) = head.outbox.take_unwritten() else { return Ok(()) };
+        let written = match &unwritten {
+            Unwritten::Step(step, _) => self.journal.append(&step.facts),
+            Unwritten::Sync => self.journal.sync(),
         };
         if written.is_err() {
-            self.block(Blocked { tries: tries + 1, step });
+            self.block(unwritten);
             return Ok(());
         }
-        if let Some(step) = step {
-            self.written(step, None)?;
-        } else {
-            head.is_waiting = false;
-            self.release()?;
+        head.outbox.unblock();
+        match unwritten {
+            Unwritten::Step(step, _) => self.written(step, None)?,
+            Unwritten::Sync => {
+                head.outbox.settled();
+                self.release()?;
+            }
         }
         loop {
-            let head = self.head.as_mut().filter(|head| of == self.heads && head.blocked.is_none());
-            let Some(input) = head.and_then(|head| head.waiting.pop_front()) else { return Ok(()) };
+            let head = self.head.as_mut().filter(|_| of == self.heads);
+            let Some((input, _)) = head.and_then(|head| head.outbox.next_waiting()) else { return Ok(()) };
             self.take(input)?;
         }
     }
 
     /// The services only think, so they need not wait for the disk.
-    pub(super) fn tell_of(&mut self, facts: Vec<JournalEntry>) {
-        if facts.is_empty() {
-            return;
-        }
-        for entry in &facts {
+    fn tell_of(&mut self, facts: &Arc<[JournalEntry]>) {
+        for entry in &**facts {
             self.note(format_args!("fact: {}", shown_fact(entry)));
         }
-        let facts: Rc<[JournalEntry]> = facts.into();
         for to in [Address::Suggester, Address::Allocator] {
             self.send(to, Message::Facts(facts.clone()));
         }
-        self.hold(Effect::Facts(facts));
     }
 
-    fn hold(&mut self, effect: Effect) {
-        if let Some(head) = &mut self.head {
-            head.held.push(effect);
-        }
-    }
-
-    /// Questions are asked at once; what can be noticed outside of the head waits for the disk.
-    fn ask_or_hold(&mut self, command: Command) {
+    fn ask(&mut self, command: Command) {
         match command {
             Command::Suggest(request) => self.send(Address::Suggester, Message::Suggest(request)),
             Command::Allocate(request) => self.send(Address::Allocator, Message::Allocate(request)),
@@ -339,32 +301,32 @@ impl World {
                 let now_s = head.began.0 + self.now_s - head.began.1;
                 self.after(at_s - now_s + 1e-6, Event::Alarm(self.alarm));
             }
-            Command::Group { trial, command } => self.hold(Effect::Group(trial, command)),
-            Command::ReleaseNode { node } => self.hold(Effect::ReleaseNode(node)),
-            Command::Finished(outcome) => self.hold(Effect::Finish(outcome)),
+            // The outbox holds them.
+            Command::Group { .. } | Command::ReleaseNode { .. } | Command::Finished(_) => {}
         }
     }
 
     /// Waits for the disk, and does what was held back until then.
     pub(super) fn settle_facts(&mut self, of: u32) -> Result<(), String> {
-        let Some(head) = self.head.as_mut().filter(|head| head.is_waiting && of == self.heads) else {
+        let Some(head) = self.head.as_mut().filter(|head| head.outbox.is_unsettled() && of == self.heads)
+        else {
             return Ok(());
         };
-        if head.blocked.is_some() {
+        if head.outbox.is_blocked() {
             // What it waits for comes first.
             return Ok(());
         }
         if self.journal.sync().is_err() {
-            self.block(Blocked { tries: 1, step: None });
+            self.block(Unwritten::Sync);
             return Ok(());
         }
-        head.is_waiting = false;
+        head.outbox.settled();
         self.release()
     }
 
     fn release(&mut self) -> Result<(), String> {
         let crash = self.crash.take();
-        let held = self.head.as_mut().map(|head| std::mem::take(&mut head.held)).unwrap_or_default();
+        let held = self.head.as_mut().map(|head| head.outbox.release()).unwrap_or_default();
         for (at, effect) in held.into_iter().enumerate() {
             if crash == Some(CrashPoint::AfterEffects(at)) {
                 self.kill_head("between two commands");
@@ -380,6 +342,7 @@ impl World {
                 Effect::Group(trial, command) => self.command_trial(trial, command)?,
                 Effect::ReleaseNode(node) => self.release_node(node),
                 Effect::Finish(outcome) => return self.finish(outcome),
+                Effect::Acknowledge(never) => match never {},
             }
         }
         Ok(())

@@ -162,10 +162,7 @@ impl World {
             let sent = Rc::new(RefCell::new(Vec::new()));
             let outbox = sent.clone();
             let backend = ModelledBackend { site: self.site.clone(), slot, life, defects: self.defects };
-            let send = move |event| {
-                outbox.borrow_mut().push(event);
-                true
-            };
+            let send = move |event| outbox.borrow_mut().push(event);
             let future = Box::pin(Worker::new(slot, backend, received, send).run());
             let worker = WorkerLife { process, future, commands, sent, is_connected: true };
             self.processes.workers.insert(life, worker);

@@ -49,7 +49,7 @@ pub(super) enum Address {
 #[derive(Debug, Clone)]
 pub(super) enum Message {
     Input(Input),
-    Facts(std::rc::Rc<[JournalEntry]>),
+    Facts(std::sync::Arc<[JournalEntry]>),
     Suggest(SuggestRequest),
     Allocate(AllocatorRequest),
     Launch(TrialId, Launch),

@@ -7,8 +7,10 @@ use std::{
     net::IpAddr,
     path::{Path, PathBuf},
     sync::Arc,
+    thread,
 };
 
+use rustix::process::{Signal, getpid, kill_process};
 use tokio::{runtime::Builder, task::LocalSet};
 
 use super::{Error, ExitStatus};
@@ -34,6 +36,8 @@ pub(super) enum Way {
 #[derive(Debug)]
 pub(super) struct Settings {
     pub(super) way: Way,
+    /// Whether the end of standard input is the end of the agent.
+    pub(super) tethered: bool,
     pub(super) name: Option<String>,
     pub(super) slots: Option<SlotsWanted>,
     pub(super) threads: Option<u32>,
@@ -55,14 +59,43 @@ const fn usable() -> Option<u32> {
     None
 }
 
+/// Standard input, without a lock: another thread waits for its end.
+struct Input;
+
+impl Read for Input {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        Ok(rustix::io::retry_on_intr(|| rustix::io::read(rustix::stdio::stdin(), &mut *buffer))?)
+    }
+}
+
+/// The JSON value that comes first, and not a byte more.
+fn first_value() -> io::Result<String> {
+    let mut values = serde_json::Deserializer::from_reader(Input).into_iter::<serde_json::Value>();
+    let value = values.next().unwrap_or(Ok(serde_json::Value::Null))?;
+    Ok(value.to_string())
+}
+
+/// At the end of standard input whoever has started this is gone: that is as if the machine were to be taken away.
+fn end_with_input() {
+    thread::spawn(|| {
+        // What else comes is of no interest, and an error is an end, too.
+        let _ = io::copy(&mut Input, &mut io::sink());
+        // This process is there.
+        let _ = kill_process(getpid(), Signal::TERM);
+    });
+}
+
 /// Serves until the head needs this machine no longer.
 pub(super) fn run(settings: Settings, stderr: &mut impl Write) -> Result<ExitStatus, Error> {
-    let Settings { way, name, slots, threads, cpu, address, island, scratch, job } = settings;
+    let Settings { way, tethered, name, slots, threads, cpu, address, island, scratch, job } = settings;
     let join = match way {
         Way::File(path) if path == Path::new("-") => {
-            let mut text = String::new();
-            io::stdin().read_to_string(&mut text).map_err(Error::Stdin)?;
-            Join::Known(Box::new(JoinFile::parse(Path::new("standard input"), &text)?))
+            let text = first_value().map_err(Error::Stdin)?;
+            let join = JoinFile::parse(Path::new("standard input"), &text)?;
+            if tethered {
+                end_with_input();
+            }
+            Join::Known(Box::new(join))
         }
         Way::File(path) => {
             // What is wrong with it is better told before anything is waited for.

@@ -9,7 +9,7 @@ use std::{
 use thiserror::Error;
 
 use super::{ask_tell, inspect, nodes, profile, results, run, simulate, stop, study, train};
-use crate::{actors, agent, store, trials, wire};
+use crate::{actors, agent, slurm, store, trials, wire};
 
 /// The exit codes of the program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -81,6 +81,8 @@ pub(super) enum Error {
     #[error(transparent)]
     Engine(#[from] trials::engine::Error),
     #[error(transparent)]
+    Slurm(#[from] slurm::Error),
+    #[error(transparent)]
     Agent(#[from] agent::Error),
     #[error(transparent)]
     Wire(#[from] wire::Error),
@@ -136,6 +138,7 @@ impl Error {
             Self::Agent(_) => false,
             Self::Train(error) => error.is_of_input(),
             Self::Store(error) => error.is_of_input(),
+            Self::Slurm(error) => matches!(error, slurm::Error::Impossible { .. }),
             Self::Actors(error) => error.is_of_input(),
             Self::Unfinished { source, .. } => source.is_of_input(),
             #[cfg(feature = "torch")]

@@ -24,6 +24,7 @@ mod retry;
 mod run;
 mod simulate;
 mod simulate_study;
+mod slurm;
 mod stop;
 mod study;
 mod table3;
@@ -42,8 +43,8 @@ use clap::Parser;
 pub use self::ask_tell::answer_requests;
 use self::{
     args::{
-        BestArgs, CheckArgs, Cli, Command, DrainArgs, FolderArgs, FsckArgs, ImportanceArgs, RemoveArgs,
-        RetryArgs, ShowArgs, SimulateCommand, StopArgs, TimelineArgs, format,
+        BestArgs, CancelArgs, CheckArgs, Cli, Command, DrainArgs, FolderArgs, FsckArgs, ImportanceArgs,
+        RemoveArgs, RetryArgs, ShowArgs, SimulateCommand, SlurmCommand, StopArgs, TimelineArgs, format,
     },
     error::{Error, ExitStatus},
 };
@@ -127,6 +128,10 @@ fn run(
         Command::Stop(StopArgs { folder, no_wait }) => stop::run(&folder, no_wait, out, stderr),
         Command::Retry(RetryArgs { folder, trials }) => retry::run(&folder, &trials, out),
         Command::Fsck(FsckArgs { folder, repair }) => return fsck::run(&folder, repair, out),
+        Command::Slurm(SlurmCommand::Status(FolderArgs { folder, json })) => {
+            slurm::status(&folder, format(json), out)
+        }
+        Command::Slurm(SlurmCommand::Cancel(CancelArgs { folder })) => slurm::cancel(&folder, out),
         Command::Best(BestArgs { journal, count, json }) => results::best(&journal, count, format(json), out),
         Command::Importance(ImportanceArgs { journal, objective, json }) => {
             results::importance(&journal, objective.as_deref(), format(json), out)

@@ -59,7 +59,11 @@ pub(super) async fn work(
 ) {
     let slot = place.slot;
     let backend = EmulatedBackend { place, started: Instant::now() };
-    Worker::new(slot, backend, commands, move |event| events.send(event).is_ok()).run().await;
+    let send = move |event| {
+        // That the head is gone is noticed by the end of its commands.
+        let _ = events.send(event);
+    };
+    Worker::new(slot, backend, commands, send).run().await;
 }
 
 struct EmulatedBackend {

@@ -1,6 +1,6 @@
 //! Whether Slurm has what a study file asks for.
 
-use super::{Error, tool::Tool};
+use super::{Error, Tools, tool::Tool};
 use crate::{
     ids::GpuType,
     space::{Gres, PilotSpec},
@@ -36,8 +36,8 @@ pub struct Checked {
 
 impl Partitions {
     /// Asks Slurm.
-    pub fn ask() -> Result<Self, Error> {
-        Self::parse(&Tool::Sinfo.run(&["--noheader", "--all", "--format", FORMAT])?)
+    pub fn ask(tools: &Tools) -> Result<Self, Error> {
+        Self::parse(&tools.run(Tool::Sinfo, &["--noheader", "--all", "--format", FORMAT])?)
     }
 
     fn parse(text: &str) -> Result<Self, Error> {
@@ -193,8 +193,8 @@ fn list(names: impl Iterator<Item = String>) -> String {
 }
 
 /// Whether all kinds of pilots of a study can run.
-pub fn check(specs: &[PilotSpec]) -> Result<Vec<Checked>, Error> {
-    let partitions = Partitions::ask()?;
+pub fn check(tools: &Tools, specs: &[PilotSpec]) -> Result<Vec<Checked>, Error> {
+    let partitions = Partitions::ask(tools)?;
     let check = |(place, spec)| partitions.check(&format!("cluster.slurm[{place}]"), spec);
     specs.iter().enumerate().map(check).collect()
 }

@@ -1,12 +1,23 @@
 //! A queue that is not there: pilots wait in it for a while, run as processes of this machine, and are taken away as spot nodes are.
 
-use std::collections::BTreeMap;
+use std::{
+    collections::BTreeMap,
+    fs::OpenOptions,
+    io,
+    process::{Child, Command, Stdio},
+};
 
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
+use rustix::process::{Pid, Signal, kill_process};
 
-use super::{Error, Provider, QueuedJob};
-use crate::trials::pilots::{JobEnd, JobState};
+use super::{AgentPlace, Error, Provider, QueuedJob};
+use crate::{
+    ids::GpuType,
+    space::PilotSpec,
+    store::Folder,
+    trials::pilots::{JobEnd, JobState},
+};
 
 /// An agent that was started for a pilot.
 pub trait AgentProcess: Send {
@@ -23,15 +34,33 @@ pub type StartAgent = Box<dyn FnMut(usize, &str) -> Result<Box<dyn AgentProcess>
 /// Seconds on the clock of the emulation.
 pub type QueueClock = Box<dyn Fn() -> f64 + Send>;
 
+/// Mean seconds that pilots wait.
+const WAIT_S: f64 = 60.0;
+/// Mean seconds that spot nodes last.
+const SPOT_LIFE_S: f64 = 1800.0;
+
 /// How a queue that is not there behaves.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct QueueModel {
     /// Mean seconds that a pilot waits.
     pub wait_s: f64,
-    /// Mean seconds after which a node is taken away; none for never.
-    pub life_s: Option<f64>,
+    /// Mean seconds after which a node of each kind is taken away; none for never.
+    pub lives_s: Vec<Option<f64>>,
     /// What all random choices follow from.
     pub seed: u64,
+}
+
+impl QueueModel {
+    /// That of a study: nodes of a partition that is named for it, such as `spot`, are taken away, others are not.
+    #[must_use]
+    pub fn of(specs: &[PilotSpec], seed: u64) -> Self {
+        let is_spot = |spec: &PilotSpec| {
+            let names = spec.partition.as_deref().unwrap_or_default();
+            ["spot", "preempt", "scavenge"].iter().any(|word| names.contains(word))
+        };
+        let lives_s = specs.iter().map(|spec| is_spot(spec).then_some(SPOT_LIFE_S)).collect();
+        Self { wait_s: WAIT_S, lives_s, seed }
+    }
 }
 
 struct Job {
@@ -88,6 +117,50 @@ impl EmulatedQueue {
     }
 }
 
+/// Agents as processes of this machine, which have what their kind says.
+#[must_use]
+pub fn local_agents(specs: &[PilotSpec], place: AgentPlace) -> StartAgent {
+    let specs = specs.to_vec();
+    Box::new(move |kind, job| {
+        let failed =
+            |error: io::Error| Error::Start { program: "pollux-tune agent", problem: error.to_string() };
+        let spec = &specs[kind];
+        let gpu_type = spec.gpu_type().unwrap_or_else(GpuType::cpu);
+        let log = Folder::new(&place.folder).logs().join(format!("pilot-{job}.log"));
+        let log = OpenOptions::new().create(true).append(true).open(log).map_err(failed)?;
+        let mut command = Command::new(&place.program);
+        command.arg("agent").arg("--join-file").arg(&place.join_file);
+        command.args(["--name", &format!("emulated-{job}"), "--job", &format!("slurm:{job}")]);
+        command.args(["--cpu", "--slots", &format!("{}x{gpu_type}", spec.slots())]);
+        command.stdin(Stdio::null()).stdout(log.try_clone().map_err(failed)?).stderr(log);
+        Ok(Box::new(LocalAgent(command.spawn().map_err(failed)?)))
+    })
+}
+
+struct LocalAgent(Child);
+
+impl AgentProcess for LocalAgent {
+    fn has_ended(&mut self) -> bool {
+        !matches!(self.0.try_wait(), Ok(None))
+    }
+
+    fn stop(&mut self) {
+        let pid = i32::try_from(self.0.id()).ok().and_then(Pid::from_raw);
+        if let Some(pid) = pid.filter(|_| !self.has_ended()) {
+            // Gone already, if this fails.
+            let _ = kill_process(pid, Signal::TERM);
+        }
+    }
+}
+
+impl Drop for LocalAgent {
+    fn drop(&mut self) {
+        // It was asked to end, or nobody needs it any more.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
 fn name(number: u32) -> String {
     format!("{number}_0")
 }
@@ -97,7 +170,8 @@ impl Provider for EmulatedQueue {
         let (number, now_s) = (self.next, (self.clock)());
         self.next += 1;
         let starts_s = now_s + self.draw(self.model.wait_s);
-        let ends_s = self.model.life_s.map(|life_s| starts_s + self.draw(life_s));
+        let life_s = self.model.lives_s.get(kind).copied().flatten();
+        let ends_s = life_s.map(|life_s| starts_s + self.draw(life_s));
         self.jobs.insert(number, Job { kind, starts_s, ends_s, agent: None, end: None });
         Ok(name(number))
     }
@@ -165,7 +239,7 @@ mod tests {
                 told.lock().unwrap().push(format!("start {kind} {job}"));
                 Ok(Box::new(Fake(told.clone(), job.to_owned())))
             });
-            let model = QueueModel { wait_s: 30.0, life_s: Some(300.0), seed };
+            let model = QueueModel { wait_s: 30.0, lives_s: vec![Some(300.0); 4], seed };
             let mut queue = EmulatedQueue::new(model, start, Box::new(move || *time.lock().unwrap()));
             for kind in 0..4 {
                 queue.submit(kind).unwrap();

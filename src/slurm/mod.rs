@@ -11,14 +11,21 @@ mod queue;
 mod script;
 mod tool;
 
-use std::{collections::BTreeMap, fs, path::PathBuf};
+use std::{
+    collections::BTreeMap,
+    fs::{self, DirBuilder},
+    os::unix::fs::DirBuilderExt,
+    path::PathBuf,
+};
 
 use thiserror::Error;
 
 pub use self::{
     check::{Checked, Partitions, check},
-    emulated::{AgentProcess, EmulatedQueue, QueueClock, QueueModel, StartAgent},
+    emulated::{AgentProcess, EmulatedQueue, QueueClock, QueueModel, StartAgent, local_agents},
+    queue::tail,
     script::{AgentPlace, Script},
+    tool::Tools,
 };
 use self::{queue::Row, tool::Tool};
 use crate::{
@@ -132,50 +139,54 @@ pub struct Slurm {
     study: StudyId,
     scripts: Vec<Script>,
     folder: Folder,
+    tools: Tools,
 }
 
 impl Slurm {
     /// The pilots of a study; their scripts are written into its folder.
-    pub fn new(study: StudyId, specs: &[PilotSpec], place: &AgentPlace) -> Result<Self, Error> {
+    pub fn new(tools: Tools, study: StudyId, specs: &[PilotSpec], place: &AgentPlace) -> Result<Self, Error> {
+        let logs = Folder::new(&place.folder).logs();
         let scripts: Vec<Script> = specs.iter().map(|spec| Script::new(study, spec, place)).collect();
         for script in &scripts {
             let write = || {
-                fs::create_dir_all(script.path.parent().unwrap_or(&script.path))?;
-                fs::create_dir_all(Folder::new(&place.folder).logs())?;
+                // The file that lets agents join is there, too: only its owner may enter.
+                let folder = script.path.parent().unwrap_or(&script.path);
+                fs::create_dir_all(&logs)?;
+                DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
                 fs::write(&script.path, &script.text)
             };
             write().map_err(|error| Error::File { path: script.path.clone(), problem: error.to_string() })?;
         }
-        Ok(Self { study, scripts, folder: Folder::new(&place.folder) })
+        Ok(Self { study, scripts, folder: Folder::new(&place.folder), tools })
     }
 
     /// All jobs of a study, whatever its study file says now.
-    pub fn jobs(study: StudyId) -> Result<Vec<QueuedJob>, Error> {
-        let rows = rows(study)?;
+    pub fn jobs(tools: &Tools, study: StudyId) -> Result<Vec<QueuedJob>, Error> {
+        let rows = rows(tools, study)?;
         Ok(rows.into_iter().map(|row| row.into_job(&[])).collect())
     }
 
     /// Ends all jobs of a study, and returns them.
-    pub fn cancel_all(study: StudyId) -> Result<Vec<String>, Error> {
+    pub fn cancel_all(tools: &Tools, study: StudyId) -> Result<Vec<String>, Error> {
         let alive = |job: QueuedJob| (!matches!(job.state, JobState::Ended { .. })).then_some(job.job);
-        let jobs: Vec<String> = Self::jobs(study)?.into_iter().filter_map(alive).collect();
-        cancel(&jobs)?;
+        let jobs: Vec<String> = Self::jobs(tools, study)?.into_iter().filter_map(alive).collect();
+        cancel(tools, &jobs)?;
         Ok(jobs)
     }
 }
 
-fn rows(study: StudyId) -> Result<Vec<Row>, Error> {
-    let text = Tool::Squeue.run(&["--noheader", "--me", "--states=all", "--format", queue::FORMAT])?;
+fn rows(tools: &Tools, study: StudyId) -> Result<Vec<Row>, Error> {
+    let text = tools.run(Tool::Squeue, &["--noheader", "--me", "--states=all", "--format", queue::FORMAT])?;
     let prefix = script::job_prefix(study);
     Ok(queue::parse(&text)?.into_iter().filter(|row| row.name.starts_with(&prefix)).collect())
 }
 
-fn cancel(jobs: &[String]) -> Result<(), Error> {
+fn cancel(tools: &Tools, jobs: &[String]) -> Result<(), Error> {
     if jobs.is_empty() {
         return Ok(());
     }
     let jobs: Vec<&str> = jobs.iter().map(String::as_str).collect();
-    match Tool::Scancel.run(&jobs) {
+    match tools.run(Tool::Scancel, &jobs) {
         Err(Error::Refused { text, .. }) if queue::is_gone(&text) => Ok(()),
         other => other.map(drop),
     }
@@ -184,17 +195,17 @@ fn cancel(jobs: &[String]) -> Result<(), Error> {
 impl Provider for Slurm {
     fn submit(&mut self, kind: usize) -> Result<String, Error> {
         let script = self.scripts[kind].path.display().to_string();
-        let text = Tool::Sbatch.run(&["--parsable", &script])?;
+        let text = self.tools.run(Tool::Sbatch, &["--parsable", &script])?;
         queue::submitted(&text)
     }
 
     fn poll(&mut self) -> Result<Vec<QueuedJob>, Error> {
         let names: Vec<&str> = self.scripts.iter().map(|script| script.name.as_str()).collect();
-        Ok(rows(self.study)?.into_iter().map(|row| row.into_job(&names)).collect())
+        Ok(rows(&self.tools, self.study)?.into_iter().map(|row| row.into_job(&names)).collect())
     }
 
     fn cancel(&mut self, jobs: &[String]) -> Result<(), Error> {
-        cancel(jobs)
+        cancel(&self.tools, jobs)
     }
 
     fn log(&mut self, job: &str) -> String {

@@ -89,7 +89,7 @@ pub(super) fn is_gone(text: &str) -> bool {
 }
 
 /// The last lines of a file; none if it cannot be read.
-pub(super) fn tail(path: &Path) -> String {
+pub fn tail(path: &Path) -> String {
     let read = || {
         let mut file = File::open(path)?;
         let length = file.metadata()?.len();

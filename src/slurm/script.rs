@@ -21,6 +21,15 @@ pub struct AgentPlace {
     pub join_file: PathBuf,
 }
 
+impl AgentPlace {
+    /// This program, for the study in a folder.
+    pub fn of(folder: &Path) -> std::io::Result<Self> {
+        let folder = std::path::absolute(folder)?;
+        let join_file = folder.join("cluster").join("join.json");
+        Ok(Self { program: std::env::current_exe()?, folder, join_file })
+    }
+}
+
 /// A script that `sbatch` takes. There is nothing secret in it: it names the file that only its owner can read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Script {

@@ -3,6 +3,7 @@
 use std::{
     env,
     io::Read,
+    path::PathBuf,
     process::{Child, Command, Stdio},
     thread,
     time::{Duration, Instant},
@@ -38,10 +39,19 @@ impl Tool {
             Self::Sinfo => "sinfo",
         }
     }
+}
 
-    /// Runs it, and returns what it prints.
-    pub(super) fn run(self, arguments: &[&str]) -> Result<String, Error> {
-        let program = self.program();
+/// The Slurm whose programs are run.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Tools {
+    /// Its configuration; none for that which this machine or the environment names.
+    pub conf: Option<PathBuf>,
+}
+
+impl Tools {
+    /// Runs a program, and returns what it prints.
+    pub(super) fn run(&self, tool: Tool, arguments: &[&str]) -> Result<String, Error> {
+        let program = tool.program();
         let start = |error: std::io::Error| Error::Start { program, problem: error.to_string() };
         let mut command = Command::new(program);
         command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -54,6 +64,9 @@ impl Tool {
         };
         for (name, _) in env::vars_os().filter(|(name, _)| name.to_str().is_some_and(ours)) {
             command.env_remove(name);
+        }
+        if let Some(conf) = &self.conf {
+            command.env("SLURM_CONF", conf);
         }
         // Seconds since 1970 are the same everywhere.
         command.env("SLURM_TIME_FORMAT", "%s");

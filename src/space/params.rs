@@ -69,6 +69,7 @@ impl Params {
     }
 
     /// The same, with the memory of equal names shared: those of most trials of a study are.
+    #[cfg(feature = "runtime")]
     #[must_use]
     pub(crate) fn sharing_names(self, with: &Self) -> Self {
         if self.names == with.names { Self { names: with.names.clone(), values: self.values } } else { self }
@@ -135,6 +136,7 @@ mod tests {
         assert_eq!(shown, ["0.00316228", "1e-5", "0.3", "64", "123457000", "-0.5"]);
     }
 
+    #[cfg(feature = "runtime")]
     #[test]
     fn equal_names_can_be_shared() {
         let first = Params::from_iter([("a", 1.into()), ("b", 2.into())]);

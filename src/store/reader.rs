@@ -202,6 +202,11 @@ impl Reader {
         parse(&self.path, &self.at_once(study_row)?.yaml)
     }
 
+    /// Which study it is.
+    pub fn study_id(&self) -> Result<StudyId, Error> {
+        sqlite::study_id(&self.connection, &self.path)
+    }
+
     /// Whether nothing happened yet.
     pub fn is_empty(&self) -> Result<bool, Error> {
         Ok(self.at_once(Summary::read)?.facts == 0)

@@ -13,6 +13,8 @@ pub mod agent;
 pub mod engine;
 pub mod group;
 pub mod node;
+#[cfg(feature = "runtime")]
+pub(crate) mod outbox;
 pub mod pilots;
 mod promise;
 mod retention;

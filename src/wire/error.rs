@@ -80,17 +80,6 @@ pub enum Error {
     /// The head does not want this worker.
     #[error("the head refuses this worker: {0}")]
     Refused(String),
-    /// The head of a study cannot be reached through the file that it writes.
-    #[error("cannot reach the head of the study through {}: it starts or ends, try again", file.display())]
-    Control {
-        /// The file.
-        file: PathBuf,
-        /// Why not.
-        source: io::Error,
-    },
-    /// The head has not done what it was asked to.
-    #[error("the head of the study has not done it: {0}")]
-    NotDone(String),
     /// Plain text would leave the machine.
     #[error(
         "{address} is not on this machine, and what workers say is not encrypted; allowed are `unix:` and loopback addresses \
@@ -173,6 +162,17 @@ pub enum Error {
         /// Why not.
         problem: String,
     },
+    /// The head of a study cannot be reached through the file that it writes.
+    #[error("cannot reach the head of the study through {}: it starts or ends, try again", file.display())]
+    Control {
+        /// The file.
+        file: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+    /// The head has not done what it was asked to.
+    #[error("the head of the study has not done it: {0}")]
+    NotDone(String),
     /// An invalid message.
     #[error("{what}: {problem}")]
     Message {

@@ -208,7 +208,12 @@ pub(crate) fn steps(event: &TrainingEvent) -> Option<u64> {
 
 /// The checkpoints of a trial, the last one first.
 pub(crate) fn checkpoints(folder: &Folder, name: &str) -> Vec<PathBuf> {
-    let entries = fs::read_dir(folder.path().join(name)).expect("a folder of checkpoints");
+    checkpoints_in(&folder.path().join(name))
+}
+
+/// The checkpoints in a folder, the last one first.
+pub(crate) fn checkpoints_in(folder: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder).expect("a folder of checkpoints");
     let mut paths: Vec<PathBuf> = entries.map(|entry| entry.expect("an entry").path()).collect();
     paths.retain(|path| path.extension().is_some_and(|extension| extension == "checkpoint"));
     paths.sort();

@@ -9,6 +9,7 @@ mod disk;
 mod failing;
 mod failures;
 mod hangs;
+mod head_loss;
 mod memory;
 mod net;
 mod noise;

@@ -3,6 +3,7 @@
 mod architecture;
 mod docs;
 mod items;
+mod kubernetes;
 mod proto;
 mod public_api;
 mod scripts;

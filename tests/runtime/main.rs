@@ -21,6 +21,9 @@ mod gateway;
 #[path = "../support/processes.rs"]
 mod processes;
 mod recovery;
+mod slurm;
+#[path = "../support/slurm.rs"]
+mod slurm_cluster;
 mod store;
 #[path = "../support/world.rs"]
 #[expect(dead_code, reason = "studies run to their end here")]

@@ -99,6 +99,7 @@ impl Scene {
             listen: None,
             notify: None,
             clock,
+            pilots: None,
             supervisor: to,
             exit,
         };

@@ -3,7 +3,9 @@
 mod commands;
 mod functions;
 mod groups;
+mod hosts;
 mod nodes;
+mod pilots;
 mod services;
 mod supervisor;
 mod training;

@@ -217,6 +217,8 @@ fn what_is_asked_for_is_given_or_refused() {
     assert_eq!(decide(&mixed, &asked("9")).expect("no more than there are").nodes[0].slots.len(), 2);
     let error = decide(&mixed, &asked("2xa100")).expect_err("there is one");
     assert_eq!(error.to_string(), "2xa100 were asked for, and this machine has 3 GPUs (1 a100, 2 t4)");
+    // A head that only others work for.
+    assert_eq!(decide(&mixed, &asked("0")), Ok(Devices { nodes: Vec::new(), notes: Vec::new() }));
     let devices = decide(&mixed, &asked("4xcpu")).expect("cores will do");
     assert_eq!((devices.nodes[0].gpu_type.clone(), devices.nodes[0].slots.len()), (GpuType::cpu(), 4));
     // Cores that go by another name.
@@ -231,7 +233,7 @@ fn texts_that_name_no_slots_are_refused() {
     {
         assert_eq!(text.parse::<SlotsWanted>().map(|slots| slots.to_string()).as_deref(), Ok(shown));
     }
-    for text in ["", "0", "x", "4x", "x4", "-1", "1025", "a100", "2.5", "0xcpu"] {
+    for text in ["", "x", "4x", "x4", "-1", "1025", "a100", "2.5"] {
         assert_eq!(text.parse::<SlotsWanted>(), Err(NoSlots), "{text}");
     }
 }

@@ -28,6 +28,9 @@ pub(crate) struct AgentArgs {
     /// What the head has written for its agents, cluster/join.json in the folder of the study; `-` is standard input
     #[arg(long, value_name = "FILE", required_unless_present = "join", conflicts_with = "join")]
     join_file: Option<PathBuf>,
+    /// End when standard input ends
+    #[arg(long, hide = true)]
+    tethered: bool,
     /// Where the head listens, instead of what the token file says
     #[arg(long, value_name = "HOST:PORT", requires = "token_file")]
     join: Option<HostPort>,
@@ -69,11 +72,11 @@ pub(crate) struct AgentArgs {
 impl From<AgentArgs> for Settings {
     fn from(args: AgentArgs) -> Self {
         let AgentArgs { join_file, join, token_file, name, slots, threads, cpu, .. } = args;
-        let AgentArgs { address, island, scratch, job, .. } = args;
+        let AgentArgs { tethered, address, island, scratch, job, .. } = args;
         let way = match (join_file, join, token_file) {
             (_, Some(address), Some(file)) => Way::At { address, file },
             (file, _, _) => Way::File(file.unwrap_or_default()),
         };
-        Self { way, name, slots, threads, cpu, address, island, scratch, job }
+        Self { way, tethered, name, slots, threads, cpu, address, island, scratch, job }
     }
 }

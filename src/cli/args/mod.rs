@@ -17,8 +17,8 @@ pub(super) use self::{
     run::RunArgs,
     simulate::SimulateCommand,
     study::{
-        AskTellArgs, BestArgs, CheckArgs, DrainArgs, FolderArgs, FsckArgs, ImportanceArgs, RemoveArgs,
-        RetryArgs, ShowArgs, StopArgs, TimelineArgs,
+        AskTellArgs, BestArgs, CancelArgs, CheckArgs, DrainArgs, FolderArgs, FsckArgs, ImportanceArgs,
+        RemoveArgs, RetryArgs, ShowArgs, SlurmCommand, StopArgs, TimelineArgs,
     },
     train::TrainArgs,
 };
@@ -61,6 +61,8 @@ pub(super) enum Command {
     Train(Box<TrainArgs>),
     #[command(subcommand)]
     Simulate(SimulateCommand),
+    #[command(subcommand)]
+    Slurm(SlurmCommand),
     Chaos(ChaosArgs),
 }
 

@@ -63,6 +63,9 @@ pub(crate) struct RunArgs {
     /// The best trials whose checkpoints are kept after their end, instead of the study file's: a number, all or none
     #[arg(long, value_name = "COUNT", help_heading = "Search")]
     keep_checkpoints: Option<KeepCheckpoints>,
+    /// Only print what would be submitted to Slurm, and whether Slurm has it
+    #[arg(long, help_heading = "Output")]
+    dry_run: bool,
     /// Print nothing while it runs
     #[arg(short, long, help_heading = "Output")]
     quiet: bool,
@@ -72,13 +75,14 @@ impl From<RunArgs> for run::Settings {
     fn from(args: RunArgs) -> Self {
         let RunArgs { file, folder, slots, threads, cpu, policy, trials, keep_checkpoints, quiet, .. } = args;
         let (emulate, time_scale, listen) = (args.emulate, args.time_scale, args.listen);
+        let dry_run = args.dry_run;
         let emulate = emulate.map(|cluster| {
             let cluster = Some(cluster).filter(|text| !text.is_empty());
             run::Emulation { cluster, time_scale }
         });
         let folder = folder.unwrap_or_else(|| run::default_folder(&file));
         let devices = Request { slots, threads, cpu };
-        Self { file, folder, devices, listen, emulate, policy, trials, keep_checkpoints, quiet }
+        Self { file, folder, devices, listen, emulate, policy, trials, keep_checkpoints, dry_run, quiet }
     }
 }
 

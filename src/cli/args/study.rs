@@ -3,7 +3,7 @@
 
 use std::{path::PathBuf, time::Duration};
 
-use clap::Args;
+use clap::{Args, Subcommand};
 
 use super::svg_path;
 use crate::{cli::ask_tell, space};
@@ -65,9 +65,26 @@ pub(crate) struct FolderArgs {
     /// The folder of the study
     #[arg(value_name = "FOLDER")]
     pub(crate) folder: PathBuf,
-    /// Print JSON instead of text: one object for the study, or one for each trial or machine
+    /// Print JSON instead of text: one object for the study, or one for each trial, machine or job
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// Show or cancel the jobs that a study has in Slurm
+#[derive(Debug, Subcommand)]
+pub(crate) enum SlurmCommand {
+    /// Show the jobs of a study that Slurm knows of
+    Status(FolderArgs),
+    Cancel(CancelArgs),
+}
+
+/// Cancel all jobs of a study; while it runs, it asks for others
+#[derive(Debug, Args)]
+#[command(arg_required_else_help = true)]
+pub(crate) struct CancelArgs {
+    /// The folder of the study
+    #[arg(value_name = "FOLDER")]
+    pub(crate) folder: PathBuf,
 }
 
 /// Show a trial of a study, and what happened to it

@@ -4,11 +4,10 @@ use crate::agent::devices::{self, Devices, Readings, Request, TooFew};
 #[cfg(feature = "torch")]
 use crate::{agent::devices::SlotsWanted, alloc::ClusterSpec, trials::agent::AgentNode};
 
-/// How many GPUs there are for programs that are not ours.
-pub(super) fn gpu_count(request: &Request) -> Result<u32, TooFew> {
+/// The GPUs that there are for programs that are not ours.
+pub(super) fn gpus(request: &Request) -> Result<Vec<String>, TooFew> {
     let Devices { nodes, .. } = devices::decide(&Readings::read(None), request)?;
-    let gpus = nodes.iter().flat_map(|node| &node.slots).filter(|slot| slot.device.is_some());
-    Ok(u32::try_from(gpus.count()).unwrap_or(u32::MAX))
+    Ok(nodes.into_iter().flat_map(|node| node.slots).filter_map(|slot| slot.device).collect())
 }
 
 /// The slots that trainings can use.
@@ -21,6 +20,11 @@ pub(super) struct Slots {
 
 #[cfg(feature = "torch")]
 impl Slots {
+    /// Nothing of this machine.
+    pub(super) const fn none() -> Self {
+        Self { nodes: Vec::new(), notes: Vec::new() }
+    }
+
     pub(super) fn describe(&self) -> String {
         let node = |AgentNode { gpu_type, slots }: &AgentNode| {
             let (count, first) = (slots.len(), slots.first());

@@ -11,7 +11,7 @@ use std::{
     env,
     fs::OpenOptions,
     io::Write,
-    net::SocketAddr,
+    net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs},
     path::{Path, PathBuf},
     sync::Mutex,
 };
@@ -25,14 +25,14 @@ use self::{display::Display, signals::Signals};
 use super::{
     ExitStatus, Trainables,
     output::{Format, write_atomically},
-    results, study, timeline,
+    results, slurm, study, timeline,
 };
 use crate::{
     actors::{self, Finished, Runner},
     agent::devices::{Request, TooFew},
     alloc::{self, ClusterSpec, PolicyKind},
     cli,
-    space::{KeepCheckpoints, Program, Study},
+    space::{KeepCheckpoints, Machines, Program, Study},
     store::{Folder, Reader},
     trials::engine::Outcome,
     wire::with_causes,
@@ -54,6 +54,8 @@ pub(super) struct Settings {
     pub(super) trials: Option<u32>,
     /// Instead of that of the study file.
     pub(super) keep_checkpoints: Option<KeepCheckpoints>,
+    /// Whether to tell only what would be submitted.
+    pub(super) dry_run: bool,
     pub(super) quiet: bool,
 }
 
@@ -88,6 +90,10 @@ pub(super) enum Error {
         "this program was built without training: build it with `--features torch` (see docs/training.md), or emulate with `--emulate`"
     )]
     NoTorch,
+    #[error(
+        "`cluster.listen` is {text}, and cannot be found: {problem}; name this machine or one of its addresses"
+    )]
+    Listen { text: String, problem: String },
     #[error("`--slots`")]
     Devices(#[source] TooFew),
     #[cfg(feature = "torch")]
@@ -110,6 +116,15 @@ pub(super) fn run(
     study.trial.keep_checkpoints = settings.keep_checkpoints.unwrap_or(study.trial.keep_checkpoints);
     study.scheduler.policy = settings.policy.unwrap_or(study.scheduler.policy);
     let folder = settings.folder.as_path();
+    let pilots = study.machines.as_ref().map_or(&[][..], |machines| &machines.slurm);
+    if settings.dry_run {
+        slurm::dry_run(pilots, folder, out)?;
+        return Ok(ExitStatus::Success);
+    }
+    if settings.emulate.is_none() {
+        slurm::check(pilots)?;
+    }
+    let listen = listen(settings, &study)?;
     let backend = backend(settings, &study, trainables, stderr)?;
     let emulated = backend.emulated();
     check_kind(folder, emulated.as_deref())?;
@@ -119,11 +134,15 @@ pub(super) fn run(
     }
     log_to(folder)?;
     let display = Display::start(settings.quiet, emulated.is_some());
-    display.print(&format!("the study is in {}; {}", folder.display(), backend.describe()));
+    let devices = backend.describe();
+    let machines = study.machines.as_ref().filter(|_| listen.is_some()).map(ToString::to_string);
+    let parts = [Some(format!("the study is in {}", folder.display())), machines, Some(devices)];
+    let parts: Vec<String> = parts.into_iter().flatten().filter(|part| !part.is_empty()).collect();
+    display.print(&parts.join("; "));
     let notices = display.handle();
     let notify = move |notice: &str| notices.print(notice);
     let runner = Runner::new(study).folder(folder).watch(display.watch()).notify(notify).sole();
-    let runner = match settings.listen {
+    let runner = match listen {
         Some(address) => runner.listen(address),
         None => runner,
     };
@@ -137,6 +156,29 @@ pub(super) fn run(
     })?;
     let emulated = Folder::new(folder).emulated();
     conclude(&finished, folder, emulated.as_deref(), out, stderr)
+}
+
+/// Where agents of other machines can join: as the user says, else as the study file does, which may ask for machines without saying
+/// where.
+fn listen(settings: &Settings, study: &Study) -> Result<Option<SocketAddr>, Error> {
+    let Some(machines) = study.machines.as_ref().filter(|_| settings.listen.is_none()) else {
+        return Ok(settings.listen);
+    };
+    if let Some(Emulation { cluster, .. }) = &settings.emulate {
+        let is_queue = cluster.is_none() && !machines.slurm.is_empty();
+        return Ok(is_queue.then_some(SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 0)));
+    }
+    let Some(text) = &machines.listen else {
+        return Ok(Some(SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0)));
+    };
+    let wrong = |problem: String| Error::Listen { text: text.clone(), problem };
+    let address = text.parse().or_else(|_| text.parse().map(|ip: IpAddr| SocketAddr::new(ip, 0)));
+    if let Ok(address) = address {
+        return Ok(Some(address));
+    }
+    let named = if text.contains(':') { text.clone() } else { format!("{text}:0") };
+    let mut found = named.to_socket_addrs().map_err(|error| wrong(error.to_string()))?;
+    found.next().map(Some).ok_or_else(|| wrong("it has no address".to_owned()))
 }
 
 /// What has come to its end ran on what it ran on.
@@ -153,7 +195,7 @@ pub(super) fn default_folder(file: &Path) -> PathBuf {
 enum Backend {
     Programs {
         slots: Option<u32>,
-        gpus: u32,
+        gpus: Vec<String>,
     },
     Emulated {
         cluster: ClusterSpec,
@@ -181,7 +223,16 @@ fn backend(
         };
         let cluster = match &emulation.cluster {
             Some(text) => emulated_cluster(text, stderr)?,
-            None => study.cluster.clone().ok_or_else(|| Error::NothingToEmulate(file()))?,
+            None => match (&study.cluster, study.machines.as_ref().and_then(Machines::most)) {
+                (Some(cluster), _) => cluster.clone(),
+                (None, Some(most)) => {
+                    crate::emulate::check(trainable, &most).map_err(actors::Error::from)?;
+                    // They come out of a queue that is emulated, too.
+                    let cluster = ClusterSpec { node_sets: Vec::new() };
+                    return Ok(Backend::Emulated { cluster, time_scale: emulation.time_scale });
+                }
+                (None, None) => return Err(Error::NothingToEmulate(file()).into()),
+            },
         };
         crate::emulate::check(trainable, &cluster).map_err(actors::Error::from)?;
         actors::check_room(study, &actors::emulated_nodes(&cluster))?;
@@ -190,9 +241,13 @@ fn backend(
     match &study.trial.program {
         None => Err(actors::Error::NoProgram.into()),
         Some(Program::Command(_)) => {
-            let gpus = machine::gpu_count(&settings.devices).map_err(Error::Devices)?;
+            if settings.devices.slots.is_none() && study.machines.is_some() {
+                // The machine of the head may be one on which nobody should compute.
+                return Ok(Backend::Programs { slots: Some(0), gpus: Vec::new() });
+            }
+            let gpus = machine::gpus(&settings.devices).map_err(Error::Devices)?;
             let asked = settings.devices.slots.as_ref().map(|slots| slots.count);
-            let slots = asked.or_else(|| (gpus > 0).then_some(gpus));
+            let slots = asked.or_else(|| u32::try_from(gpus.len()).ok().filter(|count| *count > 0));
             Ok(Backend::Programs { slots, gpus })
         }
         Some(Program::Trainable(name)) => trainable(settings, study, name, trainables),
@@ -232,13 +287,16 @@ fn trainable(
     {
         return Err(Error::NotReady { name: name.to_owned(), source }.into());
     }
+    if settings.devices.slots.is_none() && study.machines.is_some() {
+        return Ok(Backend::Trainables(machine::Slots::none()));
+    }
     let slots = machine::slots(&settings.devices, study.cluster.as_ref()).map_err(|wrong| match wrong {
         NoSlots::Asked(source) => Error::Devices(source),
         NoSlots::Described { wanted, there } => {
             Error::OtherMachine { file: settings.file.clone(), wanted, there }
         }
     })?;
-    if settings.listen.is_none() {
+    if settings.listen.is_none() && study.machines.is_none() {
         actors::check_room(study, &slots.nodes)?;
     }
     Ok(Backend::Trainables(slots))
@@ -256,10 +314,11 @@ impl Backend {
 
     fn describe(&self) -> String {
         match self {
-            Self::Programs { slots, gpus: 0 } => {
+            Self::Programs { slots: Some(0), .. } => String::new(),
+            Self::Programs { slots, gpus } if gpus.is_empty() => {
                 slots.map_or_else(String::new, |slots| format!("{slots} programs at a time"))
             }
-            Self::Programs { gpus, .. } => format!("{gpus} GPUs, one for each program"),
+            Self::Programs { gpus, .. } => format!("{} GPUs, one for each program", gpus.len()),
             Self::Emulated { cluster, time_scale } => {
                 format!("emulated devices: {cluster}, time scale {time_scale}")
             }
@@ -271,8 +330,8 @@ impl Backend {
     fn start(self, runner: Runner) -> Result<Finished, actors::Error> {
         match self {
             Self::Programs { slots, gpus } => match slots {
-                Some(slots) => runner.slots(slots).run_command(gpus),
-                None => runner.run_command(gpus),
+                Some(slots) => runner.slots(slots).run_command_on(&gpus),
+                None => runner.run_command_on(&gpus),
             },
             Self::Emulated { cluster, time_scale } => runner.run_emulated(&cluster, time_scale),
             #[cfg(feature = "torch")]

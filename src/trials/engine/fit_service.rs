@@ -6,7 +6,7 @@ use super::{Error, Fact, JournalEntry, Refit, apply::end_of};
 use crate::{
     goodput::{Features, NoiseScale, Observations, Sharing, StudyKnowledge, ThroughputParams, TypeCatalog},
     ids::{GpuType, TrialId},
-    space::{Dim, Point, Study},
+    space::{Dim, PilotSpec, Point, Study},
     trials::End,
 };
 
@@ -23,7 +23,7 @@ pub struct FitService {
     dims: Vec<Dim>,
     knowledge: StudyKnowledge,
     catalog: TypeCatalog,
-    /// The types of GPU that were ever here.
+    /// The types of GPU that were ever here, or may come.
     types: BTreeSet<GpuType>,
     trials: BTreeMap<TrialId, Seen>,
     /// Those among them that are over for good, in the order of their ends.
@@ -49,7 +49,10 @@ impl FitService {
         let dims = study.space.dims();
         let sharing = if study.scheduler.knowledge_sharing { Sharing::On } else { Sharing::Off };
         let knowledge = StudyKnowledge::new(dims.iter().map(|dim| width(*dim)).sum(), sharing);
-        let (types, trials, ended) = (BTreeSet::new(), BTreeMap::new(), VecDeque::new());
+        // What may come is weighed against what is here.
+        let pilots = study.machines.iter().flat_map(|machines| &machines.slurm);
+        let types: BTreeSet<GpuType> = pilots.filter_map(PilotSpec::gpu_type).collect();
+        let (trials, ended) = (BTreeMap::new(), VecDeque::new());
         Self { dims, knowledge, catalog: TypeCatalog::builtin(), types, trials, ended, stale: false }
     }
 

@@ -37,6 +37,9 @@ mod tests;
 use std::collections::{BTreeMap, BTreeSet};
 
 pub(super) use self::apply::end_of;
+pub(crate) use self::report::NO_METRIC;
+#[cfg(feature = "runtime")]
+pub(crate) use self::services::Replay;
 pub use self::{
     command::{AllocatorRequest, Command, GroupCommand, Launch, Outcome, SuggestRequest},
     error::Error,
@@ -52,7 +55,6 @@ pub use self::{
     state::{ActiveTrial, EndedTrial, Phase, SearchEnd, State, Unfinished, Usage, WorkerGroup},
     suggest_service::SuggestService,
 };
-pub(crate) use self::{report::NO_METRIC, services::Replay};
 use crate::{
     goodput::{BatchLimits, NoiseScale},
     ids::{Generation, GpuType, NodeId, TrialId},

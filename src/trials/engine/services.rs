@@ -1,7 +1,8 @@
 use super::{
-    AllocatorRequest, Command, Engine, Error, FitService, Input, JournalEntry, SolveService, SuggestService,
-    TrialKind,
+    AllocatorRequest, Command, Error, FitService, Input, JournalEntry, SolveService, SuggestService,
 };
+#[cfg(feature = "runtime")]
+use super::{Engine, TrialKind};
 use crate::space::Study;
 
 /// All services that answer the requests of an engine: for simulations, and where one thread is enough.
@@ -71,11 +72,13 @@ impl Services {
 }
 
 /// An engine and its services, on their way to where a journal ends: one pass over the facts is enough for all of them.
+#[cfg(feature = "runtime")]
 pub(crate) struct Replay {
     pub(crate) engine: Engine,
     pub(crate) services: Services,
 }
 
+#[cfg(feature = "runtime")]
 impl Replay {
     /// Those of a study before its first fact.
     pub(crate) fn new(study: &Study, kind: TrialKind) -> Result<Self, Error> {

@@ -1,10 +1,14 @@
 //! What follows from what is known of the pilots.
 
+use std::collections::BTreeSet;
+
 use super::{
     Controller, DRAIN_S, FAILURES_MAX, IDLE_S, JobEnd, JobReport, JobState, LONG_WAIT_S, PAUSE_S,
     PENDING_MAX, Pilot, PilotAction, PilotId, PilotPhase, REGISTER_S, SUBMIT_EVERY_S, WORTH_ASKING,
     WORTH_WAITING,
 };
+
+use crate::ids::NodeId;
 
 /// Reasons of Slurm for which a job waits for ever.
 const HOPELESS: [&str; 9] = [
@@ -159,7 +163,27 @@ impl Controller {
                     let fault = (!pilot.has_joined).then_some(never);
                     cancel(pilot, fault, actions);
                 }
-                PilotPhase::Draining { since_s } if now_s - since_s >= DRAIN_S && !pilot.ends_soon(now_s) => {
+                PilotPhase::Draining { since_s, .. }
+                    if now_s - since_s >= DRAIN_S && !pilot.ends_soon(now_s) =>
+                {
+                    cancel(pilot, None, actions);
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Takes note of where trials run, and lets go what was given back and is free.
+    pub(super) fn mark_idle(&mut self, busy: &BTreeSet<NodeId>, now_s: f64, actions: &mut Vec<PilotAction>) {
+        for pilot in self.pilots.values_mut() {
+            match &mut pilot.phase {
+                PilotPhase::Joined { nodes, idle_since_s } => {
+                    let is_idle = nodes.is_disjoint(busy);
+                    *idle_since_s = is_idle.then(|| idle_since_s.unwrap_or(now_s));
+                }
+                PilotPhase::Draining { given_back, .. }
+                    if !given_back.is_empty() && given_back.is_disjoint(busy) =>
+                {
                     cancel(pilot, None, actions);
                 }
                 _ => {}
@@ -209,7 +233,7 @@ impl Controller {
                     "giving a node of {spec} (job {job}) back to Slurm: {reason}"
                 )));
                 actions.push(PilotAction::Drain { job, nodes: nodes.clone(), reason });
-                pilot.phase = PilotPhase::Draining { since_s: now_s };
+                pilot.phase = PilotPhase::Draining { since_s: now_s, given_back: nodes.clone() };
                 spare -= 1;
             }
         }

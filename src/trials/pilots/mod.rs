@@ -166,7 +166,7 @@ pub enum PilotAction {
         /// The job.
         job: String,
     },
-    /// Let the trials of these nodes go elsewhere, and the agent leave.
+    /// Let the trials of these nodes go elsewhere; the job is cancelled when none is left.
     Drain {
         /// The job of the agent.
         job: String,
@@ -202,6 +202,8 @@ pub enum PilotPhase {
     Draining {
         /// Since when.
         since_s: f64,
+        /// Nodes that are given back as soon as no trial runs there; empty if the agent leaves by itself.
+        given_back: BTreeSet<NodeId>,
     },
     /// It was told to end.
     Cancelled,
@@ -368,7 +370,7 @@ impl Controller {
                 if let Some(pilot) = self.of_job(&job)
                     && pilot.phase != PilotPhase::Cancelled
                 {
-                    pilot.phase = PilotPhase::Draining { since_s: now_s };
+                    pilot.phase = PilotPhase::Draining { since_s: now_s, given_back: BTreeSet::new() };
                 }
             }
             PilotEvent::AgentLost { job } => {
@@ -378,14 +380,7 @@ impl Controller {
                     pilot.phase = PilotPhase::Starting { since_s: now_s };
                 }
             }
-            PilotEvent::Busy(busy) => {
-                for pilot in self.pilots.values_mut() {
-                    if let PilotPhase::Joined { nodes, idle_since_s } = &mut pilot.phase {
-                        let is_idle = nodes.is_disjoint(&busy);
-                        *idle_since_s = is_idle.then(|| idle_since_s.unwrap_or(now_s));
-                    }
-                }
-            }
+            PilotEvent::Busy(busy) => self.mark_idle(&busy, now_s, &mut actions),
             PilotEvent::Gains { coming, gains } => {
                 // An answer to another question says nothing about this one.
                 let is_answer = coming == self.coming() && gains.len() == self.kinds.len();

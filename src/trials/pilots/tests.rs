@@ -144,8 +144,10 @@ fn a_node_without_work_is_given_back_and_the_last_of_the_minimum_is_not() {
         matches!(&actions[1], PilotAction::Drain { job, nodes, .. } if job == "0_0" && nodes.contains(&NodeId(7)))
     );
     assert!(notices(&actions)[0].contains("no trial has used it for 5 minutes"), "{actions:?}");
-    assert_eq!(busy(&mut controller, &[], 359.0), []);
-    assert_eq!(cancelled(&controller.tick(360.0)), ["0_0"], "its agent did not leave");
+    assert_eq!(busy(&mut controller, &[7, 8], 310.0), [], "a trial came at the last moment");
+    let mut hung = controller.clone();
+    assert_eq!(cancelled(&hung.tick(360.0)), ["0_0"], "that trial does not go");
+    assert_eq!(cancelled(&busy(&mut controller, &[8], 320.0)), ["0_0"]);
     assert_eq!(busy(&mut controller, &[], 9999.0), [], "one is held");
 }
 

@@ -101,7 +101,7 @@ impl<R: Rule> Stopper for Record<R> {
         self.trials.insert(trial, state);
         Ok(match state {
             State::Stopped(reason) => Verdict::Stop(reason),
-            _ => Verdict::Continue,
+            State::Running(..) => Verdict::Continue,
         })
     }
 

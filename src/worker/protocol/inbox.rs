@@ -2,9 +2,8 @@
 
 use std::collections::VecDeque;
 
-use tokio::sync::mpsc::UnboundedReceiver;
+use tokio::sync::mpsc::{UnboundedReceiver, error::TryRecvError};
 
-use super::Stop;
 use crate::{
     ids::{Round, TrialId},
     trials::group::{Batch, Form, WorkerCommand},
@@ -14,6 +13,8 @@ use crate::{
 pub(super) struct Inbox {
     coming: UnboundedReceiver<WorkerCommand>,
     waiting: VecDeque<WorkerCommand>,
+    /// The head is gone, and nothing more comes.
+    is_over: bool,
 }
 
 /// How a group is to be left.
@@ -27,30 +28,51 @@ pub(super) enum Leave {
 
 impl Inbox {
     pub(super) const fn new(coming: UnboundedReceiver<WorkerCommand>) -> Self {
-        Self { coming, waiting: VecDeque::new() }
+        Self { coming, waiting: VecDeque::new(), is_over: false }
     }
 
-    /// Waits for one more command. The future may be dropped.
-    pub(super) async fn receive(&mut self) -> Result<(), Stop> {
-        let command = self.coming.recv().await.ok_or(Stop::HeadGone)?;
-        self.waiting.push_back(command);
-        Ok(())
+    /// Waits until there is something new: one more command, or that there will be none. The future may be dropped.
+    pub(super) async fn receive(&mut self) {
+        if self.is_over {
+            std::future::pending::<()>().await;
+        }
+        match self.coming.recv().await {
+            Some(command) => self.waiting.push_back(command),
+            None => self.is_over = true,
+        }
     }
 
     /// Receives commands, without waiting.
     pub(super) fn poll(&mut self) {
-        while let Ok(command) = self.coming.try_recv() {
-            self.waiting.push_back(command);
+        loop {
+            match self.coming.try_recv() {
+                Ok(command) => self.waiting.push_back(command),
+                Err(TryRecvError::Empty) => return,
+                Err(TryRecvError::Disconnected) => {
+                    self.is_over = true;
+                    return;
+                }
+            }
         }
     }
 
-    /// The next command to be done.
-    pub(super) async fn next(&mut self) -> Result<WorkerCommand, Stop> {
+    /// Whether the head is gone, as far as is known.
+    pub(super) const fn is_over(&self) -> bool {
+        self.is_over
+    }
+
+    /// The next command to be done; none when the head is gone. Then nobody knows whether other workers have heard of a new group, and
+    /// only what ends is still done.
+    pub(super) async fn next(&mut self) -> Option<WorkerCommand> {
         loop {
-            if let Some(command) = self.waiting.pop_front() {
-                return Ok(command);
+            match self.waiting.pop_front() {
+                Some(command) if !self.is_over || matches!(command, WorkerCommand::Release { .. }) => {
+                    return Some(command);
+                }
+                Some(_) => {}
+                None if self.is_over => return None,
+                None => self.receive().await,
             }
-            self.receive().await?;
         }
     }
 
@@ -65,7 +87,8 @@ impl Inbox {
             WorkerCommand::Release { trial: of, .. } if *of == trial => Some(Leave::Orderly),
             _ => None,
         });
-        reasons.reduce(|one, other| if one == Leave::Broken { one } else { other })
+        let gone = self.is_over.then_some(Leave::Orderly);
+        reasons.chain(gone).reduce(|one, other| if one == Leave::Broken { one } else { other })
     }
 
     /// The next batch that the group was given.

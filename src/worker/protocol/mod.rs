@@ -30,7 +30,7 @@ pub(crate) struct Worker<B: Backend, S> {
     slot: SlotId,
     backend: B,
     inbox: Inbox,
-    /// Sends an event to the head; false if that is gone.
+    /// Sends an event to the head. When that is gone, nobody hears it.
     send: S,
     hosted: Option<Hosted<B::Session>>,
 }
@@ -50,14 +50,15 @@ struct Hosted<S> {
 /// Why a worker takes part in a group no longer.
 #[derive(Debug)]
 enum Stop {
-    /// It was to leave, or the trial is complete.
+    /// It was to leave, or the trial is complete: so do all members.
     Left,
+    /// It was to leave before all were there.
+    GivenUp,
     /// It has handed over the state.
     Donated,
     /// The head knows that the group is broken: it was left in the middle of a step that so fails for the others, too.
     Aborted,
     Failed(Failure),
-    HeadGone,
 }
 
 impl From<Failure> for Stop {
@@ -66,7 +67,7 @@ impl From<Failure> for Stop {
     }
 }
 
-impl<B: Backend, S: Fn(WorkerEvent) -> bool> Worker<B, S> {
+impl<B: Backend, S: Fn(WorkerEvent)> Worker<B, S> {
     pub(crate) const fn new(
         slot: SlotId,
         backend: B,
@@ -76,22 +77,23 @@ impl<B: Backend, S: Fn(WorkerEvent) -> bool> Worker<B, S> {
         Self { slot, backend, inbox: Inbox::new(commands), send, hosted: None }
     }
 
-    /// Follows the commands of the head until it is gone.
+    /// Follows the commands of the head until it is gone. Then it leaves its group, together with its members if all of them know of it,
+    /// and saves the state of its trial.
     pub(crate) async fn run(mut self) {
-        while let Ok(command) = self.inbox.next().await {
-            if self.follow(command).await.is_err() {
-                return;
-            }
+        while let Some(command) = self.inbox.next().await {
+            self.follow(command).await;
+        }
+        if let Some(hosted) = self.hosted.take() {
+            self.release(hosted, FinalState::Saved);
         }
     }
 
-    /// The only error is that the head is gone.
-    async fn follow(&mut self, command: WorkerCommand) -> Result<(), Stop> {
+    async fn follow(&mut self, command: WorkerCommand) {
         match command {
             WorkerCommand::Prepare(task) => self.prepare(*task).await,
             WorkerCommand::Form(form) => self.form(&form).await,
             // Its group is gone.
-            WorkerCommand::Retune { .. } => Ok(()),
+            WorkerCommand::Retune { .. } => {}
             WorkerCommand::Release { trial, state } => match self.hosted.take_if(|it| it.task.trial == trial)
             {
                 Some(hosted) => self.release(hosted, state),
@@ -100,55 +102,50 @@ impl<B: Backend, S: Fn(WorkerEvent) -> bool> Worker<B, S> {
         }
     }
 
-    fn send(&self, event: WorkerEvent) -> Result<(), Stop> {
-        if (self.send)(event) { Ok(()) } else { Err(Stop::HeadGone) }
+    fn send(&self, event: WorkerEvent) {
+        (self.send)(event);
     }
 
     /// Says what it is going to do: the head allows more time for some of it.
-    fn announce(
-        &self,
-        hosted: &Hosted<B::Session>,
-        activity: Activity,
-        longest_step_s: f64,
-    ) -> Result<(), Stop> {
+    fn announce(&self, hosted: &Hosted<B::Session>, activity: Activity, longest_step_s: f64) {
         let (trial, round) = (hosted.task.trial, hosted.round);
         let steps = self.backend.steps(&hosted.session).unwrap_or(0);
-        self.send(WorkerEvent::Progress { trial, round, steps, longest_step_s, activity })
+        self.send(WorkerEvent::Progress { trial, round, steps, longest_step_s, activity });
     }
 
-    async fn prepare(&mut self, task: Task) -> Result<(), Stop> {
+    async fn prepare(&mut self, task: Task) {
         let trial = task.trial;
         self.hosted = None;
         match self.backend.prepare(task.clone()).await {
             Ok(session) => {
                 self.hosted =
                     Some(Hosted { task, round: Round(0), session, is_saving: false, not_saved: None });
-                self.send(WorkerEvent::Prepared { trial, rendezvous_addr: self.backend.rendezvous_addr() })
+                self.send(WorkerEvent::Prepared { trial, rendezvous_addr: self.backend.rendezvous_addr() });
             }
             Err(failure) => self.fail(trial, failure),
         }
     }
 
-    fn fail(&self, trial: TrialId, failure: Failure) -> Result<(), Stop> {
+    fn fail(&self, trial: TrialId, failure: Failure) {
         let (reason, cause) = match failure {
             Failure::Trial(reason) => (reason, FailureCause::Trial),
             Failure::Group(reason) => (reason, FailureCause::Infrastructure),
             Failure::Environment(reason) => (reason, FailureCause::Environment),
         };
-        self.send(WorkerEvent::Failed { trial, reason, cause })
+        self.send(WorkerEvent::Failed { trial, reason, cause });
     }
 
     /// Forgets a trial.
-    fn release(&mut self, mut hosted: Hosted<B::Session>, state: FinalState) -> Result<(), Stop> {
+    fn release(&mut self, mut hosted: Hosted<B::Session>, state: FinalState) {
         let trial = hosted.task.trial;
         let is_to_save = state == FinalState::Saved && self.backend.steps(&hosted.session).is_some();
         if hosted.is_saving || is_to_save {
-            self.announce(&hosted, Activity::Saving, 0.0)?;
+            self.announce(&hosted, Activity::Saving, 0.0);
         }
         if is_to_save {
-            self.save(&mut hosted, true)?;
+            self.save(&mut hosted, true);
         } else {
-            self.settle_checkpoint(&mut hosted, true)?;
+            self.settle_checkpoint(&mut hosted, true);
         }
         let not_saved = hosted.not_saved.take_if(|_| is_to_save);
         // What belongs to the trial is over before the head knows.
@@ -160,42 +157,42 @@ impl<B: Backend, S: Fn(WorkerEvent) -> bool> Worker<B, S> {
     }
 
     /// Reports a checkpoint that is on disk; with `wait`, waits for one that is being written.
-    fn settle_checkpoint(&mut self, hosted: &mut Hosted<B::Session>, wait: bool) -> Result<(), Stop> {
+    fn settle_checkpoint(&mut self, hosted: &mut Hosted<B::Session>, wait: bool) {
         if !hosted.is_saving {
-            return Ok(());
+            return;
         }
         match self.backend.saved(&mut hosted.session, wait) {
-            Ok(None) => Ok(()),
+            Ok(None) => {}
             Ok(Some(steps)) => {
                 (hosted.is_saving, hosted.not_saved) = (false, None);
-                self.send(WorkerEvent::Checkpointed { trial: hosted.task.trial, steps })
+                self.send(WorkerEvent::Checkpointed { trial: hosted.task.trial, steps });
             }
             Err(problem) => self.not_saved(hosted, problem),
         }
     }
 
     /// Writes a checkpoint, after the last one is on disk.
-    fn save(&mut self, hosted: &mut Hosted<B::Session>, wait: bool) -> Result<(), Stop> {
-        self.settle_checkpoint(hosted, true)?;
+    fn save(&mut self, hosted: &mut Hosted<B::Session>, wait: bool) {
+        self.settle_checkpoint(hosted, true);
         match self.backend.save(&mut hosted.session, hosted.round) {
             Ok(()) => hosted.is_saving = true,
-            Err(problem) => self.not_saved(hosted, problem)?,
+            Err(problem) => self.not_saved(hosted, problem),
         }
-        self.settle_checkpoint(hosted, wait)
+        self.settle_checkpoint(hosted, wait);
     }
 
     /// There is one checkpoint less, and that is all. It is told once, until one can be written again.
-    fn not_saved(&self, hosted: &mut Hosted<B::Session>, problem: NotSaved) -> Result<(), Stop> {
+    fn not_saved(&self, hosted: &mut Hosted<B::Session>, problem: NotSaved) {
         hosted.is_saving = false;
         let NotSaved(reason) = problem.clone();
         match hosted.not_saved.replace(problem) {
-            Some(_) => Ok(()),
+            Some(_) => {}
             None => self.send(WorkerEvent::CheckpointFailed { trial: hosted.task.trial, reason }),
         }
     }
 
     /// Takes part in a new group for as long as it lasts.
-    async fn form(&mut self, form: &Form) -> Result<(), Stop> {
+    async fn form(&mut self, form: &Form) {
         let (trial, round) = (form.trial, form.round);
         let Some(mut hosted) = self.hosted.take_if(|hosted| hosted.task.trial == trial) else {
             let reason = "the worker was asked to train before it had prepared".to_owned();
@@ -204,34 +201,39 @@ impl<B: Backend, S: Fn(WorkerEvent) -> bool> Worker<B, S> {
         if round <= hosted.round {
             // Of a group that has been replaced since.
             self.hosted = Some(hosted);
-            return Ok(());
+            return;
         }
         hosted.round = round;
         let role = Role::of(self.slot, form);
         if role == Role::Leave {
             return self.release(hosted, FinalState::Discarded);
         }
-        self.announce(&hosted, Activity::Joining, 0.0)?;
+        self.announce(&hosted, Activity::Joining, 0.0);
         match self.take_part(form, role, &mut hosted).await {
-            Stop::Donated => self.release(hosted, FinalState::Discarded),
-            Stop::Left | Stop::Aborted => {
-                self.hosted = Some(hosted);
-                Ok(())
+            Stop::Donated => {
+                self.inbox.poll();
+                // Whether anybody keeps what it has handed over is not known then.
+                let state = if self.inbox.is_over() { FinalState::Saved } else { FinalState::Discarded };
+                self.release(hosted, state);
             }
+            // The first rank saves for all.
+            Stop::Left if self.inbox.is_over() && role != Role::Train(0) => {
+                self.release(hosted, FinalState::Discarded);
+            }
+            Stop::Left | Stop::GivenUp | Stop::Aborted => self.hosted = Some(hosted),
             Stop::Failed(Failure::Group(reason)) => {
                 let steps = self.backend.steps(&hosted.session);
                 self.hosted = Some(hosted);
-                self.send(WorkerEvent::Broken { trial, round, steps, reason })
+                self.send(WorkerEvent::Broken { trial, round, steps, reason });
             }
             Stop::Failed(failure) => {
                 if hosted.is_saving {
                     // It is waited for.
-                    self.announce(&hosted, Activity::Saving, 0.0)?;
+                    self.announce(&hosted, Activity::Saving, 0.0);
                 }
                 drop(hosted);
-                self.fail(trial, failure)
+                self.fail(trial, failure);
             }
-            Stop::HeadGone => Err(Stop::HeadGone),
         }
     }
 
@@ -249,8 +251,6 @@ impl<B: Backend, S: Fn(WorkerEvent) -> bool> Worker<B, S> {
         };
         match stop {
             Stop::Aborted => self.backend.abort(&mut hosted.session, group),
-            // The others notice.
-            Stop::HeadGone => drop(group),
             _ => self.backend.leave(group),
         }
         stop
@@ -269,11 +269,11 @@ impl<B: Backend, S: Fn(WorkerEvent) -> bool> Worker<B, S> {
             let mut meeting = std::pin::pin!(backend.rendezvous(&mut hosted.session, group));
             loop {
                 if inbox.leave(trial, round).is_some() {
-                    return Err(Stop::Left);
+                    return Err(Stop::GivenUp);
                 }
                 tokio::select! {
                     biased;
-                    received = inbox.receive() => received?,
+                    () = inbox.receive() => {}
                     met = &mut meeting => break met?,
                 }
             }
@@ -282,10 +282,11 @@ impl<B: Backend, S: Fn(WorkerEvent) -> bool> Worker<B, S> {
             return Err(Stop::Donated);
         }
         if let Some(reason) = self.backend.warning(&mut hosted.session) {
-            self.send(WorkerEvent::CheckpointFailed { trial, reason })?;
+            self.send(WorkerEvent::CheckpointFailed { trial, reason });
         }
         let steps = self.backend.steps(&hosted.session).unwrap_or(0);
-        self.send(WorkerEvent::Formed { trial, round, steps, pause })
+        self.send(WorkerEvent::Formed { trial, round, steps, pause });
+        Ok(())
     }
 }
 
@@ -297,7 +298,7 @@ struct Training<'a, B: Backend, S> {
     role: Role,
 }
 
-impl<B: Backend, S: Fn(WorkerEvent) -> bool> Training<'_, B, S> {
+impl<B: Backend, S: Fn(WorkerEvent)> Training<'_, B, S> {
     /// Trains until the group is left, the trial is complete, or something fails.
     async fn run(mut self) -> Result<Stop, Stop> {
         let (trial, round) = (self.hosted.task.trial, self.hosted.round);
@@ -321,25 +322,22 @@ impl<B: Backend, S: Fn(WorkerEvent) -> bool> Training<'_, B, S> {
             let Worker { inbox, backend, .. } = &mut *self.worker;
             let progress = tokio::select! {
                 biased;
-                received = inbox.receive() => {
-                    received?;
-                    continue;
-                }
+                () = inbox.receive() => continue,
                 progress = backend.train(&mut self.hosted.session, self.group, request) => progress,
             };
             // Also if that has broken the group: the next one should know.
             if let Some(memory) = self.worker.backend.memory(&mut self.hosted.session) {
-                self.worker.send(WorkerEvent::OutOfMemory { trial, memory })?;
+                self.worker.send(WorkerEvent::OutOfMemory { trial, memory });
             }
             let mut progress = progress.map_err(|failure| self.stopped_by(failure))?;
             if progress.retuned {
                 self.worker.inbox.remove_batch(trial, round);
             }
-            self.beat(&mut heartbeat)?;
+            self.beat(&mut heartbeat);
             if progress.wants_evaluation {
                 progress.evaluations.push(self.evaluate(&mut heartbeat)?);
             }
-            self.worker.settle_checkpoint(self.hosted, false)?;
+            self.worker.settle_checkpoint(self.hosted, false);
             if let Some(reporter) = &mut reporter {
                 reporter.evaluated(progress.evaluations);
                 self.stepped(reporter, progress.left)?;
@@ -352,23 +350,22 @@ impl<B: Backend, S: Fn(WorkerEvent) -> bool> Training<'_, B, S> {
     }
 
     /// A sign of progress after steps, if it is time.
-    fn beat(&self, heartbeat: &mut Heartbeat) -> Result<(), Stop> {
+    fn beat(&self, heartbeat: &mut Heartbeat) {
         let (now_s, backend) = (self.worker.backend.now_s(), &self.worker.backend);
         heartbeat.stepped(now_s, backend.steps(&self.hosted.session));
-        match heartbeat.take_due(now_s) {
-            Some(longest_s) => self.worker.announce(self.hosted, Activity::Training, longest_s),
-            None => Ok(()),
+        if let Some(longest_s) = heartbeat.take_due(now_s) {
+            self.worker.announce(self.hosted, Activity::Training, longest_s);
         }
     }
 
     /// Evaluates together with all members, which may take much longer than a step.
     fn evaluate(&mut self, heartbeat: &mut Heartbeat) -> Result<Evaluation, Stop> {
         let longest_s = heartbeat.take(self.worker.backend.now_s());
-        self.worker.announce(self.hosted, Activity::Evaluating, longest_s)?;
+        self.worker.announce(self.hosted, Activity::Evaluating, longest_s);
         let evaluated = self.worker.backend.evaluate(&mut self.hosted.session, self.group);
         let evaluated = evaluated.map_err(|failure| self.stopped_by(failure))?;
         heartbeat.resume(self.worker.backend.now_s());
-        self.worker.announce(self.hosted, Activity::Training, 0.0)?;
+        self.worker.announce(self.hosted, Activity::Training, 0.0);
         Ok(evaluated)
     }
 
@@ -396,7 +393,7 @@ impl<B: Backend, S: Fn(WorkerEvent) -> bool> Training<'_, B, S> {
         let now_s = worker.backend.now_s();
         if !hosted.is_saving && reporter.wants_checkpoint(now_s) {
             reporter.saving(now_s);
-            worker.save(hosted, false)?;
+            worker.save(hosted, false);
         }
         if reporter.wants_report(now_s) { self.report(reporter) } else { Ok(()) }
     }
@@ -406,7 +403,8 @@ impl<B: Backend, S: Fn(WorkerEvent) -> bool> Training<'_, B, S> {
         let mut report = worker.backend.measure(&mut hosted.session, group)?;
         (report.trial, report.round) = (hosted.task.trial, hosted.round);
         report.evaluations = reporter.reported(worker.backend.now_s(), report.steps);
-        worker.send(WorkerEvent::Reported(Box::new(report)))
+        worker.send(WorkerEvent::Reported(Box::new(report)));
+        Ok(())
     }
 
     /// The trial is complete: all evaluate, and the first rank saves and reports.
@@ -420,12 +418,12 @@ impl<B: Backend, S: Fn(WorkerEvent) -> bool> Training<'_, B, S> {
             let metrics = last.values.clone();
             reporter.evaluated([last]);
             self.report(&mut reporter)?;
-            self.worker.announce(self.hosted, Activity::Saving, 0.0)?;
-            self.worker.save(self.hosted, true)?;
+            self.worker.announce(self.hosted, Activity::Saving, 0.0);
+            self.worker.save(self.hosted, true);
             let (trial, round) = (self.hosted.task.trial, self.hosted.round);
-            self.worker.send(WorkerEvent::Finished { trial, round, metrics })?;
+            self.worker.send(WorkerEvent::Finished { trial, round, metrics });
         } else {
-            self.worker.announce(self.hosted, Activity::Idle, 0.0)?;
+            self.worker.announce(self.hosted, Activity::Idle, 0.0);
         }
         Ok(Stop::Left)
     }

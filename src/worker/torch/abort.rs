@@ -48,6 +48,13 @@ impl Aborts {
         self.state().current = None;
     }
 
+    /// Whatever group there is has to end.
+    pub(super) fn abort(&self) {
+        if let Some((_, _, handle)) = &self.state().current {
+            handle.abort();
+        }
+    }
+
     /// The groups of a trial before a new one are broken.
     pub(super) fn abort_before(&self, form: &Form) {
         let mut state = self.state();

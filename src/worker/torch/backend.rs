@@ -135,6 +135,7 @@ impl Backend for TorchBackend<'_> {
         let transfer = StateTransfer::new(&self.rendezvous, self.device, &group.form, &self.aborts);
         let (team, pause) = transfer.run(group.role, &mut prepared.session).await?;
         group.team = team;
+        self.hosted.set_state();
         // What was seen before in another rank was never reported and is old.
         prepared.session.seen = Seen::default();
         Ok(pause)
