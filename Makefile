@@ -54,7 +54,7 @@ stress-tests: ## Run all tests ROUNDS (20) times beside BUSY (10) busy processes
 	scripts/stress-tests.sh $(ROUNDS) $(BUSY)
 
 FUZZ_SECONDS ?= 60
-FUZZ_TARGETS ?= study texts message events journal checkpoint ask_tell
+FUZZ_TARGETS ?= study texts message agent_message events journal checkpoint ask_tell
 
 # Without sanitizers, which need a nightly compiler: there is no unsafe code in what is fuzzed. What it learns stays in .cache/.
 fuzz: ## Fuzz FUZZ_TARGETS (all) by coverage, each for FUZZ_SECONDS (60); installs cargo-fuzz into .cache/ first

@@ -460,12 +460,7 @@ impl World {
                 self.after(for_s, Event::Fast);
             }
             // These hit the next one who can have them, and count then.
-            Fault::StartFails
-            | Fault::SolverFails
-            | Fault::FitFails
-            | Fault::GroupBreaks
-            | Fault::MemoryExhausted
-                if !elastic => {}
+            Fault::StartFails | Fault::SolverFails | Fault::FitFails | Fault::GroupBreaks if !elastic => {}
             Fault::StartFails
             | Fault::SolverFails
             | Fault::FitFails

@@ -3,7 +3,8 @@
 //! An agent is the head's hand on one machine: it starts processes and programs there, and relays what they say. What is to be done is
 //! decided at the head. The machine of the head itself has an agent, too, in the same process.
 
-use std::{net::IpAddr, path::PathBuf, time::Duration};
+use core::net::IpAddr;
+use std::{path::PathBuf, time::Duration};
 
 use serde::{Deserialize, Serialize};
 

@@ -1,6 +1,6 @@
 //! The promise of a trial weighs in its share of the GPUs: what the allocator makes of it, and what a study gains.
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 use pollux_tune::{
     alloc::{Allocation, Cluster, GoodputOptions, GoodputPolicy, Plan, Policy, Problem, TrialRequest},
@@ -96,7 +96,7 @@ fn without_the_setting_nothing_changes() {
         let snapshot = AllocationSnapshot {
             cluster: cluster.clone(),
             trials: trials.to_vec(),
-            batch_limits: Default::default(),
+            batch_limits: BTreeMap::new(),
         };
         snapshot.problem(&study).expect("its numbers are fine")
     };

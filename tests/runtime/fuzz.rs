@@ -7,18 +7,23 @@ use std::{
 
 use pollux_tune::{
     goodput::{GradientStats, Observation, Shape},
-    ids::{Generation, NodeId, Round, SlotId, TrialId},
+    ids::{Generation, GpuType, NodeId, Round, SlotId, StudyId, TrialId},
     internal::{
         checkpoint::make_checkpoint,
-        wire::{encode_command, encode_event},
+        wire::{encode_agent_command, encode_agent_event, encode_agent_hello, encode_command, encode_event},
     },
     space::Study,
     trials::{
-        engine::{FailureCause, TrialKind},
+        agent::{
+            AgentCommand, AgentEvent, AgentHello, AgentNode, AgentSlot, HeldCheckpoint, ProgramLaunch,
+            Welcome, Work,
+        },
+        engine::{FailureCause, GroupEvent, Metrics, Report, TrialKind},
         group::{
             Batch, Evaluation, FinalState, Form, Member, Pause, Task, WorkerCommand, WorkerEvent,
             WorkerReport,
         },
+        node::ProcessFault,
     },
 };
 
@@ -141,6 +146,70 @@ fn commands() -> Vec<WorkerCommand> {
     ]
 }
 
+/// Messages between a head and an agent, by name.
+fn agent_messages() -> Vec<(String, Vec<u8>)> {
+    let (node, slot) = (NodeId(1), SlotId { node: NodeId(1), index: 2 });
+    let (trial, generation) = (TrialId(3), Generation(4));
+    let held = HeldCheckpoint { study: StudyId(5), trial, file: "a.checkpoint".to_owned() };
+    let gpu = AgentSlot { device: Some("GPU-1".to_owned()), memory_bytes: Some(1 << 34), threads: 4 };
+    let hello = AgentHello {
+        build: "pollux-tune".to_owned(),
+        incarnation: 6,
+        name: "gpu1".to_owned(),
+        address: Some([10, 0, 0, 1].into()),
+        island: "rack".to_owned(),
+        nodes: vec![AgentNode { gpu_type: GpuType::new("t4").unwrap(), slots: vec![gpu] }],
+        ends_in_s: Some(60.0),
+        job: Some("7".to_owned()),
+        held: vec![held.clone()],
+    };
+    let welcome = Welcome {
+        study: StudyId(5),
+        epoch: 8,
+        nodes: vec![node],
+        work: Work::Emulated { time_scale: 0.5 },
+        folder: "studies/a".into(),
+        probe: "9".to_owned(),
+        wanted: vec![held],
+    };
+    let launch = ProgramLaunch {
+        trial,
+        generation,
+        slot,
+        words: vec!["train.sh".to_owned(), "{lr}".to_owned()],
+        params: [("lr", 0.1.into())].into_iter().collect(),
+        epochs: 9.0,
+        silence_s: Some(60.0),
+        grace_s: 5.0,
+    };
+    let mut all = vec![("hello".to_owned(), encode_agent_hello(hello))];
+    let told = commands().into_iter().map(|command| AgentCommand::ToWorker { slot, command });
+    let told = told.chain([
+        AgentCommand::Welcome(Box::new(welcome)),
+        AgentCommand::Start { node, process: 2 },
+        AgentCommand::Launch(Box::new(launch)),
+        AgentCommand::ReportTaken { trial, generation },
+        AgentCommand::Leave { reason: "over".to_owned() },
+    ]);
+    all.extend(told.enumerate().map(|(number, it)| (format!("command-{number}"), encode_agent_command(it))));
+    let metrics: Metrics = [("accuracy".to_owned(), 0.5.into())].into();
+    let report = Report { number: 1, epochs: 2.0, metrics: metrics.clone(), steps: vec![], noise: None };
+    let program = |event| AgentEvent::Program { trial, generation, event };
+    let said = life(3).into_iter().map(|event| AgentEvent::Worker { slot, event });
+    let (how, output) = ("exit status: 1".to_owned(), "no room".to_owned());
+    let said = said.chain([
+        AgentEvent::Ended { node, process: 2, how, fault: ProcessFault::Environment, output },
+        AgentEvent::WorkerLost { slot },
+        program(GroupEvent::Reported(report)),
+        program(GroupEvent::Finished(metrics)),
+        program(GroupEvent::Failed { reason: "exit status: 1".to_owned(), cause: FailureCause::Trial }),
+        AgentEvent::ProgramGone { trial, generation },
+        AgentEvent::Draining { within_s: 120.0, reason: "SIGUSR1".to_owned() },
+    ]);
+    all.extend(said.enumerate().map(|(number, it)| (format!("event-{number}"), encode_agent_event(it))));
+    all
+}
+
 /// Steps of the target `events`: who says what.
 fn said(lines: &[(u8, WorkerEvent)]) -> Vec<u8> {
     let mut bytes = Vec::new();
@@ -172,6 +241,9 @@ fn seeds() {
     }
     for (number, command) in commands().into_iter().enumerate() {
         write("message", &format!("command-{number}"), &encode_command(command));
+    }
+    for (name, bytes) in agent_messages() {
+        write("agent_message", &name, &bytes);
     }
     let whole: Vec<_> = life(0).into_iter().map(|event| (0, event)).collect();
     write("events", "whole", &said(&whole));

@@ -4,6 +4,7 @@
 
 #[path = "../support/accounts.rs"]
 mod accounts;
+mod agents;
 mod checkpoints;
 mod commands;
 mod common;

@@ -10,7 +10,11 @@ use pollux_tune::{
     internal::{
         ask_tell::answer_requests,
         checkpoint::{check_checkpoint, seal_checkpoint},
-        wire::{decode_command, decode_event, decode_hello, encode_command, encode_event},
+        wire::{
+            decode_agent_command, decode_agent_event, decode_agent_hello, decode_command, decode_event,
+            decode_hello, encode_agent_command, encode_agent_event, encode_agent_hello, encode_command,
+            encode_event,
+        },
     },
     space::Study,
     trials::{
@@ -24,10 +28,11 @@ use pollux_tune::{
 pub(crate) type Target = (&'static str, fn(&[u8]));
 
 /// All targets.
-pub(crate) const TARGETS: [Target; 7] = [
+pub(crate) const TARGETS: [Target; 8] = [
     ("study", study),
     ("texts", texts),
     ("message", message),
+    ("agent_message", agent_message),
     ("events", events),
     ("journal", journal),
     ("checkpoint", checkpoint),
@@ -97,6 +102,25 @@ fn message(bytes: &[u8]) {
         let sent = encode_event(event);
         let again = decode_event(&sent).expect("what is sent is understood");
         assert_eq!(encode_event(again), sent);
+    }
+}
+
+/// As `message`, between a head and an agent.
+fn agent_message(bytes: &[u8]) {
+    if let Ok(hello) = decode_agent_hello(bytes) {
+        let sent = encode_agent_hello(hello);
+        let again = decode_agent_hello(&sent).expect("what is sent is understood");
+        assert_eq!(encode_agent_hello(again), sent);
+    }
+    if let Ok(Some(command)) = decode_agent_command(bytes) {
+        let sent = encode_agent_command(command);
+        let again = decode_agent_command(&sent).expect("what is sent is understood");
+        assert_eq!(again.map(encode_agent_command), Some(sent));
+    }
+    if let Ok(Some(event)) = decode_agent_event(bytes) {
+        let sent = encode_agent_event(event);
+        let again = decode_agent_event(&sent).expect("what is sent is understood");
+        assert_eq!(again.map(encode_agent_event), Some(sent));
     }
 }
 

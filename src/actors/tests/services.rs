@@ -1,7 +1,10 @@
 use actix::Actor;
 use tokio::sync::mpsc::UnboundedReceiver;
 
-use std::sync::{Arc, Mutex};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex},
+};
 
 use super::{drain, exits, in_virtual_time, probe, settle, study};
 use crate::{
@@ -98,7 +101,7 @@ fn snapshot(gpus: &[u32], current: &[u32], attained_gpu_s: f64) -> AllocationSna
         promise: 1.0,
         remaining_epochs: 8.0,
     };
-    AllocationSnapshot { cluster, trials: vec![trial], batch_limits: Default::default() }
+    AllocationSnapshot { cluster, trials: vec![trial], batch_limits: BTreeMap::new() }
 }
 
 #[test]

@@ -10,7 +10,7 @@ pub(super) struct Gpu {
     pub(super) index: u32,
     /// Its UUID, or its number where that is not known. CUDA's own numbers depend on the speed of the GPUs.
     pub(super) id: String,
-    pub(super) gpu_type: GpuType,
+    pub(super) kind: GpuType,
     pub(super) memory_bytes: Option<u64>,
     /// Whether it is divided into instances.
     pub(super) is_divided: bool,
@@ -50,8 +50,8 @@ fn parse_list(text: &str) -> Vec<Gpu> {
             None => (rest, None),
         };
         let id = uuid.unwrap_or_else(|| index.to_string());
-        let gpu_type = GpuType::of_model(model);
-        gpus.push(Gpu { index, id, gpu_type, memory_bytes: None, is_divided: false });
+        let kind = GpuType::of_model(model);
+        gpus.push(Gpu { index, id, kind, memory_bytes: None, is_divided: false });
     }
     gpus
 }
@@ -74,6 +74,6 @@ fn parse_information((place, text): (usize, &String)) -> Gpu {
     // The driver knows it only once the GPU was used.
     let uuid = value("GPU UUID").filter(|uuid| !uuid.contains('?'));
     let id = uuid.map_or_else(|| index.to_string(), str::to_owned);
-    let gpu_type = GpuType::of_model(value("Model").unwrap_or_default());
-    Gpu { index, id, gpu_type, memory_bytes: None, is_divided: false }
+    let kind = GpuType::of_model(value("Model").unwrap_or_default());
+    Gpu { index, id, kind, memory_bytes: None, is_divided: false }
 }

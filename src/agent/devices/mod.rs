@@ -112,7 +112,7 @@ pub(crate) fn decide(readings: &Readings, request: &Request) -> Result<Devices, 
         // Cores next to GPUs would only slow them down: no more slots than GPUs.
         Some(SlotsWanted { count, gpu_type: None }) => gpus.into_iter().take(*count as usize).collect(),
         Some(wanted @ SlotsWanted { count, gpu_type: Some(gpu_type) }) => {
-            let of_type: Vec<Gpu> = gpus.into_iter().filter(|gpu| gpu.gpu_type == *gpu_type).collect();
+            let of_type: Vec<Gpu> = gpus.into_iter().filter(|gpu| gpu.kind == *gpu_type).collect();
             if of_type.len() < *count as usize {
                 return Err(too_few(wanted));
             }
@@ -147,7 +147,7 @@ fn gpu_nodes(readings: &Readings, request: &Request, gpus: Vec<Gpu>) -> Vec<Agen
     let threads = threads(readings, request, gpus.len());
     // In the order in which types come first: that of the numbers of GPUs.
     let mut nodes: Vec<AgentNode> = Vec::new();
-    for Gpu { gpu_type, id, memory_bytes, .. } in gpus {
+    for Gpu { kind: gpu_type, id, memory_bytes, .. } in gpus {
         let slot = AgentSlot { device: Some(id), memory_bytes, threads };
         match nodes.iter_mut().find(|node| node.gpu_type == gpu_type) {
             Some(node) => node.slots.push(slot),
@@ -161,15 +161,12 @@ fn gpu_nodes(readings: &Readings, request: &Request, gpus: Vec<Gpu>) -> Vec<Agen
 fn describe(gpus: &[Gpu]) -> String {
     let mut counts = BTreeMap::<&GpuType, usize>::new();
     for gpu in gpus {
-        *counts.entry(&gpu.gpu_type).or_default() += 1;
+        *counts.entry(&gpu.kind).or_default() += 1;
     }
-    match counts.len() {
-        0 => "no GPUs".to_owned(),
-        1 => counts.keys().map(|gpu_type| format!("{} GPUs ({gpu_type})", gpus.len())).collect(),
-        _ => {
-            let each: Vec<String> =
-                counts.iter().map(|(gpu_type, count)| format!("{count} {gpu_type}")).collect();
-            format!("{} GPUs ({})", gpus.len(), each.join(", "))
-        }
-    }
+    let each: Vec<String> = match counts.first_key_value() {
+        None => return "no GPUs".to_owned(),
+        Some((gpu_type, _)) if counts.len() == 1 => vec![gpu_type.to_string()],
+        Some(_) => counts.iter().map(|(gpu_type, count)| format!("{count} {gpu_type}")).collect(),
+    };
+    format!("{} GPUs ({})", gpus.len(), each.join(", "))
 }

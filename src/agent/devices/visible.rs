@@ -84,7 +84,7 @@ fn named(name: &str, text: &str, all: &[Gpu], readings: &Readings, notes: &mut V
             given.push(gpu.clone());
         }
     }
-    let is_mixed = all.iter().any(|gpu| gpu.gpu_type != all[0].gpu_type);
+    let is_mixed = all.iter().any(|gpu| gpu.kind != all[0].kind);
     if by_number && is_mixed && readings.variable(ORDER) != Some("PCI_BUS_ID") {
         notes.push(format!(
             "{name} has numbers, and GPUs of several types are here: they are taken in the order of nvidia-smi, not in that of CUDA; set {ORDER}=PCI_BUS_ID, or give UUIDs"

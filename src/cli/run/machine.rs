@@ -28,14 +28,15 @@ impl Slots {
     pub(super) fn describe(&self) -> String {
         let node = |AgentNode { gpu_type, slots }: &AgentNode| {
             let (count, first) = (slots.len(), slots.first());
-            match first.and_then(|slot| slot.device.as_ref()) {
-                Some(_) => format!("{count} GPUs ({gpu_type})"),
-                None => {
-                    let threads = first.map_or(1, |slot| slot.threads);
-                    format!("{count} slots of {threads} CPU threads each")
-                }
+            if first.is_some_and(|slot| slot.device.is_some()) {
+                return format!("{count} GPUs ({gpu_type})");
             }
+            let threads = first.map_or(1, |slot| slot.threads);
+            format!("{count} slots of {threads} CPU threads each")
         };
+        if self.nodes.is_empty() {
+            return "no slots of this machine".to_owned();
+        }
         self.nodes.iter().map(node).chain(self.notes.iter().cloned()).collect::<Vec<_>>().join("; ")
     }
 }

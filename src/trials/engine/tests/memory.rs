@@ -129,13 +129,9 @@ fn the_best_batch_keeps_to_the_limit() {
             Command::Allocate(AllocatorRequest::Solve { snapshot, .. }) => Some(snapshot.clone()),
             _ => None,
         });
-        let problem = solve.expect("a question").problem(scene_study()).expect("a problem");
+        let problem = solve.expect("a question").problem(&study(ELASTIC)).expect("a problem");
         problem.trials[0].table[&t4()].at(crate::goodput::Tier::Local, 2)
     };
-    fn scene_study() -> &'static Study {
-        static STUDY: std::sync::LazyLock<Study> = std::sync::LazyLock::new(|| study(ELASTIC));
-        &STUDY
-    }
     let (_, commands) = scene.exhausted(0, 0, 256, 128);
     let first = expected(&commands);
     assert_eq!(batch(&scene), Some(BatchPlan { per_gpu: 128, accumulation: 0 }));
