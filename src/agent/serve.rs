@@ -172,7 +172,7 @@ impl<'a> Serving<'a> {
                     let _ = kill.send(());
                 }
             }
-            AgentCommand::ToWorker { slot, command } => self.to_worker(slot, command),
+            AgentCommand::ToWorker { slot, command } => self.pass_on(slot, command),
             AgentCommand::Launch(launch) => {
                 let device = self.device(launch.slot);
                 if let Some(programs) = &mut self.programs {
@@ -194,7 +194,7 @@ impl<'a> Serving<'a> {
         }
     }
 
-    fn to_worker(&mut self, slot: SlotId, command: WorkerCommand) {
+    fn pass_on(&mut self, slot: SlotId, command: WorkerCommand) {
         let Some((_, worker)) = self.workers.get(&slot) else { return };
         let command = match &mut self.shipping {
             Some(shipping) => shipping.command(slot, command),
@@ -210,7 +210,9 @@ impl<'a> Serving<'a> {
         let Some(shipping) = &mut self.shipping else { return };
         let (slot, Ready { commands, events }) = shipping.shipped(shipped);
         if let Some((_, worker)) = self.workers.get(&slot) {
-            commands.into_iter().for_each(|command| worker.send(command));
+            for command in commands {
+                worker.send(command);
+            }
         }
         for event in events {
             self.tell(AgentEvent::Worker { slot, event });
