@@ -39,7 +39,7 @@ use crate::{
         engine::{Engine, GroupCommand, Input, JournalEntry, Outcome, Replay, Services, State, TrialKind},
         group::Task,
     },
-    wire::with_causes,
+    wire::{ControlDoor, with_causes},
 };
 
 /// After so many deaths of actors it is no accident.
@@ -197,11 +197,7 @@ impl Head {
         if let Some(joined) = runtime.joined() {
             supervisor.do_send(EngineInput::from(joined.clone()));
         }
-        let control = self.folder.as_ref().map(|folder| control::open(folder, clock, happened.clone()));
-        if let Some(Err(error)) = &control {
-            // The study does without.
-            tracing::warn!(error = with_causes(error), "machines cannot be taken away by command");
-        }
+        let control = self.control(clock, &happened);
         let ended = self.wait(&supervisor, &mut exits).await;
         drop(control);
         let search = match ended {
@@ -252,6 +248,16 @@ impl Head {
             Allocator::new(allocate, supervisor, &exit)
         });
         (suggester, allocator)
+    }
+
+    /// Where the user's other commands are heard, if the study has a folder.
+    fn control(&self, clock: Clock, supervisor: &Recipient<EngineInput>) -> Option<ControlDoor> {
+        let opened = control::open(self.folder.as_ref()?, clock, supervisor.clone());
+        // The study does without.
+        let failed = |error: &Error| {
+            tracing::warn!(error = with_causes(error), "machines cannot be taken away by command");
+        };
+        opened.inspect_err(failed).ok()
     }
 
     /// Who removes checkpoints, if there are any that workers write.

@@ -228,7 +228,7 @@ impl Run<'_> {
                 self.events.push(Reverse((At::new(at_s), Event::Tick)));
             }
             Command::Finished(outcome) => self.outcome = Some(outcome),
-            // They were answered; and no machine of a simulation drains.
+            // The services have answered, and no machine of a simulation drains.
             Command::Suggest(_) | Command::Allocate(_) | Command::ReleaseNode { .. } => {}
         }
         Ok(())
