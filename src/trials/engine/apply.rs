@@ -120,30 +120,7 @@ impl State {
             | Fact::CheckpointFailed { trial, .. }
             | Fact::TrialPausing { trial }
             | Fact::TrialPaused { trial, .. }
-            | Fact::TrialInterrupted { trial, .. } => {
-                let progress = self.progress;
-                let broken = self.broken_group(fact, *trial);
-                let change = self.of(fact, *trial)?.apply(*at_s, fact, progress)?;
-                if let Some(seconds) = change.formed_s {
-                    self.reshapes.0 += 1;
-                    self.reshapes.1 += seconds;
-                }
-                self.progress += u64::from(change.is_progress);
-                if let Some(slots) = broken {
-                    self.break_links(*at_s, &slots);
-                }
-                if change.is_progress
-                    && let Some(Phase::Running(group)) = self.active.get(trial).map(|active| &active.phase)
-                {
-                    let slots = group.slots.clone();
-                    self.mend_links(&slots);
-                }
-                if let (Fact::TrialStarted { holders, .. }, Some(wait)) = (fact, &mut self.waiting)
-                    && holders.is_empty()
-                {
-                    wait.probe = wait.probe.or(Some(*trial));
-                }
-            }
+            | Fact::TrialInterrupted { trial, .. } => self.apply_to_trial(*at_s, fact, *trial)?,
             Fact::BatchLimited { trial, gpu_type, limit, .. } => {
                 self.of(fact, *trial)?;
                 let known = self.batch_limits.entry(gpu_type.clone()).or_insert(*limit);
@@ -158,6 +135,33 @@ impl State {
         self.forget_probe();
         self.at_s = *at_s;
         self.facts += 1;
+        Ok(())
+    }
+
+    /// What a fact says of an active trial, and of the study as a whole.
+    fn apply_to_trial(&mut self, at_s: f64, fact: &Fact, trial: TrialId) -> Result<(), Error> {
+        let progress = self.progress;
+        let broken = self.broken_group(fact, trial);
+        let change = self.of(fact, trial)?.apply(at_s, fact, progress)?;
+        if let Some(seconds) = change.formed_s {
+            self.reshapes.0 += 1;
+            self.reshapes.1 += seconds;
+        }
+        self.progress += u64::from(change.is_progress);
+        if let Some(slots) = broken {
+            self.break_links(at_s, &slots);
+        }
+        if change.is_progress
+            && let Some(Phase::Running(group)) = self.active.get(&trial).map(|active| &active.phase)
+        {
+            let slots = group.slots.clone();
+            self.mend_links(&slots);
+        }
+        if let (Fact::TrialStarted { holders, .. }, Some(wait)) = (fact, &mut self.waiting)
+            && holders.is_empty()
+        {
+            wait.probe = wait.probe.or(Some(trial));
+        }
         Ok(())
     }
 

@@ -253,7 +253,8 @@ impl Engine {
                 let latest_s = if until_s.is_nan() { step.now_s } else { until_s };
                 let until_s = latest_s.clamp(step.now_s, LATEST_S);
                 let Some(state) = self.state.nodes.get(&node) else { return };
-                let is_known = |known: &Draining| known.until_s == until_s && known.reason == reason;
+                let is_known =
+                    |known: &Draining| known.until_s.total_cmp(&until_s).is_eq() && known.reason == reason;
                 if !state.draining.as_ref().is_some_and(is_known) {
                     self.emit(step, Fact::NodeDraining { node, until_s, reason });
                     // An answer that still counts on it would make trials leave before they know where to go.
@@ -261,12 +262,12 @@ impl Engine {
                     self.pending.dirty = true;
                 }
             }
-            Input::NodeLost { node, reason } => {
-                // One that never came so far as to join may be gone, too.
-                if self.state.nodes.contains_key(&node) || self.state.blocked.contains_key(&node) {
-                    self.emit(step, Fact::NodeLost { node, reason });
-                    self.pending.dirty = true;
-                }
+            // One that never came so far as to join may be gone, too.
+            Input::NodeLost { node, reason }
+                if self.state.nodes.contains_key(&node) || self.state.blocked.contains_key(&node) =>
+            {
+                self.emit(step, Fact::NodeLost { node, reason });
+                self.pending.dirty = true;
             }
             Input::WorkerJoined { slot } => {
                 let has = |node: &NodeState| slot.index < node.slots && !node.up.contains(&slot.index);
@@ -275,16 +276,12 @@ impl Engine {
                     self.pending.dirty = true;
                 }
             }
-            Input::WorkerLost { slot, reason } => {
-                if self.state.is_up(slot) {
-                    self.emit(step, Fact::SlotLost { slot, reason });
-                    self.pending.dirty = true;
-                }
+            Input::WorkerLost { slot, reason } if self.state.is_up(slot) => {
+                self.emit(step, Fact::SlotLost { slot, reason });
+                self.pending.dirty = true;
             }
-            Input::NodeBlocked { node, reason } => {
-                if !self.state.blocked.contains_key(&node) {
-                    self.emit(step, Fact::NodeBlocked { node, reason });
-                }
+            Input::NodeBlocked { node, reason } if !self.state.blocked.contains_key(&node) => {
+                self.emit(step, Fact::NodeBlocked { node, reason });
             }
             _ => {}
         }
