@@ -144,7 +144,8 @@ pub(super) fn run(
     display.print(&parts.join("; "));
     if listen.is_some() {
         let join = Folder::new(folder).join_file();
-        display.print(&format!("other machines join with `pollux-tune agent --join-file {}`", join.display()));
+        display
+            .print(&format!("other machines join with `pollux-tune agent --join-file {}`", join.display()));
     }
     let notices = display.handle();
     let notify = move |notice: &str| notices.print(notice);
