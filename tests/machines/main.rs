@@ -2,6 +2,8 @@
 //!
 //! The machines are network namespaces, so without root it is skipped. This program is also that of the head, the agents and the workers.
 
+#![expect(clippy::print_stdout, clippy::print_stderr, reason = "it has no harness, and its figures are read")]
+
 #[path = "../support/checkpoint_files.rs"]
 mod checkpoint_files;
 mod faults;
