@@ -156,7 +156,7 @@ impl Head {
     /// One life of the actors; with the search and its results, if that is the end of the study.
     async fn session(&mut self) -> Result<(SessionExit, Option<Search>), Error> {
         let Replayed { journal, replay, study_id } = self.replay()?;
-        let Replay { engine, services: Services { suggest, allocate } } = replay;
+        let Replay { engine, services } = replay;
         let (tell, mut exits) = mpsc::unbounded_channel();
         let exit = ExitSender::new(tell);
         let clock = Clock::after(engine.state().at_s, self.work.time_scale());
@@ -175,20 +175,7 @@ impl Head {
             })
         };
         let happened = supervisor.clone().recipient();
-        let suggester = {
-            let (supervisor, exit) = (happened.clone(), exit.clone());
-            Suggester::start_in_arbiter(&first.handle(), move |_| Suggester::new(suggest, supervisor, &exit))
-        };
-        let allocate: Box<dyn AllocatorService> = match self.work.script() {
-            Some(script) => Box::new(ScriptedAllocator::new(script.clone(), allocate)),
-            None => Box::new(allocate),
-        };
-        let allocator = {
-            let (supervisor, exit) = (happened.clone(), exit.clone());
-            Allocator::start_in_arbiter(&second.handle(), move |_| {
-                Allocator::new(allocate, supervisor, &exit)
-            })
-        };
+        let (suggester, allocator) = self.advise(services, (&first, &second), &happened, &exit);
         let facts = vec![suggester.clone().recipient(), allocator.clone().recipient()];
         // A checkpoint is removed when the end of its trial is on disk, not before.
         let settled = keeper.clone().map(Addr::recipient).into_iter().collect();
@@ -206,7 +193,7 @@ impl Head {
         if let Some(joined) = runtime.joined() {
             supervisor.do_send(EngineInput::from(joined.clone()));
         }
-        let control = self.control(clock, happened.clone());
+        let control = self.control(clock, &happened);
         let ended = self.wait(&supervisor, &mut exits).await;
         drop(control);
         let search = match ended {
@@ -229,6 +216,39 @@ impl Head {
             let _ = arbiter.join();
         }
         Ok((ended, search))
+    }
+
+    /// Those who answer what the engine asks, each on its own thread.
+    fn advise(
+        &self,
+        Services { suggest, allocate }: Services,
+        (first, second): (&Arbiter, &Arbiter),
+        supervisor: &Recipient<EngineInput>,
+        exit: &ExitSender,
+    ) -> (Addr<Suggester>, Addr<Allocator>) {
+        let suggester = {
+            let (supervisor, exit) = (supervisor.clone(), exit.clone());
+            Suggester::start_in_arbiter(&first.handle(), move |_| Suggester::new(suggest, supervisor, &exit))
+        };
+        let allocate: Box<dyn AllocatorService> = match self.work.script() {
+            Some(script) => Box::new(ScriptedAllocator::new(script.clone(), allocate)),
+            None => Box::new(allocate),
+        };
+        let (supervisor, exit) = (supervisor.clone(), exit.clone());
+        let allocator = Allocator::start_in_arbiter(&second.handle(), move |_| {
+            Allocator::new(allocate, supervisor, &exit)
+        });
+        (suggester, allocator)
+    }
+
+    /// Where the user's other commands are heard, if the study has a folder.
+    fn control(&self, clock: Clock, supervisor: &Recipient<EngineInput>) -> Option<ControlDoor> {
+        let opened = control::open(self.folder.as_ref()?, clock, supervisor.clone());
+        // The study does without.
+        let failed = |error: &Error| {
+            tracing::warn!(error = with_causes(error), "machines cannot be taken away by command");
+        };
+        opened.inspect_err(failed).ok()
     }
 
     /// Who removes checkpoints, if there are any that workers write.
@@ -264,15 +284,6 @@ impl Head {
             supervisor,
             exit,
         )
-    }
-
-    /// Lets commands reach the study; it does without if that cannot be.
-    fn control(&self, clock: Clock, supervisor: Recipient<EngineInput>) -> Option<ControlDoor> {
-        let opened = control::open(self.folder.as_ref()?, clock, supervisor);
-        if let Err(error) = &opened {
-            tracing::warn!(error = with_causes(error), "machines cannot be taken away by command");
-        }
-        opened.ok()
     }
 
     /// Where trials are run, and by whom.

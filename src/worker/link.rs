@@ -22,7 +22,7 @@ const PROBE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Where a worker listens, on a free port: at the address of its machine, or else for its own machine only.
 pub(crate) fn listening(machine_address: Option<IpAddr>) -> SocketAddr {
-    SocketAddr::new(machine_address.unwrap_or(Ipv4Addr::LOCALHOST.into()), 0)
+    SocketAddr::new(machine_address.unwrap_or_else(|| Ipv4Addr::LOCALHOST.into()), 0)
 }
 
 /// Has a TCP connection fail within [`LINK_TIMEOUT`] when the other end can no longer be reached, whether something is on its way or not.

@@ -25,7 +25,9 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 use tch::Tensor;
 
+pub(crate) use crate::checkpoint_files::assert_same;
 use crate::{
+    checkpoint_files::{checkpoints_in, last_state},
     net::{BATCH, EXAMPLES, Gate},
     processes::children,
 };
@@ -211,33 +213,9 @@ pub(crate) fn checkpoints(folder: &Folder, name: &str) -> Vec<PathBuf> {
     checkpoints_in(&folder.path().join(name))
 }
 
-/// The checkpoints in a folder, the last one first.
-pub(crate) fn checkpoints_in(folder: &Path) -> Vec<PathBuf> {
-    let entries = fs::read_dir(folder).expect("a folder of checkpoints");
-    let mut paths: Vec<PathBuf> = entries.map(|entry| entry.expect("an entry").path()).collect();
-    paths.retain(|path| path.extension().is_some_and(|extension| extension == "checkpoint"));
-    paths.sort();
-    paths.reverse();
-    paths
-}
-
 /// All vectors of the last checkpoint.
 pub(crate) fn state(folder: &Folder, name: &str) -> Vec<(String, Tensor)> {
-    let mut tensors = Tensor::read_safetensors(&checkpoints(folder, name)[0]).expect("a checkpoint");
-    tensors.retain(|(name, _)| name != "checksum");
-    tensors.sort_by(|a, b| a.0.cmp(&b.0));
-    tensors
-}
-
-/// Two trainings have come to the same end.
-pub(crate) fn assert_same(ours: &[(String, Tensor)], theirs: &[(String, Tensor)], what: &str) {
-    assert_eq!(ours.len(), theirs.len());
-    for ((name, ours), (other, theirs)) in ours.iter().zip(theirs) {
-        assert_eq!(name, other);
-        let difference = (ours - theirs).abs().max().double_value(&[]);
-        let size = theirs.abs().max().double_value(&[]);
-        assert!(difference <= 2e-4 * size, "{what}: {name} differs by {difference} of {size}");
-    }
+    last_state(&folder.path().join(name))
 }
 
 /// Kills a process as an out-of-memory killer would.

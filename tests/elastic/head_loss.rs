@@ -1,7 +1,7 @@
 //! The head is killed while real workers train: they save what they have learned, and nothing of it is lost.
 
 use std::{
-    env,
+    env, fs,
     path::Path,
     thread,
     time::{Duration, Instant},
@@ -16,12 +16,15 @@ use pollux_tune::{
 use rustix::process::{Pid, test_kill_process};
 
 use crate::{
-    common::{Folder, checkpoints_in, head_command, run_study},
+    checkpoint_files::checkpoints_in,
+    common::{Folder, head_command, run_study},
     net::Gate,
     processes::children,
 };
 
 const FOLDER: &str = "POLLUX_TUNE_TEST_HEAD_LOSS";
+/// Its file in that folder.
+const STUDY: &str = "given.yaml";
 /// After so many steps the workers wait, and their head is killed.
 const HELD: u64 = 30;
 /// After so many they wait again.
@@ -29,9 +32,8 @@ const RESUMED: u64 = 100;
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// One trial of two workers, which would write no checkpoint before its end.
-fn study(folder: &Path) -> Study {
-    let gates = Gate::of(folder, "held", HELD) + &Gate::of(folder, "resumed", RESUMED);
-    let yaml = format!(
+fn study(gates: &str) -> String {
+    format!(
         "
 space: {{lr: {{float: [0.04, 0.05]}}, gates: {{choice: ['{gates}']}}}}
 objective: {{maximize: accuracy}}
@@ -46,15 +48,15 @@ trial:
 search: {{trials: 1, parallel: 1}}
 scheduler: {{interval: 1s}}
 "
-    );
-    Study::from_yaml("study.yaml", &yaml).expect("a study")
+    )
 }
 
 /// Not a test: the head of the study below. Started by `cargo test` it does nothing.
 #[test]
 fn head() {
     let Some(folder) = env::var_os(FOLDER) else { return };
-    run_study(study(Path::new(&folder)), &folder, |_| ());
+    let yaml = fs::read_to_string(Path::new(&folder).join(STUDY)).expect("the test has written it");
+    run_study(Study::from_yaml(STUDY, &yaml).expect("a study"), &folder, |_| ());
 }
 
 /// Waits until something is so.
@@ -79,9 +81,11 @@ fn saved(folder: &Path) -> Vec<u64> {
 fn a_killed_head_costs_no_step() {
     let folder = Folder::new();
     let [held, resumed] = ["held", "resumed"].map(|name| Gate::closed(folder.path(), name));
+    let gates = held.after(HELD, None) + &resumed.after(RESUMED, None);
+    fs::write(folder.path().join(STUDY), study(&gates)).expect("a file");
     let start = || head_command("head_loss::head", FOLDER, folder.path()).spawn().expect("it starts");
     let mut first = start();
-    until("both workers come to their gate", || held.waiting() == 2);
+    until("both workers come to their gate", || held.waiting().len() == 2);
     let workers: Vec<Pid> = children(first.id());
     assert_eq!(workers.len(), 3);
     let killed = Instant::now();
@@ -95,7 +99,7 @@ fn a_killed_head_costs_no_step() {
         "a head is killed: its workers have saved and ended after {:.1} s",
         killed.elapsed().as_secs_f64()
     );
-    until("the training goes on", || resumed.waiting() == 2);
+    until("the training goes on", || resumed.waiting().len() == 2);
     println!("a head is killed: the next one trains after {:.1} s", killed.elapsed().as_secs_f64());
     let steps = saved(folder.path());
     assert!(matches!(steps[..], [steps] if steps > HELD && steps <= HELD + 3), "{steps:?}");

@@ -2,6 +2,8 @@
 
 #[path = "../support/accounts.rs"]
 mod accounts;
+#[path = "../support/checkpoint_files.rs"]
+mod checkpoint_files;
 mod checkpoints;
 mod common;
 #[path = "../support/disk.rs"]

@@ -142,7 +142,7 @@ pub(crate) struct Gate {
 impl Gate {
     /// A gate that is closed. It opens when it is dropped, too.
     pub(crate) fn closed(folder: &Path, name: &str) -> Self {
-        let path = path(folder, name);
+        let path = folder.join(format!("gate-{name}"));
         let lock = File::create(&path).expect("a file");
         lock.lock().expect("nobody else has it");
         Self { lock, path }
@@ -154,29 +154,17 @@ impl Gate {
 
     /// For the parameter `gates`: the worker of a slot, or all, wait in the step after so many.
     pub(crate) fn after(&self, steps: u64, slot: Option<u32>) -> String {
-        gate_at(&self.path, steps, slot)
+        let slot = slot.map(|slot| slot.to_string()).unwrap_or_default();
+        format!("{steps};{slot};{}|", self.path.display())
     }
 
-    /// For those who have not made it: all wait in the step after so many.
-    pub(crate) fn of(folder: &Path, name: &str, steps: u64) -> String {
-        gate_at(&path(folder, name), steps, None)
-    }
-
-    /// How many workers wait.
-    pub(crate) fn waiting(&self) -> usize {
+    /// The processes that wait.
+    pub(crate) fn waiting(&self) -> Vec<u32> {
         let inode = format!(":{} ", fs::metadata(&self.path).expect("a file").ino());
         let locks = fs::read_to_string("/proc/locks").expect("the locks of this machine");
-        locks.lines().filter(|line| line.contains("->") && line.contains(&inode)).count()
+        let waits = locks.lines().filter(|line| line.contains("->") && line.contains(&inode));
+        waits.filter_map(|line| line.split_whitespace().nth(5)?.parse().ok()).collect()
     }
-}
-
-fn path(folder: &Path, name: &str) -> PathBuf {
-    folder.join(format!("gate-{name}"))
-}
-
-fn gate_at(path: &Path, steps: u64, slot: Option<u32>) -> String {
-    let slot = slot.map(|slot| slot.to_string()).unwrap_or_default();
-    format!("{steps};{slot};{}|", path.display())
 }
 
 impl Stop {

@@ -128,7 +128,8 @@ fn ip(arguments: &str) {
 /// Ends what runs on a machine, and removes it.
 fn remove(name: &str) {
     let pids = run(&format!("netns pids {name}")).stdout;
-    for pid in String::from_utf8_lossy(&pids).split_whitespace() {
+    let own = process::id().to_string();
+    for pid in String::from_utf8_lossy(&pids).split_whitespace().filter(|pid| *pid != own) {
         // It may have ended, as the one that has made the list.
         let _ = Command::new("kill").args(["-9", pid]).output();
     }

@@ -142,6 +142,11 @@ pub(super) fn run(
     let parts = [Some(format!("the study is in {}", folder.display())), machines, Some(devices)];
     let parts: Vec<String> = parts.into_iter().flatten().filter(|part| !part.is_empty()).collect();
     display.print(&parts.join("; "));
+    if listen.is_some() {
+        let join = Folder::new(folder).join_file();
+        display
+            .print(&format!("other machines join with `pollux-tune agent --join-file {}`", join.display()));
+    }
     let notices = display.handle();
     let notify = move |notice: &str| notices.print(notice);
     let runner = Runner::new(study).folder(folder).watch(display.watch()).notify(notify).sole();

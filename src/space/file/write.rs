@@ -73,7 +73,7 @@ fn write_machines(yaml: &mut String, Machines { listen, slurm, hosts }: &Machine
     let list = |yaml: &mut String, name: &str, entries: Vec<String>| {
         if !entries.is_empty() {
             let _ = writeln!(yaml, "  {name}:");
-            for entry in entries {
+            for entry in &entries {
                 let _ = writeln!(yaml, "    - {{{entry}}}");
             }
         }

@@ -137,7 +137,7 @@ impl Demand {
         let known = self.snapshot.trials.iter().rev().find_map(|trial| trial.fit.clone());
         let mut trials: Vec<TrialSnapshot> = self.snapshot.trials.clone();
         let next = trials.iter().map(|trial| trial.id.0).max().map_or(0, |last| last + 1);
-        for number in (next..).take(fresh as usize) {
+        for number in next..next.saturating_add(fresh) {
             trials.push(TrialSnapshot {
                 id: TrialId(number),
                 fit: None,

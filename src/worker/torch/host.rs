@@ -197,3 +197,27 @@ fn receive(
     thread::Builder::new().name("commands".to_owned()).spawn(run).map_err(Error::io("starting a thread"))?;
     Ok(received)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use super::*;
+
+    #[test]
+    fn a_slot_is_taken_when_the_worker_before_has_ended() {
+        let folder = std::env::temp_dir().join(format!("pollux-slot-{}", process::id()));
+        let lock = folder.join("locks").join("0.1.lock");
+        let before = take_slot(&lock).expect("nobody has it");
+        let (taken, takes) = mpsc::channel();
+        let next = lock.clone();
+        let waiting = thread::spawn(move || taken.send(take_slot(&next).map(drop)));
+        assert!(takes.try_recv().is_err(), "two have the same slot");
+        drop(before);
+        takes.recv().expect("it goes on").expect("it has the slot");
+        waiting.join().expect("no panic").expect("somebody hears it");
+        // Other slots are free.
+        take_slot(&folder.join("locks").join("0.2.lock")).expect("nobody has it");
+        fs::remove_dir_all(&folder).expect("the folder of this test");
+    }
+}
