@@ -1,5 +1,7 @@
 //! What the crate promises, tried with real processes.
 
+#![expect(clippy::print_stdout, clippy::print_stderr, reason = "the figures are read with --nocapture")]
+
 #![expect(clippy::cast_possible_wrap, reason = "ranks and sizes are small")]
 #![expect(clippy::float_cmp, reason = "values that are exact in binary")]
 
