@@ -1,9 +1,11 @@
 //! How a worker process is started, and what it finds when it starts.
 
+#[cfg(feature = "torch")]
+use std::path::PathBuf;
 use std::{
     env,
     net::IpAddr,
-    path::{Path, PathBuf},
+    path::Path,
     process::{Command, Stdio},
 };
 

@@ -12,6 +12,7 @@ use rustix::net::sockopt;
 /// Who has acknowledged nothing for so long is gone.
 pub(crate) const LINK_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long to wait until a machine that was there a moment ago takes a call: long enough to call three times.
+#[cfg(feature = "torch")]
 pub(crate) const CALL_TIMEOUT: Duration = Duration::from_secs(5);
 /// A connection on which nothing was said for so long is tried out,
 const PROBE_AFTER: Duration = Duration::from_secs(5);
@@ -22,7 +23,7 @@ const PROBE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Where a worker listens, on a free port: at the address of its machine, or else for its own machine only.
 pub(crate) fn listening(machine_address: Option<IpAddr>) -> SocketAddr {
-    SocketAddr::new(machine_address.unwrap_or(Ipv4Addr::LOCALHOST.into()), 0)
+    SocketAddr::new(machine_address.unwrap_or_else(|| Ipv4Addr::LOCALHOST.into()), 0)
 }
 
 /// Has a TCP connection fail within [`LINK_TIMEOUT`] when the other end can no longer be reached, whether something is on its way or not.

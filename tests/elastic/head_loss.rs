@@ -1,5 +1,7 @@
 //! The head is killed while real workers train: they save what they have learned, and nothing of it is lost.
 
+#![expect(clippy::print_stdout, reason = "measured times are for people")]
+
 use std::{
     env, fs,
     path::Path,

@@ -124,7 +124,7 @@ impl World {
     }
 
     /// Waits until the training is at a gate, with two workers. Gives their machines and processes.
-    fn members(&self, gate: &Gate) -> [(usize, u32); 2] {
+    fn members(gate: &Gate) -> [(usize, u32); 2] {
         until("two workers come to their gate", || gate.waiting().len() == 2);
         let at = |pid: &u32| (machine_of(*pid).expect("a worker of an agent"), *pid);
         let mut members: Vec<(usize, u32)> = gate.waiting().iter().map(at).collect();
@@ -133,10 +133,10 @@ impl World {
     }
 
     /// Something has just happened to the training: how long it takes until that goes on.
-    fn recovers(&self, what: &str, from: &Gate, to: &Gate) -> [(usize, u32); 2] {
+    fn recovers(what: &str, from: &Gate, to: &Gate) -> [(usize, u32); 2] {
         let began = Instant::now();
         from.open();
-        let members = self.members(to);
+        let members = Self::members(to);
         let took = began.elapsed();
         let on = members.map(|(machine, _)| machine);
         println!("{what}: the training goes on after {:.1} s, on machines {on:?}", took.as_secs_f64());
@@ -183,18 +183,18 @@ pub(crate) fn a_training_survives_the_loss_of_machines_and_links() {
         world.start_agent(machine);
     }
     until("all agents join", || (0..MACHINES).all(|machine| world.joined(machine) == 1));
-    let members = world.members(&gates[0]);
+    let members = World::members(&gates[0]);
 
     let victim = members[1].0;
     world.kill_all(victim, &members);
-    let members = world.recovers("a machine is killed", &gates[0], &gates[1]);
+    let members = World::recovers("a machine is killed", &gates[0], &gates[1]);
     world.start_agent(victim);
     until("it joins again", || world.joined(victim) == 2);
 
     let silent = members[1].0;
     let before = world.joined(silent);
     world.machines.set_cut_off(silent, true);
-    let members = world.recovers("a machine is cut off", &gates[1], &gates[2]);
+    let members = World::recovers("a machine is cut off", &gates[1], &gates[2]);
     let healed = Instant::now();
     world.machines.set_cut_off(silent, false);
     until("it joins again", || world.joined(silent) == before + 1);
@@ -205,7 +205,7 @@ pub(crate) fn a_training_survives_the_loss_of_machines_and_links() {
 
     let parted = [members[0].0, members[1].0];
     world.machines.set_parted(&parted, true);
-    world.recovers("the link between two workers is cut", &gates[2], &gates[3]);
+    World::recovers("the link between two workers is cut", &gates[2], &gates[3]);
     world.machines.set_parted(&parted, false);
 
     gates[3].open();

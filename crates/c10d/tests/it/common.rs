@@ -98,7 +98,7 @@ pub(crate) struct World {
 
 impl World {
     fn start(test: &str, size: usize, machines: Option<&Machines>) -> World {
-        let host = machines.map_or(Ipv4Addr::LOCALHOST.into(), |_| Machines::hub_address());
+        let host = machines.map_or_else(|| Ipv4Addr::LOCALHOST.into(), |_| Machines::hub_address());
         let store = Store::host((host, 0)).expect("a free port");
         let program = env::current_exe().expect("it runs");
         let start = |rank: usize| {
