@@ -94,7 +94,7 @@ pub(super) struct Agents {
     nodes: NodeMap,
     programs: Option<Programs>,
     notify: Option<Notify>,
-    agents: BTreeMap<AgentKey, Agent>,
+    present: BTreeMap<AgentKey, Agent>,
     /// The number of each node that an agent of this name has had, by its place.
     numbers: BTreeMap<(String, usize), NodeId>,
     islands: BTreeMap<String, u32>,
@@ -130,7 +130,7 @@ impl Agents {
             nodes,
             programs,
             notify,
-            agents: BTreeMap::new(),
+            present: BTreeMap::new(),
             numbers: BTreeMap::new(),
             islands: BTreeMap::new(),
             pilots: None,
@@ -163,14 +163,14 @@ impl Agents {
     /// The number of a node: that which it had before, if there was one and nobody else has it.
     fn number(&mut self, name: &str, place: usize) -> NodeId {
         let is_taken = |node: &NodeId| {
-            self.agents.values().any(|agent| agent.nodes.iter().any(|(taken, _)| taken == node))
+            self.present.values().any(|agent| agent.nodes.iter().any(|(taken, _)| taken == node))
         };
         let before = self.numbers.get(&(name.to_owned(), place)).copied();
         if let Some(node) = before.filter(|node| !is_taken(node)) {
             return node;
         }
         let next = self.numbers.values().max().map_or(0, |node| node.0 + 1);
-        let taken = self.agents.values().flat_map(|agent| &agent.nodes).map(|(node, _)| node.0 + 1).max();
+        let taken = self.present.values().flat_map(|agent| &agent.nodes).map(|(node, _)| node.0 + 1).max();
         let node = NodeId(next.max(taken.unwrap_or(0)));
         self.numbers.insert((name.to_owned(), place), node);
         node
@@ -184,7 +184,7 @@ impl Agents {
     fn joined(&mut self, id: AgentKey, hello: AgentHello, commands: UnboundedSender<AgentCommand>) {
         let AgentHello { name, island, nodes, held, job, .. } = hello;
         // One of the same name is the same machine: the connection of before is of no use, whatever it still says.
-        let before = self.agents.iter().find(|(_, agent)| agent.name == name).map(|(id, _)| *id);
+        let before = self.present.iter().find(|(_, agent)| agent.name == name).map(|(id, _)| *id);
         if let Some(before) = before {
             self.lost(before, "its agent has joined again");
         }
@@ -231,11 +231,11 @@ impl Agents {
             };
             actors.push((node, actor));
         }
-        self.agents.insert(id, Agent { name, job, commands, nodes: actors, released: BTreeSet::new() });
+        self.present.insert(id, Agent { name, job, commands, nodes: actors, released: BTreeSet::new() });
     }
 
     fn lost(&mut self, id: AgentKey, reason: &str) {
-        let Some(agent) = self.agents.remove(&id) else { return };
+        let Some(agent) = self.present.remove(&id) else { return };
         self.tell_pilots(agent.job.as_deref(), |job| PilotNews::Lost { job });
         if id != AgentKey::Local {
             self.notify(&format!("{} is gone: {reason}", agent.name));
@@ -254,7 +254,7 @@ impl Agents {
     }
 
     fn event(&mut self, id: AgentKey, event: AgentEvent, context: &mut Context<Self>) {
-        let Some(agent) = self.agents.get(&id) else { return };
+        let Some(agent) = self.present.get(&id) else { return };
         let node = match &event {
             AgentEvent::Ended { node, .. } => *node,
             AgentEvent::WorkerJoined { slot }
@@ -314,7 +314,7 @@ impl Handler<EndAgents> for Agents {
     type Result = ();
 
     fn handle(&mut self, EndAgents { is_done }: EndAgents, _: &mut Context<Self>) {
-        for (key, agent) in &self.agents {
+        for (key, agent) in &self.present {
             if is_done && *key != AgentKey::Local {
                 let reason = "the study is over".to_owned();
                 let _ = agent.commands.send(AgentCommand::Leave { reason });
@@ -328,7 +328,7 @@ impl Handler<ReleaseNode> for Agents {
 
     fn handle(&mut self, ReleaseNode(node): ReleaseNode, _: &mut Context<Self>) {
         let has = |agent: &Agent| agent.nodes.iter().any(|(of, _)| *of == node);
-        let Some((&id, agent)) = self.agents.iter_mut().find(|(_, agent)| has(agent)) else { return };
+        let Some((&id, agent)) = self.present.iter_mut().find(|(_, agent)| has(agent)) else { return };
         agent.released.insert(node);
         if agent.released.len() == agent.nodes.len() {
             let reason = "it was let go";

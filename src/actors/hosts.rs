@@ -142,7 +142,8 @@ impl Post {
         let (host, pause) = (&self.host.host, pause.as_secs());
         tracing::warn!(host, how, failures, "an agent is gone");
         if let Some(notify) = self.notify.as_ref().filter(|_| failures == 1) {
-            let said: String = tail(&self.log).lines().map(|line| format!("\n    {line}")).collect();
+            let printed = tail(&self.log);
+            let said = printed.lines().fold(String::new(), |text, line| text + "\n    " + line);
             let said = if said.is_empty() { said } else { format!("; it printed{said}") };
             notify(&format!(
                 "the agent on {host} {how}; it is started again after {pause} s, and later if that fails{said}"

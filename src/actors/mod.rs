@@ -24,6 +24,7 @@ mod message;
 mod node;
 mod pilots;
 mod programs;
+mod provision;
 mod retention;
 mod runner;
 mod runtime;

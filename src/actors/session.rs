@@ -17,10 +17,10 @@ use super::{
     exit::{ExitSender, SessionExit},
     function::{Function, Functions},
     group::Observer,
-    hosts::Hosts,
     message::{EngineInput, ForTrial},
-    pilots::{EndPilots, PilotContext, PilotNews, Pilots},
+    pilots::PilotNews,
     programs::ProgramSpec,
+    provision::{Provision, Wanted},
     retention::{CheckpointKeeper, CheckpointPlace, Settle},
     runtime::{Around, Runtime},
     scripted::{Script, ScriptedAllocator, Steering},
@@ -30,7 +30,6 @@ use super::{
 use crate::{
     agent::Machine,
     ids::StudyId,
-    slurm::{AgentPlace, EmulatedQueue, Provider, QueueModel, Slurm, Tools, local_agents},
     space::Study,
     store::{self, Journal, Memory, Reader, Store},
     trials::{
@@ -39,7 +38,7 @@ use crate::{
         engine::{Engine, GroupCommand, Input, JournalEntry, Outcome, Replay, Services, State, TrialKind},
         group::Task,
     },
-    wire::with_causes,
+    wire::{ControlDoor, with_causes},
 };
 
 /// After so many deaths of actors it is no accident.
@@ -157,7 +156,7 @@ impl Head {
     /// One life of the actors; with the search and its results, if that is the end of the study.
     async fn session(&mut self) -> Result<(SessionExit, Option<Search>), Error> {
         let Replayed { journal, replay, study_id } = self.replay()?;
-        let Replay { engine, services: Services { suggest, allocate } } = replay;
+        let Replay { engine, services } = replay;
         let (tell, mut exits) = mpsc::unbounded_channel();
         let exit = ExitSender::new(tell);
         let clock = Clock::after(engine.state().at_s, self.work.time_scale());
@@ -176,28 +175,13 @@ impl Head {
             })
         };
         let happened = supervisor.clone().recipient();
-        let suggester = {
-            let (supervisor, exit) = (happened.clone(), exit.clone());
-            Suggester::start_in_arbiter(&first.handle(), move |_| Suggester::new(suggest, supervisor, &exit))
-        };
-        let allocate: Box<dyn AllocatorService> = match self.work.script() {
-            Some(script) => Box::new(ScriptedAllocator::new(script.clone(), allocate)),
-            None => Box::new(allocate),
-        };
-        let allocator = {
-            let (supervisor, exit) = (happened.clone(), exit.clone());
-            Allocator::start_in_arbiter(&second.handle(), move |_| {
-                Allocator::new(allocate, supervisor, &exit)
-            })
-        };
+        let (suggester, allocator) = self.advise(services, (&first, &second), &happened, &exit);
         let facts = vec![suggester.clone().recipient(), allocator.clone().recipient()];
         // A checkpoint is removed when the end of its trial is on disk, not before.
         let settled = keeper.clone().map(Addr::recipient).into_iter().collect();
-        let fourth = Arbiter::new();
-        let pilots = self.pilots(study_id, clock, &supervisor, &exit)?;
-        let pilots = pilots.map(|pilots| Pilots::start_in_arbiter(&fourth.handle(), |_| pilots));
-        let news = pilots.clone().map(Addr::recipient);
-        let (groups, runtime) = self.open(study_id, clock, news, &happened, &exit)?;
+        let mut provision = self.provision(study_id, clock, &supervisor, &exit)?;
+        let (groups, runtime) = self.open(study_id, clock, provision.news(), &happened, &exit)?;
+        provision.call_hosts();
         let services = ServiceAddresses {
             suggester: suggester.clone().recipient(),
             allocator: allocator.recipient(),
@@ -205,16 +189,11 @@ impl Head {
             settled,
             nodes: runtime.nodes(),
         };
-        let hosts = self.hosts()?;
         supervisor.do_send(Begin { services, groups });
         if let Some(joined) = runtime.joined() {
             supervisor.do_send(EngineInput::from(joined.clone()));
         }
-        let control = self.folder.as_ref().map(|folder| control::open(folder, clock, happened.clone()));
-        if let Some(Err(error)) = &control {
-            // The study does without.
-            tracing::warn!(error = with_causes(error), "machines cannot be taken away by command");
-        }
+        let control = self.control(clock, &happened);
         let ended = self.wait(&supervisor, &mut exits).await;
         drop(control);
         let search = match ended {
@@ -229,19 +208,47 @@ impl Head {
         exit.close();
         // The journal and its lock are given back only when nothing runs any more.
         runtime.end(&ended, |what| self.notify.iter().for_each(|notify| notify(what))).await;
-        if let Some(hosts) = hosts {
-            hosts.end().await;
-        }
-        if let Some(pilots) = pilots.filter(|_| !matches!(ended, SessionExit::Died(_))) {
-            // After their agents, which have saved what was to be saved. The next life of the actors finds those that stay.
-            let _ = pilots.send(EndPilots).await;
-        }
-        for arbiter in [head, first, second, third, fourth] {
+        // After their agents, which have saved what was to be saved.
+        provision.end(&ended).await;
+        for arbiter in [head, first, second, third] {
             arbiter.stop();
             // The journal is closed only when the thread of its owner is done.
             let _ = arbiter.join();
         }
         Ok((ended, search))
+    }
+
+    /// Those who answer what the engine asks, each on its own thread.
+    fn advise(
+        &self,
+        Services { suggest, allocate }: Services,
+        (first, second): (&Arbiter, &Arbiter),
+        supervisor: &Recipient<EngineInput>,
+        exit: &ExitSender,
+    ) -> (Addr<Suggester>, Addr<Allocator>) {
+        let suggester = {
+            let (supervisor, exit) = (supervisor.clone(), exit.clone());
+            Suggester::start_in_arbiter(&first.handle(), move |_| Suggester::new(suggest, supervisor, &exit))
+        };
+        let allocate: Box<dyn AllocatorService> = match self.work.script() {
+            Some(script) => Box::new(ScriptedAllocator::new(script.clone(), allocate)),
+            None => Box::new(allocate),
+        };
+        let (supervisor, exit) = (supervisor.clone(), exit.clone());
+        let allocator = Allocator::start_in_arbiter(&second.handle(), move |_| {
+            Allocator::new(allocate, supervisor, &exit)
+        });
+        (suggester, allocator)
+    }
+
+    /// Where the user's other commands are heard, if the study has a folder.
+    fn control(&self, clock: Clock, supervisor: &Recipient<EngineInput>) -> Option<ControlDoor> {
+        let opened = control::open(self.folder.as_ref()?, clock, supervisor.clone());
+        // The study does without.
+        let failed = |error: &Error| {
+            tracing::warn!(error = with_causes(error), "machines cannot be taken away by command");
+        };
+        opened.inspect_err(failed).ok()
     }
 
     /// Who removes checkpoints, if there are any that workers write.
@@ -254,54 +261,29 @@ impl Head {
         Some(CheckpointKeeper::new(&self.study, place, state, exit))
     }
 
-    const fn is_emulated(&self) -> bool {
-        matches!(self.work, TrialBackend::Workers(Workers { work: Work::Emulated { .. }, .. }))
-    }
-
-    /// Who starts agents by ssh, if the study file says so.
-    fn hosts(&self) -> Result<Option<Hosts>, Error> {
-        let hosts = self.study.machines.as_ref().map_or(&[][..], |machines| &machines.hosts);
-        let Some(folder) = self
-            .folder
-            .as_ref()
-            .filter(|_| !hosts.is_empty() && self.listen.is_some() && !self.is_emulated())
-        else {
-            return Ok(None);
-        };
-        let place = AgentPlace::of(folder).map_err(Error::io("finding this program"))?;
-        Ok(Some(Hosts::start(Path::new("ssh"), hosts, &place, self.notify.as_ref())))
-    }
-
-    /// Who asks Slurm for nodes, if the study file says so.
-    fn pilots(
+    /// Who asks for further machines.
+    fn provision(
         &self,
         study_id: StudyId,
         clock: Clock,
         supervisor: &Addr<Supervisor>,
         exit: &ExitSender,
-    ) -> Result<Option<Pilots>, Error> {
-        let specs = self.study.machines.as_ref().map_or(&[][..], |machines| &machines.slurm);
-        let Some(folder) = self.folder.as_ref().filter(|_| !specs.is_empty() && self.listen.is_some()) else {
-            return Ok(None);
-        };
-        let place = AgentPlace::of(folder).map_err(Error::io("finding this program"))?;
-        let around = PilotContext {
-            study: self.study.clone(),
-            clock,
-            time_scale: self.work.time_scale(),
-            demand: supervisor.clone().recipient(),
-            supervisor: supervisor.clone().recipient(),
-            notify: self.notify.clone(),
-            exit: exit.clone(),
-        };
-        let provider: Box<dyn Provider> = if self.is_emulated() {
-            let model = QueueModel::of(specs, self.study.search.seed);
-            let clock = move || clock.now_s();
-            Box::new(EmulatedQueue::new(model, local_agents(specs, place), Box::new(clock)))
-        } else {
-            Box::new(Slurm::new(Tools::default(), study_id, specs, &place)?)
-        };
-        Ok(Some(Pilots::new(provider, around)))
+    ) -> Result<Provision, Error> {
+        let emulated =
+            matches!(self.work, TrialBackend::Workers(Workers { work: Work::Emulated { .. }, .. }));
+        Provision::new(
+            &Wanted {
+                study: &self.study,
+                study_id,
+                // Where nobody listens, nobody can come.
+                folder: self.folder.as_deref().filter(|_| self.listen.is_some()),
+                time_scale: emulated.then(|| self.work.time_scale()),
+                clock,
+                notify: self.notify.as_ref(),
+            },
+            supervisor,
+            exit,
+        )
     }
 
     /// Where trials are run, and by whom.

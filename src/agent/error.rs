@@ -33,6 +33,7 @@ pub enum Error {
     },
 }
 
+#[cfg(feature = "cli")]
 impl Error {
     pub(super) fn io(doing: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
         let doing = doing.into();

@@ -33,6 +33,8 @@ use crate::{
     worker,
 };
 
+/// How long the last words of a process that has ended may be on their way. Whatever it has started may hold its connection open.
+const LAST_WORDS: Duration = Duration::from_secs(5);
 /// How long workers may take to write their state when the head is lost.
 const SAVING: Duration = Duration::from_secs(30);
 
@@ -115,6 +117,8 @@ struct Serving<'a> {
     /// How to end each process; none if that is under way.
     processes: BTreeMap<(NodeId, u32), Option<oneshot::Sender<()>>>,
     ended: UnboundedSender<ProcessEnd>,
+    /// Processes that have ended and whose workers are still connected: what they said last is on its way.
+    ending: BTreeMap<(NodeId, u32), Gone>,
     programs: Option<Programs>,
     /// If checkpoints have to be sent.
     shipping: Option<Shipping>,
@@ -151,6 +155,7 @@ impl<'a> Serving<'a> {
             workers,
             processes,
             ended,
+            ending: BTreeMap::new(),
             programs,
             shipping,
         };
@@ -172,7 +177,7 @@ impl<'a> Serving<'a> {
                     let _ = kill.send(());
                 }
             }
-            AgentCommand::ToWorker { slot, command } => self.to_worker(slot, command),
+            AgentCommand::ToWorker { slot, command } => self.pass_on(slot, command),
             AgentCommand::Launch(launch) => {
                 let device = self.device(launch.slot);
                 if let Some(programs) = &mut self.programs {
@@ -194,7 +199,7 @@ impl<'a> Serving<'a> {
         }
     }
 
-    fn to_worker(&mut self, slot: SlotId, command: WorkerCommand) {
+    fn pass_on(&mut self, slot: SlotId, command: WorkerCommand) {
         let Some((_, worker)) = self.workers.get(&slot) else { return };
         let command = match &mut self.shipping {
             Some(shipping) => shipping.command(slot, command),
@@ -210,7 +215,9 @@ impl<'a> Serving<'a> {
         let Some(shipping) = &mut self.shipping else { return };
         let (slot, Ready { commands, events }) = shipping.shipped(shipped);
         if let Some((_, worker)) = self.workers.get(&slot) {
-            commands.into_iter().for_each(|command| worker.send(command));
+            for command in commands {
+                worker.send(command);
+            }
         }
         for event in events {
             self.tell(AgentEvent::Worker { slot, event });
@@ -322,11 +329,44 @@ impl<'a> Serving<'a> {
         }
     }
 
-    /// A process has ended, or could not be started.
-    fn on_end(&mut self, node: NodeId, process: u32, Gone { how, fault }: Gone) {
+    /// A process has ended, or could not be started. What its workers have said before comes first.
+    fn on_end(&mut self, node: NodeId, process: u32, gone: Gone) {
+        self.processes.remove(&(node, process));
+        let is_late = self.ending.remove(&(node, process)).is_some();
+        if is_late || !self.has_workers(node, process) {
+            self.tell_end(node, process, gone);
+            return;
+        }
+        self.ending.insert((node, process), gone.clone());
+        let ended = self.ended.clone();
+        spawn_local(async move {
+            time::sleep(LAST_WORDS).await;
+            let _ = ended.send((node, process, gone));
+        });
+    }
+
+    fn has_workers(&self, node: NodeId, process: u32) -> bool {
+        self.slots_of(node, process).any(|index| self.workers.contains_key(&SlotId { node, index }))
+    }
+
+    /// All that was said by a process that has ended is told; so is its end.
+    fn tell_ends(&mut self) {
+        let quiet: Vec<_> = self
+            .ending
+            .keys()
+            .copied()
+            .filter(|(node, process)| !self.has_workers(*node, *process))
+            .collect();
+        for (node, process) in quiet {
+            if let Some(gone) = self.ending.remove(&(node, process)) {
+                self.tell_end(node, process, gone);
+            }
+        }
+    }
+
+    fn tell_end(&mut self, node: NodeId, process: u32, Gone { how, fault }: Gone) {
         tracing::warn!(%node, process, how, "a worker process has ended");
         self.forget(node, process);
-        self.processes.remove(&(node, process));
         let output = self.log(node, process).map_or_else(String::new, |log| {
             format!("its output, in {}:\n{}", log.display(), tail(&log).unwrap_or_default())
         });
@@ -360,6 +400,7 @@ impl<'a> Serving<'a> {
                     self.workers.remove(&slot);
                     self.renew(slot);
                     self.tell(AgentEvent::WorkerLost { slot });
+                    self.tell_ends();
                 }
             }
             GatewayEvent::Refused { slot, reason } => {
@@ -397,12 +438,13 @@ impl<'a> Serving<'a> {
                 // Those that are late are killed next.
                 let _ = time::timeout(SAVING, all).await;
             }
-            let mut left = self.processes.len();
-            for kill in std::mem::take(&mut self.processes).into_values().flatten() {
+            for kill in self.processes.values_mut().filter_map(Option::take) {
                 let _ = kill.send(());
             }
-            while left > 0 && ended.recv().await.is_some() {
-                left -= 1;
+            while !self.processes.is_empty()
+                && let Some((node, process, _)) = ended.recv().await
+            {
+                self.processes.remove(&(node, process));
             }
         };
         tokio::join!(programs, processes);

@@ -221,6 +221,7 @@ fn checkpoints(folder: &Path) -> io::Result<BTreeSet<String>> {
 }
 
 /// All checkpoints that an agent has in a folder of its own.
+#[cfg(feature = "cli")]
 pub(super) fn held(study: StudyId, folder: &Folder) -> Vec<HeldCheckpoint> {
     let entries = fs::read_dir(folder.checkpoints()).map(|entries| entries.flatten().collect());
     let mut held = Vec::new();

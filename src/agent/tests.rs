@@ -165,6 +165,30 @@ fn commands_and_events_pass_in_their_order() {
     });
 }
 
+/// Its end is known before what it has said last, which came another way.
+#[test]
+fn the_last_words_of_a_process_come_before_its_end() {
+    in_real_time(async {
+        let mut scene = Scene::new(0);
+        let process = scene.start(0).await;
+        let (events, commands) = scene.attach(&process, 0).await;
+        let _ = process.end.send("exit status: 0".to_owned().into());
+        // The agent has heard of the end by the time that it has done this.
+        scene.tell(AgentCommand::Start { node: NodeId(8), process: 0 });
+        assert!(matches!(scene.event().await, AgentEvent::Ended { node: NodeId(8), .. }));
+        for trial in 0..20 {
+            events.send(WorkerEvent::Released { trial: TrialId(trial) }).expect("it is attached");
+        }
+        drop((events, commands));
+        for trial in 0..20 {
+            let event = WorkerEvent::Released { trial: TrialId(trial) };
+            assert_eq!(scene.event().await, AgentEvent::Worker { slot: slot(0), event });
+        }
+        assert_eq!(scene.event().await, AgentEvent::WorkerLost { slot: slot(0) });
+        assert!(matches!(scene.event().await, AgentEvent::Ended { node: NodeId(7), .. }));
+    });
+}
+
 #[test]
 fn a_process_that_cannot_be_started_has_ended() {
     in_real_time(async {

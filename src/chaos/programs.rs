@@ -30,8 +30,11 @@ struct Program {
 impl Programs {
     /// Those of a machine end with it.
     pub(super) fn end_on(&mut self, node: NodeId) -> Vec<(TrialId, Generation)> {
-        let gone = self.running.extract_if(.., |_, program| program.slot.node == node);
-        gone.map(|(trial, program)| (trial, program.generation)).collect()
+        let is_there = |program: &Program| program.slot.node == node;
+        let there = self.running.iter().filter(|(_, program)| is_there(program));
+        let gone = there.map(|(trial, program)| (*trial, program.generation)).collect();
+        self.running.retain(|_, program| !is_there(program));
+        gone
     }
 
     /// They do not outlive the head.

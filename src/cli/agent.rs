@@ -48,17 +48,6 @@ pub(super) struct Settings {
     pub(super) job: Option<String>,
 }
 
-/// How many GPUs trainings can use, if this program trains.
-#[cfg(feature = "torch")]
-fn usable() -> Option<u32> {
-    Some(crate::worker::gpus())
-}
-
-#[cfg(not(feature = "torch"))]
-const fn usable() -> Option<u32> {
-    None
-}
-
 /// Standard input, without a lock: another thread waits for its end.
 struct Input;
 
@@ -108,7 +97,12 @@ pub(super) fn run(settings: Settings, stderr: &mut impl Write) -> Result<ExitSta
             Join::Known(Box::new(join))
         }
     };
-    let devices = devices::decide(&Readings::read(usable()), &Request { slots, threads, cpu })?;
+    // How many GPUs trainings can use, if this program trains.
+    #[cfg(feature = "torch")]
+    let usable = Some(crate::worker::gpus());
+    #[cfg(not(feature = "torch"))]
+    let usable = None;
+    let devices = devices::decide(&Readings::read(usable), &Request { slots, threads, cpu })?;
     for note in &devices.notes {
         // Without stderr there is nowhere to tell it.
         let _ = writeln!(stderr, "{note}");

@@ -89,6 +89,7 @@ pub(super) fn is_gone(text: &str) -> bool {
 }
 
 /// The last lines of a file; none if it cannot be read.
+#[must_use]
 pub fn tail(path: &Path) -> String {
     let read = || {
         let mut file = File::open(path)?;

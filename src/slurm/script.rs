@@ -91,7 +91,7 @@ fn options(spec: &PilotSpec, place: &AgentPlace) -> String {
     lines.extend(spec.account.as_ref().map(|account| format!("--account={account}")));
     lines.extend(spec.qos.as_ref().map(|qos| format!("--qos={qos}")));
     lines.extend(spec.extra.iter().cloned());
-    lines.into_iter().map(|line| format!("#SBATCH {line}\n")).collect()
+    lines.iter().fold(String::new(), |text, line| text + "#SBATCH " + line + "\n")
 }
 
 fn body(spec: &PilotSpec, place: &AgentPlace) -> String {

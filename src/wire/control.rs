@@ -121,12 +121,9 @@ where
     let places = Arc::new(Semaphore::new(AT_A_TIME));
     loop {
         let Ok(place) = places.clone().acquire_owned().await else { return };
-        let stream = match listener.accept().await {
-            Ok((stream, _)) => stream,
-            Err(_) => {
-                sleep(ACCEPT_AGAIN).await;
-                continue;
-            }
+        let Ok((stream, _)) = listener.accept().await else {
+            sleep(ACCEPT_AGAIN).await;
+            continue;
         };
         if let Err(error) = socket::same_user(&stream) {
             tracing::warn!(%error, "a request was refused");

@@ -1,8 +1,4 @@
-use std::{
-    fmt,
-    path::{Path, PathBuf},
-    sync::Arc,
-};
+use std::{fmt, path::Path, sync::Arc};
 
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, KeyUsagePurpose};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject};
@@ -37,15 +33,14 @@ impl HeadIdentity {
     pub fn open(folder: &Path) -> Result<Self, Error> {
         private::make_folder(folder)?;
         let path = folder.join(FILE);
-        let stored = match private::read(&path)? {
-            Some(text) => Stored::parse(&path, &text)?,
-            None => {
-                let new = Stored::new()?;
-                private::write(&path, &new.text())?;
-                new
-            }
+        let stored = if let Some(text) = private::read(&path)? {
+            Stored::parse(&path, &text)?
+        } else {
+            let new = Stored::new()?;
+            private::write(&path, &new.text())?;
+            new
         };
-        stored.identity(path)
+        stored.identity(&path)
     }
 
     /// What agents need to know, if the head can be reached at these addresses.
@@ -107,9 +102,9 @@ impl Stored {
         Ok(Self { authority, certificate, key, token })
     }
 
-    fn identity(self, path: PathBuf) -> Result<HeadIdentity, Error> {
+    fn identity(self, path: &Path) -> Result<HeadIdentity, Error> {
         let wrong = |field: &str| Error::FileContents {
-            path: path.clone(),
+            path: path.to_owned(),
             problem: format!("its field `{field}` is not what a head has written there"),
         };
         let certificate =

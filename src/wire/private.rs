@@ -56,7 +56,8 @@ pub(super) fn write(path: &Path, text: &str) -> Result<(), Error> {
     let mut part = name.to_owned();
     part.push(format!(".{}.part", random_digits::<8>()?));
     let part = path.with_file_name(part);
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let folder =
+        path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or_else(|| Path::new("."));
     let write = || -> io::Result<()> {
         let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&part)?;
         file.write_all(text.as_bytes())?;

@@ -23,11 +23,14 @@ impl Secret {
     /// The secret of the workers of one start of a head, from the token of the study. Whoever knows it learns nothing of the token.
     #[must_use]
     pub fn derive(token: &Self, epoch: u64) -> Self {
-        let mac = Hmac::new_from_slice(token.reveal().as_bytes());
-        let mut mac: Hmac<Sha256> = mac.expect("a key of an HMAC may have any length");
+        let mut mac = token.keyed();
         mac.update(b"pollux-tune workers");
         mac.update(&epoch.to_be_bytes());
         Self(digits(&mac.finalize().into_bytes()[..BYTES]))
+    }
+
+    fn keyed(&self) -> Hmac<Sha256> {
+        Hmac::new_from_slice(self.0.as_bytes()).expect("a key of an HMAC may have any length")
     }
 
     /// The secret as text, for the environment of a worker.

@@ -1,7 +1,5 @@
 //! How a worker process is started, and what it finds when it starts.
 
-#[cfg(feature = "torch")]
-use std::path::PathBuf;
 use std::{
     env,
     net::IpAddr,
@@ -163,7 +161,7 @@ pub(super) struct Place {
     /// Whether it has a GPU: then it sees one only.
     pub(super) is_gpu: bool,
     pub(super) machine_address: Option<IpAddr>,
-    pub(super) lock: Option<PathBuf>,
+    pub(super) lock: Option<std::path::PathBuf>,
 }
 
 #[cfg(feature = "torch")]
@@ -199,7 +197,7 @@ impl Place {
             threads: number(THREADS)?,
             is_gpu: look(DEVICE).is_some(),
             machine_address: look(MACHINE_ADDRESS).map(machine_address).transpose()?,
-            lock: look(LOCK).map(PathBuf::from),
+            lock: look(LOCK).map(std::path::PathBuf::from),
         }))
     }
 }

@@ -1,6 +1,6 @@
 //! The head is killed while real workers train: they save what they have learned, and nothing of it is lost.
 
-#![expect(clippy::print_stdout, reason = "measured times are for people")]
+#![expect(clippy::print_stdout, reason = "the figures are read with --nocapture")]
 
 use std::{
     env, fs,

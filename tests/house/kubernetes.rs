@@ -26,7 +26,7 @@ fn next<'t>(parser: &mut Parser<'t, StrInput<'t>>) -> Event<'t> {
 
 fn node<'t>(event: Event<'t>, parser: &mut Parser<'t, StrInput<'t>>) -> Value {
     match event {
-        Event::Scalar(text, style, ..) if style == ScalarStyle::Plain => {
+        Event::Scalar(text, ScalarStyle::Plain, ..) => {
             serde_json::from_str(&text).unwrap_or_else(|_| Value::String(text.to_string()))
         }
         Event::Scalar(text, ..) => Value::String(text.to_string()),
@@ -102,7 +102,7 @@ fn mistakes(schema: &Value, value: &Value, path: &str, found: &mut Vec<String>) 
             let path = format!("{path}.{key}");
             match (schema["properties"].get(key), &schema["additionalProperties"]) {
                 (Some(schema), _) | (None, schema @ Value::Object(_)) => {
-                    mistakes(schema, inner, &path, found)
+                    mistakes(schema, inner, &path, found);
                 }
                 (None, _) => found.push(format!("{path} is not known")),
             }

@@ -2,11 +2,7 @@
 //!
 //! The machines are network namespaces, so without root it is skipped. This program is also that of the head, the agents and the workers.
 
-#![expect(
-    clippy::print_stderr,
-    clippy::print_stdout,
-    reason = "what a harness would print, and measured times"
-)]
+#![expect(clippy::print_stdout, clippy::print_stderr, reason = "it has no harness, and its figures are read")]
 
 #[path = "../support/checkpoint_files.rs"]
 mod checkpoint_files;

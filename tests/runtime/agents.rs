@@ -368,23 +368,24 @@ async fn tokens_and_keys_are_shown_nowhere() {
     let root = folder("shown");
     let mut head = Head::new(&root.join("one"));
     let join = head.join_file();
-    let mut shown = String::new();
+    let mut shown = Vec::new();
     let mut agent = dial(&join, hello("gpu1")).await.unwrap();
     let joined = head.heard.recv().await;
-    shown += &format!("{agent:?} {joined:?} {:?} {:?} {join:?}", head.identity, head.gateway);
-    shown += &format!("{:?}", wire::reach(&join).await.unwrap());
+    shown.push(format!("{agent:?} {joined:?} {:?} {:?} {join:?}", head.identity, head.gateway));
+    shown.push(format!("{:?}", wire::reach(&join).await.unwrap()));
     let other = Head::new(&root.join("other"));
     let wrong = other.identity.join_file(STUDY, vec![head.address()]);
     let build = AgentHello { build: "another".to_owned(), ..hello("gpu1") };
     for error in [dial(&wrong, hello("gpu1")).await.unwrap_err(), dial(&join, build).await.unwrap_err()] {
-        shown += &format!("{error} {error:?} {:?}", head.heard.recv().await);
+        shown.push(format!("{error} {error:?} {:?}", head.heard.recv().await));
     }
     drop((joined, head));
     assert_eq!(agent.commands.recv().await, None);
-    shown += &format!("{:?}", agent.ended.await);
+    shown.push(format!("{:?}", agent.ended.await));
     let log = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
     assert!(log.contains("HEADERS") || log.contains("Headers"), "the log is talkative enough: {log}");
-    shown += &log;
+    shown.push(log);
+    let shown = shown.concat();
     for study in ["one", "other"] {
         let text = fs::read_to_string(root.join(study).join("cluster/head.json")).unwrap();
         let file: serde_json::Value = serde_json::from_str(&text).unwrap();

@@ -2,7 +2,7 @@
 
 use std::{
     fs,
-    io::Read,
+    io::{Read, Write},
     path::Path,
     process::{Command, Stdio},
     thread,
@@ -148,7 +148,7 @@ fn readable(slurm: &Slurm, study: &Path) -> String {
         for entry in fs::read_dir(folder).unwrap().flatten() {
             let is_secret = fs::metadata(entry.path()).is_ok_and(|file| {
                 use std::os::unix::fs::PermissionsExt;
-                file.permissions().mode() & 0o077 == 0
+                file.permissions().mode().trailing_zeros() >= 6
             });
             if entry.path().is_file() && !is_secret {
                 text += &String::from_utf8_lossy(&fs::read(entry.path()).unwrap());
@@ -156,6 +156,21 @@ fn readable(slurm: &Slurm, study: &Path) -> String {
         }
     }
     text
+}
+
+/// A study on one node of the best kind and up to two others.
+fn write_study(place: &Path, gate: &Path, trials: u32) {
+    // Trials wait until the test has done its deeds.
+    let script = format!("while [ ! -e {} ]; do sleep 0.1; done; echo '{{\"loss\": 0.5}}'", gate.display());
+    fs::write(place.join("trial.sh"), script).unwrap();
+    let yaml = format!(
+        "space: {{x: {{float: [0, 1]}}}}\nobjective: {{minimize: loss}}\ntrial: {{command: [sh, {}/trial.sh]}}\n\
+         search: {{trials: {trials}, parallel: 6}}\ncluster:\n  listen: 127.0.0.1\n  slurm:\n    \
+         - {{nodes: 1, gres: 'gpu:a100:2', partition: gpu, time: 1m, slots: 2xcpu}}\n    \
+         - {{nodes: 0..2, gres: 'gpu:t4:2', partition: spot, slots: 2xcpu}}\n",
+        place.display()
+    );
+    fs::write(place.join("study.yaml"), yaml).unwrap();
 }
 
 #[test]
@@ -167,17 +182,7 @@ fn a_study_grows_and_survives_preemption_and_the_end_of_its_time() {
     let place = folder("whole-study");
     fs::create_dir_all(&place).unwrap();
     let (study, gate) = (place.join("study"), place.join("gate"));
-    // Trials wait until the test has done its deeds.
-    let script = format!("while [ ! -e {} ]; do sleep 0.1; done; echo '{{\"loss\": 0.5}}'", gate.display());
-    fs::write(place.join("trial.sh"), script).unwrap();
-    let yaml = format!(
-        "space: {{x: {{float: [0, 1]}}}}\nobjective: {{minimize: loss}}\ntrial: {{command: [sh, {}/trial.sh]}}\n\
-         search: {{trials: {TRIALS}, parallel: 6}}\ncluster:\n  listen: 127.0.0.1\n  slurm:\n    \
-         - {{nodes: 1, gres: 'gpu:a100:2', partition: gpu, time: 1m, slots: 2xcpu}}\n    \
-         - {{nodes: 0..2, gres: 'gpu:t4:2', partition: spot, slots: 2xcpu}}\n",
-        place.display()
-    );
-    fs::write(place.join("study.yaml"), yaml).unwrap();
+    write_study(&place, &gate, TRIALS);
     let mut run = slurm.command(env!("CARGO_BIN_EXE_pollux-tune"));
     run.arg("run").arg(place.join("study.yaml")).arg("--folder").arg(&study);
     // As in a job of Slurm, whose variables are none of the pilots' business.
@@ -240,7 +245,7 @@ fn a_study_grows_and_survives_preemption_and_the_end_of_its_time() {
     let left: Vec<(String, String)> = slurm.queue().into_iter().filter(|(job, _)| *job != urgent).collect();
     assert!(left.is_empty(), "{left:?}");
     assert!(!readable(&slurm, &study).contains(&token), "the token can be read");
-    eprintln!("from the first submission to the end: {took:?}");
+    let _ = writeln!(std::io::stderr(), "from the first submission to the end: {took:?}");
     fs::remove_dir_all(place).unwrap();
 }
 

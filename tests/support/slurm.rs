@@ -1,7 +1,10 @@
 //! A Slurm of its own for a test: a controller and six nodes on this machine, with GPUs that are none.
 
 use std::{
-    env, fs,
+    env,
+    fmt::Write as _,
+    fs,
+    io::Write as _,
     net::TcpListener,
     os::unix::fs::symlink,
     path::{Path, PathBuf},
@@ -57,12 +60,12 @@ impl Slurm {
     pub(crate) fn start(root: &Path) -> Option<Self> {
         if let Err(reason) = is_there() {
             assert!(!is_ci(), "with CI=true this test must run: {reason}");
-            eprintln!("skipped: {reason}");
+            let _ = writeln!(std::io::stderr(), "skipped: {reason}");
             return None;
         }
         if !rustix::process::getuid().is_root() {
             assert!(!is_ci(), "with CI=true this test must run, as root");
-            eprintln!("skipped: the daemons of Slurm need root");
+            let _ = writeln!(std::io::stderr(), "skipped: the daemons of Slurm need root");
             return None;
         }
         for folder in ["state", "spool", "dev", "log"] {
@@ -200,9 +203,10 @@ MessageTimeout=60
         ports[0]
     );
     for ((node, kind), port) in NODES.iter().zip(&ports[1..]) {
-        text.push_str(&format!(
-            "NodeName={node} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs=16 RealMemory=1000 Gres=gpu:{kind}:2\n"
-        ));
+        let _ = writeln!(
+            text,
+            "NodeName={node} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs=16 RealMemory=1000 Gres=gpu:{kind}:2"
+        );
     }
     text.push_str(
         "PartitionName=gpu Nodes=a100-[0-1] Default=YES MaxTime=INFINITE State=UP PriorityTier=10

@@ -137,7 +137,7 @@ impl World {
         let (gpu_type, slots, up) = &self.alive[&node];
         self.nodes.push_back(Input::NodeJoined {
             node,
-            name: if node.0 % 2 == 0 { format!("gpu{node}") } else { String::new() },
+            name: if node.0.is_multiple_of(2) { format!("gpu{node}") } else { String::new() },
             gpu_type: gpu_type.clone(),
             island: 0,
             slots: *slots,

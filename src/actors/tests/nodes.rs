@@ -76,7 +76,7 @@ impl Scene {
     }
 
     /// What the worker of a slot is to do.
-    fn to_worker(&mut self, index: u32) -> Vec<WorkerCommand> {
+    fn sent_to(&mut self, index: u32) -> Vec<WorkerCommand> {
         let command = |command| match command {
             AgentCommand::ToWorker { slot: of, command } if of == slot(3, index) => command,
             other => panic!("{other:?}"),
@@ -193,11 +193,11 @@ fn a_slot_goes_to_the_next_group_when_the_last_has_left() {
         scene.event(0, prepared(0));
         first.send(&scene, 0, release(0));
         settle().await;
-        assert_eq!(scene.to_worker(0), [prepare(0), release(0)]);
+        assert_eq!(scene.sent_to(0), [prepare(0), release(0)]);
         scene.event(0, released(0));
         settle().await;
         // Whoever has waited takes over, with all it had to say.
-        assert_eq!(scene.to_worker(0), [prepare(1), release(1)]);
+        assert_eq!(scene.sent_to(0), [prepare(1), release(1)]);
         scene.event(0, prepared(1));
         scene.event(0, prepared(0));
         scene.event(0, released(1));
@@ -222,7 +222,7 @@ fn a_failed_trial_has_left_its_worker() {
             WorkerEvent::Failed { trial: TrialId(0), reason: "NaN".to_owned(), cause: FailureCause::Trial },
         );
         settle().await;
-        assert_eq!(scene.to_worker(2), [prepare(0), prepare(1)]);
+        assert_eq!(scene.sent_to(2), [prepare(0), prepare(1)]);
     });
 }
 
@@ -235,7 +235,7 @@ fn groups_are_told_of_a_loss_before_the_engine() {
         owner.send(&scene, 0, prepare(0));
         waiting.send(&scene, 0, prepare(1));
         settle().await;
-        assert_eq!(scene.to_worker(0), [prepare(0)]);
+        assert_eq!(scene.sent_to(0), [prepare(0)]);
         scene.say(AgentEvent::WorkerLost { slot: slot(3, 0) });
         let input = scene.inputs.recv().await.expect("the engine is told").input;
         assert_eq!(input, Input::WorkerLost { slot: slot(3, 0), reason: "its connection ended".to_owned() });

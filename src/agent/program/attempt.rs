@@ -104,7 +104,7 @@ impl Attempt {
         };
         let over = tokio::select! {
             biased;
-            grace = &mut *stop => Ok(Over::Asked(self.grace(grace))),
+            grace = &mut *stop => Ok(Over::Asked(self.grace(grace.ok()))),
             begun = launch.begin() => match begun {
                 Ok(()) => {
                     self.send(GroupEvent::Formed);
@@ -138,10 +138,10 @@ impl Attempt {
     }
 
     /// How much time it has to end. A head that is lost needs it no longer.
-    fn grace(&self, asked: Result<Grace, oneshot::error::RecvError>) -> Duration {
+    fn grace(&self, asked: Option<Grace>) -> Duration {
         match asked {
-            Ok(Grace::Full) => self.usual_grace(),
-            Ok(Grace::None) | Err(_) => Duration::ZERO,
+            Some(Grace::Full) => self.usual_grace(),
+            Some(Grace::None) | None => Duration::ZERO,
         }
     }
 
@@ -200,7 +200,7 @@ impl Attempt {
             let due = self.reports.due_at();
             tokio::select! {
                 biased;
-                grace = &mut *stop => return Over::Asked(self.grace(grace)),
+                grace = &mut *stop => return Over::Asked(self.grace(grace.ok())),
                 // Before its output: somebody else may go on printing.
                 status = launch.child.wait() => return Over::Exited(status),
                 () = time::sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => self.report().await,

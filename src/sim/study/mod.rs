@@ -227,11 +227,9 @@ impl Run<'_> {
                 self.wake_s = Some(at_s);
                 self.events.push(Reverse((At::new(at_s), Event::Tick)));
             }
-            // No machine of a simulation drains.
-            Command::ReleaseNode { .. } => {}
             Command::Finished(outcome) => self.outcome = Some(outcome),
-            // They were answered.
-            Command::Suggest(_) | Command::Allocate(_) => {}
+            // The services have answered, and no machine of a simulation drains.
+            Command::Suggest(_) | Command::Allocate(_) | Command::ReleaseNode { .. } => {}
         }
         Ok(())
     }

@@ -73,9 +73,9 @@ fn write_machines(yaml: &mut String, Machines { listen, slurm, hosts }: &Machine
     let list = |yaml: &mut String, name: &str, entries: Vec<String>| {
         if !entries.is_empty() {
             let _ = writeln!(yaml, "  {name}:");
-            entries.iter().for_each(|entry| {
+            for entry in &entries {
                 let _ = writeln!(yaml, "    - {{{entry}}}");
-            });
+            }
         }
     };
     list(yaml, "slurm", slurm.iter().map(|spec| flow(pilots(spec))).collect());

@@ -5,7 +5,7 @@ use super::{
     SearchEnd, SearchLimit, Severity, State, Target, Unfinished, Wait, WorkerGroup, limits::TIME_IS_UP,
 };
 use crate::{
-    ids::{Generation, TrialId},
+    ids::{Generation, SlotId, TrialId},
     space::{Params, Point},
     trials::{End, stopping::Verdict},
 };
@@ -120,20 +120,7 @@ impl State {
             | Fact::CheckpointFailed { trial, .. }
             | Fact::TrialPausing { trial }
             | Fact::TrialPaused { trial, .. }
-            | Fact::TrialInterrupted { trial, .. } => {
-                let progress = self.progress;
-                let change = self.of(fact, *trial)?.apply(*at_s, fact, progress)?;
-                if let Some(seconds) = change.formed_s {
-                    self.reshapes.0 += 1;
-                    self.reshapes.1 += seconds;
-                }
-                self.progress += u64::from(change.is_progress);
-                if let (Fact::TrialStarted { holders, .. }, Some(wait)) = (fact, &mut self.waiting)
-                    && holders.is_empty()
-                {
-                    wait.probe = wait.probe.or(Some(*trial));
-                }
-            }
+            | Fact::TrialInterrupted { trial, .. } => self.apply_to_trial(*at_s, fact, *trial)?,
             Fact::BatchLimited { trial, gpu_type, limit, .. } => {
                 self.of(fact, *trial)?;
                 let known = self.batch_limits.entry(gpu_type.clone()).or_insert(*limit);
@@ -149,6 +136,40 @@ impl State {
         self.at_s = *at_s;
         self.facts += 1;
         Ok(())
+    }
+
+    /// What a fact says of an active trial, and of the study as a whole.
+    fn apply_to_trial(&mut self, at_s: f64, fact: &Fact, trial: TrialId) -> Result<(), Error> {
+        let progress = self.progress;
+        let broken = self.broken_group(fact, trial);
+        let change = self.of(fact, trial)?.apply(at_s, fact, progress)?;
+        if let Some(seconds) = change.formed_s {
+            self.reshapes.0 += 1;
+            self.reshapes.1 += seconds;
+        }
+        self.progress += u64::from(change.is_progress);
+        if let Some(slots) = broken {
+            self.break_links(at_s, &slots);
+        }
+        if change.is_progress
+            && let Some(Phase::Running(group)) = self.active.get(&trial).map(|active| &active.phase)
+        {
+            let slots = group.slots.clone();
+            self.mend_links(&slots);
+        }
+        if let (Fact::TrialStarted { holders, .. }, Some(wait)) = (fact, &mut self.waiting)
+            && holders.is_empty()
+        {
+            wait.probe = wait.probe.or(Some(trial));
+        }
+        Ok(())
+    }
+
+    /// The slots of a group that has failed by a fact, if all its workers live.
+    fn broken_group(&self, fact: &Fact, trial: TrialId) -> Option<Vec<SlotId>> {
+        let is_failure = matches!(fact, Fact::TrialInterrupted { severity: Severity::Failure, .. });
+        let slots = self.active.get(&trial).filter(|_| is_failure)?.slots();
+        slots.iter().all(|slot| self.is_up(*slot)).then(|| slots.to_vec())
     }
 
     /// A trial without a group finds nothing out.
@@ -169,6 +190,7 @@ impl State {
         (self.started_s, self.stopping, self.done) = (at_s, false, false);
         self.nodes.clear();
         self.lost.clear();
+        self.rifts.clear();
         self.blocked.clear();
         // A new head finds out by itself.
         self.waiting = None;

@@ -158,6 +158,8 @@ impl Engine {
             }
             GroupEvent::Failed { reason, cause: FailureCause::Infrastructure } => {
                 self.emit(step, Fact::TrialInterrupted { trial, reason, severity: Severity::Failure });
+                // Machines that do not reach each other are to be used otherwise.
+                self.pending.dirty |= !self.state.apart().is_empty();
             }
             GroupEvent::Failed { reason, cause: FailureCause::Environment } => {
                 self.wait(step, trial, reason);

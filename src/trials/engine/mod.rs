@@ -26,6 +26,7 @@ mod reconcile;
 mod report;
 mod request;
 mod retry;
+mod rifts;
 mod services;
 mod snapshot;
 mod solve_service;
@@ -49,6 +50,7 @@ pub use self::{
     nodes::{Draining, LostNode, NodeState},
     report::{Checkpoint, Metrics, Number, Report},
     retry::{Failures, Wait},
+    rifts::Rift,
     services::{AllocateService, Services},
     snapshot::{AllocationSnapshot, TrialSnapshot},
     solve_service::SolveService,

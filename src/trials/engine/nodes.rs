@@ -103,9 +103,12 @@ impl State {
     #[must_use]
     pub fn cluster(&self) -> Cluster {
         let mut cluster = Cluster::new();
+        let apart = self.apart();
         for (&id, node) in self.nodes.iter().filter(|(_, node)| node.is_open()) {
             let gpus = node.up.len() as u32;
-            let node = Node { gpu_type: node.gpu_type.clone(), gpus, island: node.island };
+            // Real islands have small numbers.
+            let island = if apart.contains(&id) { u32::MAX - id.0 } else { node.island };
+            let node = Node { gpu_type: node.gpu_type.clone(), gpus, island };
             // Numbers are unique here, and no node joins with too many slots.
             let _ = cluster.add(id, node);
         }
@@ -136,12 +139,12 @@ impl State {
         if self.done || self.stopping || (self.search_ended.is_some() && self.active.is_empty()) {
             return None;
         }
-        let mut pools: BTreeMap<(&GpuType, u32), usize> = BTreeMap::new();
-        for node in self.nodes.values().filter(|node| node.is_open()) {
-            *pools.entry((&node.gpu_type, node.island)).or_default() += node.up.len();
+        let (cluster, mut pools) = (self.cluster(), BTreeMap::<(&GpuType, u32), u32>::new());
+        for (_, node) in cluster.iter() {
+            *pools.entry((&node.gpu_type, node.island)).or_default() += node.gpus;
         }
         let largest = pools.values().copied().max().unwrap_or(0);
-        if largest >= min_gpus.max(1) as usize {
+        if largest >= min_gpus.max(1) {
             return None;
         }
         Some(match (largest, self.nodes.len()) {
@@ -173,6 +176,7 @@ impl State {
                 };
                 self.nodes.insert(*node, state);
                 self.lost.remove(node);
+                self.forget_links(*node);
                 self.blocked.remove(node);
             }
             Fact::NodeDraining { node, until_s, reason } => {
@@ -183,6 +187,7 @@ impl State {
             }
             Fact::NodeLost { node, reason } => {
                 self.blocked.remove(node);
+                self.forget_links(*node);
                 if let Some(NodeState { name, gpu_type, slots, .. }) = self.nodes.remove(node) {
                     let lost = LostNode { name, gpu_type, slots, at_s, reason: reason.clone() };
                     self.lost.insert(*node, lost);
@@ -248,7 +253,8 @@ impl Engine {
                 let latest_s = if until_s.is_nan() { step.now_s } else { until_s };
                 let until_s = latest_s.clamp(step.now_s, LATEST_S);
                 let Some(state) = self.state.nodes.get(&node) else { return };
-                let is_known = |known: &Draining| known.until_s == until_s && known.reason == reason;
+                let is_known =
+                    |known: &Draining| known.until_s.total_cmp(&until_s).is_eq() && known.reason == reason;
                 if !state.draining.as_ref().is_some_and(is_known) {
                     self.emit(step, Fact::NodeDraining { node, until_s, reason });
                     // An answer that still counts on it would make trials leave before they know where to go.
@@ -256,12 +262,12 @@ impl Engine {
                     self.pending.dirty = true;
                 }
             }
-            Input::NodeLost { node, reason } => {
-                // One that never came so far as to join may be gone, too.
-                if self.state.nodes.contains_key(&node) || self.state.blocked.contains_key(&node) {
-                    self.emit(step, Fact::NodeLost { node, reason });
-                    self.pending.dirty = true;
-                }
+            // One that never came so far as to join may be gone, too.
+            Input::NodeLost { node, reason }
+                if self.state.nodes.contains_key(&node) || self.state.blocked.contains_key(&node) =>
+            {
+                self.emit(step, Fact::NodeLost { node, reason });
+                self.pending.dirty = true;
             }
             Input::WorkerJoined { slot } => {
                 let has = |node: &NodeState| slot.index < node.slots && !node.up.contains(&slot.index);
@@ -270,16 +276,12 @@ impl Engine {
                     self.pending.dirty = true;
                 }
             }
-            Input::WorkerLost { slot, reason } => {
-                if self.state.is_up(slot) {
-                    self.emit(step, Fact::SlotLost { slot, reason });
-                    self.pending.dirty = true;
-                }
+            Input::WorkerLost { slot, reason } if self.state.is_up(slot) => {
+                self.emit(step, Fact::SlotLost { slot, reason });
+                self.pending.dirty = true;
             }
-            Input::NodeBlocked { node, reason } => {
-                if !self.state.blocked.contains_key(&node) {
-                    self.emit(step, Fact::NodeBlocked { node, reason });
-                }
+            Input::NodeBlocked { node, reason } if !self.state.blocked.contains_key(&node) => {
+                self.emit(step, Fact::NodeBlocked { node, reason });
             }
             _ => {}
         }

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use super::{Checkpoint, Failures, LostNode, Metrics, NodeState, Refit, SearchLimit, Severity, Wait};
+use super::{Checkpoint, Failures, LostNode, Metrics, NodeState, Refit, Rift, SearchLimit, Severity, Wait};
 use crate::{
     alloc::Allocation,
     goodput::{BatchPlan, NoiseScale, Shape},
@@ -29,6 +29,8 @@ pub struct State {
     pub nodes: BTreeMap<NodeId, NodeState>,
     /// Those that were here under this head, and are no more.
     pub lost: BTreeMap<NodeId, LostNode>,
+    /// Pairs of machines whose groups have failed though all workers lived, the smaller number first.
+    pub rifts: BTreeMap<(NodeId, NodeId), Rift>,
     /// How many results of earlier studies are known.
     pub imported: u32,
     /// Parameters that are to be tried before others, the next one first.

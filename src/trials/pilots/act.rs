@@ -121,7 +121,7 @@ impl Controller {
         } else {
             format!("the next one is asked for in {pause_s:.0} s")
         };
-        let tail: String = log.lines().map(|line| format!("\n    {line}")).collect();
+        let tail = log.lines().fold(String::new(), |text, line| text + "\n    " + line);
         let tail = if tail.is_empty() { tail } else { format!("; it printed{tail}") };
         actions.push(PilotAction::Notice(format!("{what}; {next}{tail}")));
     }

@@ -136,8 +136,8 @@ impl Demand {
     fn trials(&self, study: &Study, fresh: u32) -> Vec<TrialSnapshot> {
         let known = self.snapshot.trials.iter().rev().find_map(|trial| trial.fit.clone());
         let mut trials: Vec<TrialSnapshot> = self.snapshot.trials.clone();
-        let mut number = trials.iter().map(|trial| trial.id.0).max().map_or(0, |last| last + 1);
-        for _ in 0..fresh {
+        let next = trials.iter().map(|trial| trial.id.0).max().map_or(0, |last| last + 1);
+        for number in next..next.saturating_add(fresh) {
             trials.push(TrialSnapshot {
                 id: TrialId(number),
                 fit: None,
@@ -150,7 +150,6 @@ impl Demand {
                 promise: 1.0,
                 remaining_epochs: study.trial.epochs,
             });
-            number += 1;
         }
         for trial in &mut trials {
             trial.fit = trial.fit.take().or_else(|| known.clone());

@@ -23,7 +23,7 @@ use tokio_rustls::TlsConnector;
 use tokio_stream::Stream;
 use tonic::{
     Code, Request, Status, Streaming,
-    metadata::MetadataValue,
+    metadata::{Ascii, MetadataValue},
     transport::{Endpoint, Uri},
 };
 use tower::service_fn;
@@ -219,12 +219,9 @@ impl ReachedHead {
         let (events, said) = mpsc::unbounded_channel();
         let upward = EventStream { hello: Some(hello), said, heartbeat: heartbeat(), started };
         let mut request = Request::new(upward);
-        let mut key =
-            MetadataValue::try_from(token.reveal()).expect("hexadecimal digits are fine in a header");
-        key.set_sensitive(true);
-        request.metadata_mut().insert(TOKEN, key);
+        request.metadata_mut().insert(TOKEN, header(&token));
         let answer = timeout(ANSWERING, client.join(request)).await.map_err(late)?;
-        let downward = answer.map_err(refused)?.into_inner();
+        let downward = answer.map_err(|status| refused(&status))?.into_inner();
 
         let (commands, received) = mpsc::unbounded_channel();
         let (end, ended) = oneshot::channel();
@@ -234,8 +231,16 @@ impl ReachedHead {
     }
 }
 
+/// The token as it travels; logs do not show it.
+fn header(token: &Secret) -> MetadataValue<Ascii> {
+    let mut header =
+        MetadataValue::try_from(token.reveal()).expect("hexadecimal digits are fine in a header");
+    header.set_sensitive(true);
+    header
+}
+
 /// What the answer to a call means.
-fn refused(status: Status) -> Error {
+fn refused(status: &Status) -> Error {
     let reason = status.message().to_owned();
     match status.code() {
         Code::Unauthenticated | Code::FailedPrecondition | Code::InvalidArgument => {

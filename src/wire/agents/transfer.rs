@@ -47,8 +47,8 @@ fn status(error: &io::Error) -> Status {
     Status::new(code, error.to_string())
 }
 
-fn invalid(error: impl ToString) -> Status {
-    Status::invalid_argument(error.to_string())
+fn invalid(problem: impl Into<String>) -> Status {
+    Status::invalid_argument(problem)
 }
 
 /// What somebody who blocks has to say.
@@ -70,7 +70,7 @@ pub(super) async fn receive(head: Head, mut parts: Streaming<proto::UploadPart>)
         return Err(invalid("an upload has to begin with what is coming"));
     };
     let HeldCheckpoint { study, trial, file } =
-        checkpoint.try_into().map_err(|error: Error| invalid(error))?;
+        checkpoint.try_into().map_err(|error: Error| invalid(error.to_string()))?;
     check_name(&head, &file)?;
     if bytes > BYTES_MAX {
         return Err(invalid(format!("it has {bytes} bytes, allowed are {BYTES_MAX}")));
@@ -97,7 +97,7 @@ pub(super) async fn receive(head: Head, mut parts: Streaming<proto::UploadPart>)
 
 /// What the head has.
 pub(super) async fn list(head: Head, request: proto::ListRequest) -> Result<Vec<String>, Status> {
-    let study = study_id(&request.study, "ListRequest").map_err(invalid)?;
+    let study = study_id(&request.study, "ListRequest").map_err(|error| invalid(error.to_string()))?;
     done(spawn_blocking(move || {
         let folder = head.folder(study, TrialId(request.trial)).map_err(Status::failed_precondition)?;
         files::list(&folder, |name| head.is_checkpoint(name)).map_err(|error| status(&error))
@@ -108,7 +108,8 @@ pub(super) async fn list(head: Head, request: proto::ListRequest) -> Result<Vec<
 /// Sends an agent what it wants.
 pub(super) async fn send(head: Head, request: proto::DownloadRequest) -> Result<PartStream, Status> {
     let wanted = request.checkpoint.ok_or_else(|| invalid("no checkpoint is asked for"))?;
-    let HeldCheckpoint { study, trial, file } = wanted.try_into().map_err(|error: Error| invalid(error))?;
+    let HeldCheckpoint { study, trial, file } =
+        wanted.try_into().map_err(|error: Error| invalid(error.to_string()))?;
     check_name(&head, &file)?;
     let opening = spawn_blocking(move || {
         let folder = head.folder(study, trial).map_err(Status::failed_precondition)?;

@@ -7,7 +7,7 @@ fn draining(node: u32) -> Input {
     Input::NodeDraining { node: NodeId(node), until_s: 120.0, reason: "its time ends".to_owned() }
 }
 
-fn lost(node: u32) -> Input {
+pub(super) fn lost(node: u32) -> Input {
     Input::NodeLost { node: NodeId(node), reason: "no word from it".to_owned() }
 }
 

@@ -113,7 +113,7 @@ async fn a_short_failure_of_the_network_costs_nothing() {
         way.cut();
         handle.send(start(1)).expect("the agent is there");
         agent.events.send(worker(1)).expect("the head is there");
-        sleep(FENCE - Duration::from_secs(4)).await;
+        sleep(FENCE.mul_f64(0.8)).await;
         way.up.send_replace(true);
         way.down.send_replace(true);
         assert_eq!(agent.commands.recv().await, Some(start(1)));

@@ -136,6 +136,23 @@ async fn a_checkpoint_that_was_changed_or_cut_off_is_not_kept() {
     assert_eq!(names(folder), ["a.checkpoint"]);
 }
 
+/// Holds up those who look for a folder until it is opened, or the test has failed.
+#[derive(Default)]
+struct Gate(Arc<(Mutex<bool>, Condvar)>);
+
+impl Gate {
+    fn open(&self) {
+        *self.0.0.lock().expect("nobody panics") = true;
+        self.0.1.notify_all();
+    }
+}
+
+impl Drop for Gate {
+    fn drop(&mut self) {
+        self.open();
+    }
+}
+
 /// Folders that take their time.
 struct Slow {
     folders: Folders,
@@ -169,9 +186,9 @@ async fn pass(time: Duration) {
 #[tokio::test(start_paused = true)]
 async fn uploads_that_stand_still_hold_up_no_heartbeat() {
     let scratch = Scratch::new();
-    let open = Arc::new((Mutex::new(false), Condvar::new()));
+    let gate = Gate::default();
     let folders = Folders(scratch.0.join("checkpoints"));
-    let mut head = Head::with(scratch, Arc::new(Slow { folders, open: open.clone() }));
+    let mut head = Head::with(scratch, Arc::new(Slow { folders, open: gate.0.clone() }));
     let (mut agent, _, _handle, _way) = head.joined().await;
     let local = head.scratch.0.join("local");
     fs::write(&local, contents(8 << 20)).expect("a file");
@@ -185,8 +202,7 @@ async fn uploads_that_stand_still_hold_up_no_heartbeat() {
     assert!(agent.ended.try_recv().is_err(), "the agent still hears that it is heard");
     assert!(head.heard.try_recv().is_err(), "the head still hears the agent");
     assert!(uploads.iter().all(|upload| !upload.is_finished()));
-    *open.0.lock().expect("nobody panics") = true;
-    open.1.notify_all();
+    gate.open();
     for upload in uploads {
         upload.await.expect("no panic").expect("it is sent");
     }
