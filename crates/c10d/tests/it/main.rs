@@ -1,7 +1,5 @@
 //! What the crate promises, tried with real processes.
 
-#![expect(clippy::print_stdout, clippy::print_stderr, reason = "the figures are read with --nocapture")]
-
 #![expect(clippy::cast_possible_wrap, reason = "ranks and sizes are small")]
 #![expect(clippy::print_stderr, clippy::print_stdout, reason = "measured times are for people")]
 #![expect(clippy::float_cmp, reason = "values that are exact in binary")]
