@@ -80,11 +80,18 @@ check-cuda: ## Compile what is for GPUs; needs 1.5 GB of packages, but no GPU
 
 PEER := $(CURDIR)/.cache/peer
 
-# On a machine with GPUs. NCCL needs a GPU for each worker.
-test-cuda: peer ## Run the tests of elastic training on two GPUs; gets PyTorch with CUDA first (3 GB)
+# On a machine with GPUs. NCCL needs a GPU for each worker. With HOSTS="gpu1 gpu2" also a trial with GPUS=2 over these machines, by ssh:
+# this folder must be there, too.
+test-cuda: peer ## Run the tests of elastic training on two GPUs, with HOSTS="gpu1 gpu2" over two machines, too; gets PyTorch with CUDA first (3 GB)
 	$(PEER)/bin/pip install --quiet 'nvidia-cuda-crt==13.0.*' 'nvidia-cuda-cccl==13.0.*'
 	LIBTORCH=$$($(PEER)/bin/python -c 'import os, torch; print(os.path.dirname(torch.__file__))') POLLUX_TUNE_TEST_GPUS=1 \
 		$(CARGO) test --locked --workspace --features cuda --test elastic -- --test-threads=1
+ifneq ($(strip $(HOSTS)),)
+	$(MAKE) cifar10
+	LIBTORCH=$$($(PEER)/bin/python -c 'import os, torch; print(os.path.dirname(torch.__file__))') \
+		$(CARGO) build --locked --workspace --features cuda --bin pollux-tune
+	GPUS=$(GPUS) scripts/test-hosts.sh "$(CURDIR)/target/debug/pollux-tune" $(HOSTS)
+endif
 
 .PHONY: peer
 peer:
