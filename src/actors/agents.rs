@@ -107,6 +107,7 @@ pub(super) struct Agents {
 
 struct Agent {
     name: String,
+    incarnation: u64,
     /// The job that it runs in.
     job: Option<String>,
     commands: UnboundedSender<AgentCommand>,
@@ -176,18 +177,30 @@ impl Agents {
         node
     }
 
+    /// The name, or another one if somebody has it: a second agent on a machine, or the next one after a loss that is not known yet.
+    fn free_name(&self, name: String) -> String {
+        let is_free = |name: &String| !self.present.values().any(|agent| agent.name == *name);
+        if is_free(&name) {
+            return name;
+        }
+        // There is one that nobody has among as many as there are agents and one more.
+        (2..).map(|number| format!("{name}-{number}")).find(is_free).unwrap_or(name)
+    }
+
     fn island(&mut self, name: &str) -> u32 {
         let next = self.islands.len() as u32;
         *self.islands.entry(name.to_owned()).or_insert(next)
     }
 
     fn joined(&mut self, id: AgentKey, hello: AgentHello, commands: UnboundedSender<AgentCommand>) {
-        let AgentHello { name, island, nodes, held, job, .. } = hello;
-        // One of the same name is the same machine: the connection of before is of no use, whatever it still says.
-        let before = self.present.iter().find(|(_, agent)| agent.name == name).map(|(id, _)| *id);
+        let AgentHello { name, incarnation, island, nodes, held, job, .. } = hello;
+        // The same process again: its connection of before is of no use, whatever still comes from there.
+        let is_same = |agent: &Agent| agent.incarnation == incarnation && id != AgentKey::Local;
+        let before = self.present.iter().find(|(_, agent)| is_same(agent)).map(|(id, _)| *id);
         if let Some(before) = before {
             self.lost(before, "its agent has joined again");
         }
+        let name = self.free_name(name);
         if id != AgentKey::Local {
             self.notify(&format!("{name} has joined: {}", describe(&nodes)));
         }
@@ -231,7 +244,8 @@ impl Agents {
             };
             actors.push((node, actor));
         }
-        self.present.insert(id, Agent { name, job, commands, nodes: actors, released: BTreeSet::new() });
+        self.present
+            .insert(id, Agent { name, incarnation, job, commands, nodes: actors, released: BTreeSet::new() });
     }
 
     fn lost(&mut self, id: AgentKey, reason: &str) {

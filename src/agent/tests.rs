@@ -171,7 +171,7 @@ fn the_last_words_of_a_process_come_before_its_end() {
     in_real_time(async {
         let mut scene = Scene::new(0);
         let process = scene.start(0).await;
-        let (events, commands) = scene.attach(&process, 0).await;
+        let (events, mut commands) = scene.attach(&process, 0).await;
         let _ = process.end.send("exit status: 0".to_owned().into());
         // The agent has heard of the end by the time that it has done this.
         scene.tell(AgentCommand::Start { node: NodeId(8), process: 0 });
@@ -179,7 +179,8 @@ fn the_last_words_of_a_process_come_before_its_end() {
         for trial in 0..20 {
             events.send(WorkerEvent::Released { trial: TrialId(trial) }).expect("it is attached");
         }
-        drop((events, commands));
+        drop(events);
+        assert_eq!(commands.recv().await, None, "all was received");
         for trial in 0..20 {
             let event = WorkerEvent::Released { trial: TrialId(trial) };
             assert_eq!(scene.event().await, AgentEvent::Worker { slot: slot(0), event });

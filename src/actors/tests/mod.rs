@@ -1,5 +1,6 @@
 //! Actors among fakes, in virtual time.
 
+mod agents;
 mod commands;
 mod functions;
 mod groups;

@@ -44,6 +44,14 @@ impl fmt::Display for AgentId {
     }
 }
 
+#[cfg(test)]
+impl AgentId {
+    /// One without a gateway.
+    pub(crate) const fn detached(number: u64) -> Self {
+        Self(number)
+    }
+}
+
 /// What a gateway for agents receives.
 ///
 /// Of each agent first that it joined, then its events, in this order, and in the end exactly once that it is lost.
