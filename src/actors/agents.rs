@@ -183,8 +183,9 @@ impl Agents {
         if is_free(&name) {
             return name;
         }
-        // There is one that nobody has among as many as there are agents and one more.
-        (2..).map(|number| format!("{name}-{number}")).find(is_free).unwrap_or(name)
+        // Among one more than there are agents there is one that nobody has.
+        let mut others = (2..self.present.len() + 3).map(|number| format!("{name}-{number}"));
+        others.find(is_free).unwrap_or(name)
     }
 
     fn island(&mut self, name: &str) -> u32 {

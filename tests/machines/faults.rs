@@ -1,156 +1,42 @@
 //! One training over two of three machines, through everything that can happen to them.
 
 use std::{
-    env,
-    fs::{self, File},
-    path::{Path, PathBuf},
-    process::{self, Child, Command, Stdio},
-    thread,
+    fs,
+    path::Path,
     time::{Duration, Instant},
 };
 
-use pollux_tune::{ids::TrialId, store::Folder};
-
 use crate::{
-    checkpoint_files::{assert_same, last_state},
+    checkpoint_files::assert_same,
     machines::Machines,
     net::Gate,
+    world::{MACHINES, World, end_of, until},
 };
 
-const MACHINES: usize = 3;
 /// After so many steps the training waits for the next misfortune.
 const STEPS: [u64; 4] = [20, 40, 60, 80];
 /// The longest that a recovery may take.
 const RECOVERY: Duration = Duration::from_secs(60);
-/// For what comes sooner or later, also on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(180);
 
-/// One trial of two workers, whose result depends on nothing but its parameters.
-fn study(gates: &str, gpus: u32) -> String {
-    format!(
-        "
-space: {{lr: {{choice: [0.05]}}, gates: {{choice: ['{gates}']}}, init: {{choice: [7]}}}}
-objective: {{maximize: accuracy}}
-trial: {{trainable: net, epochs: 6, initial_batch: 24, max_batch: 24, min_gpus: {gpus}, max_gpus: {gpus}, checkpoint_interval: 1h}}
-search: {{trials: 1, parallel: 1}}
-scheduler: {{interval: 1s}}
-"
-    )
+/// Waits until the training is at a gate, with two workers. Gives their machines and processes.
+fn members(gate: &Gate) -> [(usize, u32); 2] {
+    until("two workers come to their gate", || gate.waiting().len() == 2);
+    let at = |pid: &u32| (machine_of(*pid).expect("a worker of an agent"), *pid);
+    let mut members: Vec<(usize, u32)> = gate.waiting().iter().map(at).collect();
+    members.sort_unstable();
+    members.try_into().expect("two of them")
 }
 
-/// Everything of a test: processes end with it.
-struct World {
-    machines: Machines,
-    root: PathBuf,
-    agents: Vec<Option<Child>>,
-    head: Option<Child>,
-}
-
-impl Drop for World {
-    fn drop(&mut self) {
-        for child in self.agents.iter_mut().flatten().chain(&mut self.head) {
-            // It may have ended.
-            let _ = child.kill();
-            let _ = child.wait();
-        }
-        if thread::panicking() {
-            for name in ["head", "agent-0", "agent-1", "agent-2"] {
-                let text = fs::read_to_string(self.root.join(name)).unwrap_or_default();
-                println!("--- {name}\n{text}");
-            }
-        } else {
-            let _ = fs::remove_dir_all(&self.root);
-        }
-    }
-}
-
-impl World {
-    fn new(machines: Machines) -> Self {
-        let root = env::temp_dir().join(format!("pollux-machines-{}", process::id()));
-        fs::create_dir_all(&root).expect("a folder");
-        machines.enter(None);
-        Self { machines, root, agents: (0..MACHINES).map(|_| None).collect(), head: None }
-    }
-
-    fn folder(&self) -> PathBuf {
-        self.root.join("study")
-    }
-
-    fn log(&self, name: &str) -> Stdio {
-        File::options().create(true).append(true).open(self.root.join(name)).expect("a file").into()
-    }
-
-    /// Runs a study at the hub.
-    fn run(&self, name: &str, gates: &str, gpus: u32, arguments: &[&str]) -> Command {
-        let file = self.root.join(format!("{name}.yaml"));
-        fs::write(&file, study(gates, gpus)).expect("a file");
-        let mut head = Command::new(env::current_exe().expect("this program"));
-        head.arg("run").arg(file).arg("--folder").arg(self.root.join(name));
-        head.args(["--cpu", "--threads", "1", "--keep-checkpoints", "all"]).args(arguments);
-        head.stdin(Stdio::null()).stdout(self.log("head")).stderr(self.log("head"));
-        head
-    }
-
-    fn start_agent(&mut self, machine: usize) {
-        let join = self.folder().join("cluster/join.json");
-        let name = format!("agent-{machine}");
-        let mut agent = self.machines.command(machine, env::current_exe().expect("this program"));
-        agent.arg("agent").arg("--join-file").arg(join).args([
-            "--slots",
-            "1xcpu",
-            "--threads",
-            "1",
-            "--name",
-            &name,
-        ]);
-        agent.stdin(Stdio::null()).stdout(self.log(&name)).stderr(self.log(&name));
-        self.agents[machine] = Some(agent.spawn().expect("it starts"));
-    }
-
-    /// How often the agent of a machine has joined.
-    fn joined(&self, machine: usize) -> usize {
-        let text = fs::read_to_string(self.root.join(format!("agent-{machine}"))).unwrap_or_default();
-        text.lines().filter(|line| line.starts_with("joined study")).count()
-    }
-
-    /// As if a machine has lost its power and got it back: nothing is left of what ran there.
-    fn kill_all(&mut self, machine: usize, workers: &[(usize, u32)]) {
-        let mut agent = self.agents[machine].take().expect("it runs");
-        agent.kill().expect("it is ours");
-        agent.wait().expect("it is ours");
-        for (_, pid) in workers.iter().filter(|(at, _)| *at == machine) {
-            let _ = Command::new("kill").args(["-9", &pid.to_string()]).output();
-        }
-    }
-
-    /// Waits until the training is at a gate, with two workers. Gives their machines and processes.
-    fn members(gate: &Gate) -> [(usize, u32); 2] {
-        until("two workers come to their gate", || gate.waiting().len() == 2);
-        let at = |pid: &u32| (machine_of(*pid).expect("a worker of an agent"), *pid);
-        let mut members: Vec<(usize, u32)> = gate.waiting().iter().map(at).collect();
-        members.sort_unstable();
-        members.try_into().expect("two of them")
-    }
-
-    /// Something has just happened to the training: how long it takes until that goes on.
-    fn recovers(what: &str, from: &Gate, to: &Gate) -> [(usize, u32); 2] {
-        let began = Instant::now();
-        from.open();
-        let members = Self::members(to);
-        let took = began.elapsed();
-        let on = members.map(|(machine, _)| machine);
-        println!("{what}: the training goes on after {:.1} s, on machines {on:?}", took.as_secs_f64());
-        assert!(took < RECOVERY, "{what}: it took {took:?}");
-        members
-    }
-}
-
-fn until(what: &str, is_so: impl Fn() -> bool) {
+/// Something has just happened to the training: how long it takes until that goes on.
+fn recovers(what: &str, from: &Gate, to: &Gate) -> [(usize, u32); 2] {
     let began = Instant::now();
-    while !is_so() {
-        assert!(began.elapsed() < PATIENCE, "{what}: not in time");
-        thread::yield_now();
-    }
+    from.open();
+    let members = members(to);
+    let took = began.elapsed();
+    let on = members.map(|(machine, _)| machine);
+    println!("{what}: the training goes on after {:.1} s, on machines {on:?}", took.as_secs_f64());
+    assert!(took < RECOVERY, "{what}: it took {took:?}");
+    members
 }
 
 /// The machine of a worker.
@@ -162,14 +48,9 @@ fn machine_of(pid: u32) -> Option<usize> {
     (0..MACHINES).find(|machine| Machines::address(*machine).to_string() == address)
 }
 
-/// The end of a training, from its last checkpoint.
-fn end_of(folder: &Path) -> Vec<(String, tch::Tensor)> {
-    last_state(&Folder::new(folder).checkpoint(TrialId(0)))
-}
-
 pub(crate) fn a_training_survives_the_loss_of_machines_and_links() {
     let Some(machines) = Machines::new(MACHINES as u8) else { return };
-    let mut world = World::new(machines);
+    let mut world = World::new(machines, "faults");
     let undisturbed = world.run("undisturbed", "", 1, &["--slots", "1"]).status().expect("it runs");
     assert!(undisturbed.success());
 
@@ -183,18 +64,18 @@ pub(crate) fn a_training_survives_the_loss_of_machines_and_links() {
         world.start_agent(machine);
     }
     until("all agents join", || (0..MACHINES).all(|machine| world.joined(machine) == 1));
-    let members = World::members(&gates[0]);
+    let members = members(&gates[0]);
 
     let victim = members[1].0;
     world.kill_all(victim, &members);
-    let members = World::recovers("a machine is killed", &gates[0], &gates[1]);
+    let members = recovers("a machine is killed", &gates[0], &gates[1]);
     world.start_agent(victim);
     until("it joins again", || world.joined(victim) == 2);
 
     let silent = members[1].0;
     let before = world.joined(silent);
     world.machines.set_cut_off(silent, true);
-    let members = World::recovers("a machine is cut off", &gates[1], &gates[2]);
+    let members = recovers("a machine is cut off", &gates[1], &gates[2]);
     let healed = Instant::now();
     world.machines.set_cut_off(silent, false);
     until("it joins again", || world.joined(silent) == before + 1);
@@ -205,7 +86,7 @@ pub(crate) fn a_training_survives_the_loss_of_machines_and_links() {
 
     let parted = [members[0].0, members[1].0];
     world.machines.set_parted(&parted, true);
-    World::recovers("the link between two workers is cut", &gates[2], &gates[3]);
+    recovers("the link between two workers is cut", &gates[2], &gates[3]);
     world.machines.set_parted(&parted, false);
 
     gates[3].open();

@@ -11,10 +11,21 @@ mod faults;
 mod machines;
 #[path = "../elastic/net.rs"]
 mod net;
+mod shipping;
+mod world;
 
 use std::{env, process::ExitCode};
 
-const TEST: &str = "a_training_survives_the_loss_of_machines_and_links";
+/// A test and its name.
+type Test = (&'static str, fn());
+
+const TESTS: [Test; 2] = [
+    (
+        "a_training_survives_the_loss_of_machines_and_links",
+        faults::a_training_survives_the_loss_of_machines_and_links,
+    ),
+    ("a_training_goes_on_where_no_folder_is_shared", shipping::a_training_goes_on_where_no_folder_is_shared),
+];
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = env::args().skip(1).collect();
@@ -22,12 +33,18 @@ fn main() -> ExitCode {
     if is_worker || arguments.first().is_some_and(|first| ["run", "agent"].contains(&first.as_str())) {
         return pollux_tune::cli::main_with(&net::registry());
     }
-    if arguments.iter().any(|argument| argument == "--list") {
-        println!("{TEST}: test");
-    } else if arguments.iter().all(|argument| argument.starts_with('-') || TEST.contains(argument.as_str())) {
-        println!("test {TEST}");
-        faults::a_training_survives_the_loss_of_machines_and_links();
-        println!("test {TEST} ... ok");
+    let is_list = arguments.iter().any(|argument| argument == "--list");
+    let is_wanted = |name: &str| {
+        arguments.iter().all(|argument| argument.starts_with('-') || name.contains(argument.as_str()))
+    };
+    for (name, test) in TESTS.into_iter().filter(|(name, _)| is_wanted(name)) {
+        if is_list {
+            println!("{name}: test");
+        } else {
+            println!("test {name}");
+            test();
+            println!("test {name} ... ok");
+        }
     }
     ExitCode::SUCCESS
 }

@@ -1,17 +1,16 @@
 //! Machines whose workers cannot reach each other, as far as that shows.
 //!
-//! Nobody tells which link is broken. But if groups over two machines fail again and again while all their workers live, and nothing
-//! was measured in between, the two are not placed together for a while: the allocator sees one of them as an island of its own.
+//! Nobody tells which link is broken. But if the group of a trial over two machines gives up while all its workers live (which it does
+//! after several rounds without a step), the two are not placed together for a while: the allocator sees one of them as an island of
+//! its own. At first that is short, for those that have no other place.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::State;
 use crate::ids::{NodeId, SlotId};
 
-/// After so many failures in a row it is no accident.
-const FAILURES: u32 = 2;
 /// How long two machines are not placed together; twice as long after each further failure.
-const APART_S: f64 = 600.0;
+const APART_S: f64 = 60.0;
 /// The longest.
 const LONGEST_S: f64 = 3600.0;
 
@@ -40,10 +39,8 @@ impl State {
         for pair in pairs(slots) {
             let rift = self.rifts.entry(pair).or_insert(Rift { failures: 0, until_s: at_s });
             rift.failures = rift.failures.saturating_add(1);
-            if rift.failures >= FAILURES {
-                let doublings = (rift.failures - FAILURES).min(8);
-                rift.until_s = at_s + (APART_S * f64::from(1_u32 << doublings)).min(LONGEST_S);
-            }
+            let doublings = (rift.failures - 1).min(8);
+            rift.until_s = at_s + (APART_S * f64::from(1_u32 << doublings)).min(LONGEST_S);
         }
     }
 

@@ -31,22 +31,26 @@ impl Scene {
 }
 
 #[test]
-fn machines_whose_groups_break_again_and_again_are_not_placed_together_for_a_while() {
+fn machines_whose_group_gives_up_are_not_placed_together_for_a_while() {
     let mut scene = spanning();
-    scene.break_group();
-    assert!(scene.is_together(), "once may be an accident");
-    assert_eq!(scene.trial(0).slots().len(), 2, "it tries again");
+    let broken_s = scene.now_s;
     scene.break_group();
     assert!(!scene.is_together());
     let need = "trials need 2 GPUs of one type, the most that are together are 1";
     assert_eq!(scene.engine.state.shortage_of(2).as_deref(), Some(need));
     assert!(scene.engine.pending.solve.is_some(), "the next plan has one of them for it");
-    scene.now_s = 600.0;
+    scene.now_s = broken_s + 59.0;
     scene.input(node_joined(5, 1));
     assert!(!scene.is_together());
-    scene.now_s = 601.0;
+    scene.now_s = broken_s + 61.0;
     scene.input(node_joined(6, 1));
     assert!(scene.is_together(), "their time is over");
+    let (mut state, both) = (State::default(), slots(&[(0, 0), (1, 0)]));
+    for (at_s, until_s) in [(0.0, 60.0), (100.0, 220.0), (300.0, 540.0)] {
+        state.break_links(at_s, &both);
+        let until = state.rifts.values().map(|rift| rift.until_s);
+        assert!(until.eq([until_s]), "longer each time");
+    }
 }
 
 #[test]
@@ -55,8 +59,9 @@ fn progress_and_new_machines_mend_links_and_lost_workers_do_not_break_them() {
     scene.break_group();
     scene.ready(0, 2);
     scene.report(0, 2, 1, (0.5, 0.5));
+    assert!(scene.is_together(), "they work together");
     scene.break_group();
-    assert!(scene.is_together(), "they have worked together in between");
+    assert!(!scene.is_together());
     scene.input(lost(1));
     scene.input(node_joined(1, 1));
     assert!(scene.engine.state.rifts.is_empty(), "another machine");
