@@ -11,8 +11,10 @@ use std::{
 
 use super::Error;
 
-/// A busy controller may take a while; one that takes longer is asked again later.
+/// A busy controller may take a while for what changes something.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// A question can be asked again later.
+const PATIENCE_OF_QUESTIONS: Duration = Duration::from_secs(30);
 /// Somebody waits for the answer.
 const SHORT_PATIENCE: Duration = Duration::from_secs(15);
 const GLANCE: Duration = Duration::from_millis(10);
@@ -108,7 +110,12 @@ impl Tools {
         }
         let stdout = child.stdout.take().map(reader);
         let stderr = child.stderr.take().map(reader);
-        let status = wait(&mut child, program, if self.is_hasty { SHORT_PATIENCE } else { PATIENCE })?;
+        let patience = match tool {
+            _ if self.is_hasty => SHORT_PATIENCE,
+            Tool::Sbatch | Tool::Scancel => PATIENCE,
+            Tool::Squeue | Tool::Sinfo => PATIENCE_OF_QUESTIONS,
+        };
+        let status = wait(&mut child, program, patience)?;
         let text = |reader: Option<thread::JoinHandle<String>>| {
             reader.and_then(|reader| reader.join().ok()).unwrap_or_default()
         };
