@@ -24,6 +24,7 @@ mod error;
 mod facts;
 mod folder;
 mod fsck;
+mod log;
 mod memory;
 mod opening;
 mod place;
@@ -39,6 +40,7 @@ pub use self::{
     error::Error,
     folder::{Folder, Runner},
     fsck::{Examination, Repair, examine, repair},
+    log::tail,
     memory::Memory,
     opening::Opening,
     reader::{Reader, Span, Status, TrialRow, TrialState},
