@@ -109,6 +109,8 @@ pub mod alloc;
 mod chaos;
 #[cfg(feature = "cli")]
 pub mod cli;
+#[cfg(feature = "cli")]
+mod dashboard;
 #[cfg(feature = "runtime")]
 mod emulate;
 pub mod goodput;

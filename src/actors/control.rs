@@ -7,7 +7,6 @@ use tokio::sync::oneshot;
 
 use super::{clock::Clock, error::Error, message::EngineInput};
 use crate::{
-    ids::NodeId,
     store::Folder,
     trials::engine::Input,
     wire::{ControlDoor, ControlRequest},
@@ -26,20 +25,27 @@ pub(super) fn open(
     let handle = move |request| {
         let supervisor = supervisor.clone();
         async move {
-            let ControlRequest::Drain { nodes, within_s } = request;
-            for node in nodes {
-                drain(&supervisor, node, clock.in_s(within_s.unwrap_or(f64::INFINITY))).await?;
+            match request {
+                ControlRequest::Drain { nodes, within_s } => {
+                    let until_s = clock.in_s(within_s.unwrap_or(f64::INFINITY));
+                    for node in nodes {
+                        let reason = BY_HAND.to_owned();
+                        decide(&supervisor, Input::NodeDraining { node, until_s, reason }).await?;
+                    }
+                    Ok(())
+                }
+                ControlRequest::StopTrial { trial } => {
+                    decide(&supervisor, Input::TrialStopRequested { trial }).await
+                }
             }
-            Ok(())
         }
     };
     Ok(ControlDoor::open(&file, handle)?)
 }
 
 /// Waits until the engine has decided what follows, and that is on disk.
-async fn drain(supervisor: &Recipient<EngineInput>, node: NodeId, until_s: f64) -> Result<(), String> {
+async fn decide(supervisor: &Recipient<EngineInput>, input: Input) -> Result<(), String> {
     let (ack, done) = oneshot::channel();
-    let input = Input::NodeDraining { node, until_s, reason: BY_HAND.to_owned() };
     supervisor.do_send(EngineInput { input, ack: Some(ack) });
     done.await.map_err(|_| "the study ends".to_owned())
 }

@@ -87,6 +87,8 @@ pub(super) enum Error {
     #[error(transparent)]
     Wire(#[from] wire::Error),
     #[error(transparent)]
+    Dashboard(#[from] crate::dashboard::Error),
+    #[error(transparent)]
     Devices(#[from] agent::devices::TooFew),
     #[error(transparent)]
     Actors(#[from] actors::Error),
@@ -138,6 +140,7 @@ impl Error {
             Self::Agent(_) => false,
             Self::Train(error) => error.is_of_input(),
             Self::Store(error) => error.is_of_input(),
+            Self::Dashboard(error) => error.is_of_input(),
             Self::Slurm(error) => error.is_of_input(),
             Self::Actors(error) => error.is_of_input(),
             Self::Unfinished { source, .. } => source.is_of_input(),

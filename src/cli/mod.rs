@@ -8,6 +8,7 @@ mod agent;
 mod args;
 mod ask_tell;
 mod chaos;
+mod dashboard;
 mod error;
 mod figure;
 mod fit;
@@ -125,7 +126,11 @@ fn run(
         Command::Remove(RemoveArgs { folder, nodes, grace }) => {
             nodes::drain(&folder, &nodes, Some(grace), out)
         }
-        Command::Stop(StopArgs { folder, no_wait }) => stop::run(&folder, no_wait, out, stderr),
+        Command::Dashboard(args) => dashboard::run(&args.into(), out, stderr),
+        Command::Stop(StopArgs { folder, trial, .. }) if !trial.is_empty() => {
+            stop::trials(&folder, &trial, out)
+        }
+        Command::Stop(StopArgs { folder, no_wait, .. }) => stop::run(&folder, no_wait, out, stderr),
         Command::Retry(RetryArgs { folder, trials }) => retry::run(&folder, &trials, out),
         Command::Fsck(FsckArgs { folder, repair }) => return fsck::run(&folder, repair, out),
         Command::Slurm(SlurmCommand::Status(FolderArgs { folder, json })) => {

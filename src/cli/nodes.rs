@@ -81,6 +81,11 @@ pub(crate) fn list(folder: &Path, format: Format, out: &mut impl Write) -> Resul
     writeln!(out, "{text}").map_err(cli::Error::Stdout)
 }
 
+/// The machines of a study, one object for each.
+pub(super) fn machines(state: &State) -> Vec<serde_json::Value> {
+    rows(state).iter().map(|row| row_json(row, state)).collect()
+}
+
 fn rows(state: &State) -> Vec<Row> {
     let mut used: BTreeMap<NodeId, (usize, BTreeSet<TrialId>)> = BTreeMap::new();
     for (slot, trial) in state.reserved() {

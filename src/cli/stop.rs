@@ -11,7 +11,9 @@ use thiserror::Error;
 use super::{inspect, output::Format, run::EMULATED_QUEUE};
 use crate::{
     cli,
-    store::{self, Folder, Reader, Runner},
+    ids::TrialId,
+    store::{self, Folder, Reader, Runner, TrialState},
+    wire::{self, ControlRequest},
 };
 
 /// What can be wrong with a study that is to be stopped.
@@ -19,6 +21,48 @@ use crate::{
 pub(crate) enum Error {
     #[error("the study in {folder} is run by process {process} on {host}: stop it there")]
     Elsewhere { folder: String, process: u32, host: String },
+    #[error("nobody runs the study in {folder}: a trial can be stopped only while it runs")]
+    NotRun { folder: String },
+    #[error("there is no trial {trial} in {folder}, {count} so far")]
+    NoTrial { trial: u32, folder: String, count: usize },
+    #[error("trial {trial} has ended already: it is {state}")]
+    Ended { trial: u32, state: TrialState },
+}
+
+/// The process of this machine that runs a study, if one does.
+pub(super) fn runner_here(reader: &Reader) -> Result<Option<Runner>, cli::Error> {
+    let runner = reader.runner()?;
+    if let Some(Runner { process, host, .. }) = runner.as_ref().filter(|it| it.host != Runner::this().host) {
+        let folder = reader.folder().root().display().to_string();
+        return Err(Error::Elsewhere { folder, process: *process, host: host.clone() }.into());
+    }
+    Ok(runner)
+}
+
+/// Ends trials of a study that runs, for good. All must be there and not have ended, else none is touched.
+pub(super) fn trials(folder: &Path, trials: &[u32], out: &mut impl Write) -> Result<(), cli::Error> {
+    let reader = Reader::open(folder)?;
+    let shown = || folder.display().to_string();
+    if runner_here(&reader)?.is_none() {
+        return Err(Error::NotRun { folder: shown() }.into());
+    }
+    for &trial in trials {
+        match reader.trial(TrialId(trial))? {
+            None => {
+                let count = reader.trials()?.len();
+                return Err(Error::NoTrial { trial, folder: shown(), count }.into());
+            }
+            Some(row) if row.state.is_end() => {
+                return Err(Error::Ended { trial, state: row.state }.into());
+            }
+            Some(_) => {}
+        }
+    }
+    for &trial in trials {
+        wire::ask_head(&reader.folder().control(), ControlRequest::StopTrial { trial: TrialId(trial) })?;
+        writeln!(out, "trial {trial} is stopped").map_err(cli::Error::Stdout)?;
+    }
+    Ok(())
 }
 
 /// Asks the process that runs a study to stop, waits until it has, and prints how to resume it.
@@ -29,13 +73,9 @@ pub(super) fn run(
     stderr: &mut impl Write,
 ) -> Result<(), cli::Error> {
     let reader = Reader::open(folder)?;
-    match reader.runner()? {
+    match runner_here(&reader)? {
         None => writeln!(out, "nobody runs the study in {}", folder.display()).map_err(cli::Error::Stdout)?,
         Some(runner) => {
-            if runner.host != Runner::this().host {
-                let (folder, Runner { process, host, .. }) = (folder.display().to_string(), runner);
-                return Err(Error::Elsewhere { folder, process, host }.into());
-            }
             interrupt(&reader, runner.process)?;
             if no_wait {
                 let asked = format!("process {} was asked to stop", runner.process);
@@ -66,7 +106,7 @@ pub(super) fn resume(folder: &Folder) -> String {
 }
 
 /// As Ctrl-C does. One that has ended in the meantime needs it no more.
-fn interrupt(reader: &Reader, process: u32) -> Result<(), cli::Error> {
+pub(super) fn interrupt(reader: &Reader, process: u32) -> Result<(), cli::Error> {
     // 0 and what is negative would mean groups of processes.
     let pid = i32::try_from(process).ok().and_then(Pid::from_raw).ok_or_else(|| store::Error::Damaged {
         path: reader.folder().root().to_owned(),

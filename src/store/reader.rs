@@ -210,13 +210,27 @@ impl Reader {
 
     /// Whether nothing happened yet.
     pub fn is_empty(&self) -> Result<bool, Error> {
-        Ok(self.at_once(Summary::read)?.facts == 0)
+        Ok(self.facts()? == 0)
     }
 
     /// Calls `take` with one fact after the other, from the first one on, until that fails. Unlike [`entries`](Self::entries), it needs
     /// no memory for them.
     pub fn replay<E: From<Error>>(&self, take: impl FnMut(JournalEntry) -> Result<(), E>) -> Result<(), E> {
         self.read(0, take)
+    }
+
+    /// The same from a place on; 0 is the first one.
+    pub(crate) fn replay_from<E: From<Error>>(
+        &self,
+        from: u64,
+        take: impl FnMut(JournalEntry) -> Result<(), E>,
+    ) -> Result<(), E> {
+        self.read(from, take)
+    }
+
+    /// How many facts there are.
+    pub(crate) fn facts(&self) -> Result<u64, Error> {
+        Ok(self.at_once(Summary::read)?.facts)
     }
 
     /// All facts from a place on; 0 is the first one.

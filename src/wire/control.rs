@@ -23,7 +23,7 @@ use tokio::{
 };
 
 use super::{Address, Error, Secret, SocketFolder, socket};
-use crate::ids::NodeId;
+use crate::ids::{NodeId, TrialId};
 
 /// The longest request, in bytes.
 const LONGEST: u64 = 1 << 20;
@@ -44,6 +44,11 @@ pub enum ControlRequest {
         nodes: Vec<NodeId>,
         /// After so many seconds they go, whatever runs there; none if they go when nothing does.
         within_s: Option<f64>,
+    },
+    /// End a trial, and go on without it.
+    StopTrial {
+        /// Its number.
+        trial: TrialId,
     },
 }
 

@@ -1,6 +1,7 @@
 //! The program: what it prints, and what it reads and writes.
 
 mod ask_tell;
+mod dashboard;
 mod gpus;
 mod inspect;
 mod nodes;

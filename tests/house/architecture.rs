@@ -31,7 +31,7 @@ const MAP: [(&str, &[&str]); 18] = [
             "slurm",
         ],
     ),
-    ("dashboard", &["trials", "store"]),
+    ("dashboard", &["trials", "store", "space", "tpe", "goodput", "alloc", "wire"]),
     ("chaos", &["trials", "alloc", "goodput", "space", "store", "worker"]),
     ("cli", &["*"]),
     ("prelude", &["*"]),

@@ -2,6 +2,7 @@
 
 mod agent;
 mod chaos;
+mod dashboard;
 mod run;
 mod simulate;
 mod study;
@@ -14,6 +15,7 @@ use clap::{Args, Parser, Subcommand};
 pub(super) use self::{
     agent::AgentArgs,
     chaos::ChaosArgs,
+    dashboard::DashboardArgs,
     run::RunArgs,
     simulate::SimulateCommand,
     study::{
@@ -48,6 +50,7 @@ pub(super) enum Command {
     Trials(FolderArgs),
     Show(ShowArgs),
     Timeline(TimelineArgs),
+    Dashboard(DashboardArgs),
     /// Show the machines of a study
     Nodes(FolderArgs),
     Drain(DrainArgs),

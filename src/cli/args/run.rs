@@ -66,6 +66,9 @@ pub(crate) struct RunArgs {
     /// Only print what would be submitted to Slurm, and whether Slurm has it
     #[arg(long, help_heading = "Output")]
     dry_run: bool,
+    /// Serve a live web page of the study while it runs, on this machine; prints its address (see docs/dashboard.md)
+    #[arg(long, help_heading = "Output")]
+    dashboard: bool,
     /// Print nothing while it runs
     #[arg(short, long, help_heading = "Output")]
     quiet: bool,
@@ -75,14 +78,26 @@ impl From<RunArgs> for run::Settings {
     fn from(args: RunArgs) -> Self {
         let RunArgs { file, folder, slots, threads, cpu, policy, trials, keep_checkpoints, quiet, .. } = args;
         let (emulate, time_scale, listen) = (args.emulate, args.time_scale, args.listen);
-        let dry_run = args.dry_run;
+        let (dry_run, dashboard) = (args.dry_run, args.dashboard);
         let emulate = emulate.map(|cluster| {
             let cluster = Some(cluster).filter(|text| !text.is_empty());
             run::Emulation { cluster, time_scale }
         });
         let folder = folder.unwrap_or_else(|| run::default_folder(&file));
         let devices = Request { slots, threads, cpu, only_gpus: false };
-        Self { file, folder, devices, listen, emulate, policy, trials, keep_checkpoints, dry_run, quiet }
+        Self {
+            file,
+            folder,
+            devices,
+            listen,
+            emulate,
+            policy,
+            trials,
+            keep_checkpoints,
+            dry_run,
+            dashboard,
+            quiet,
+        }
     }
 }
 

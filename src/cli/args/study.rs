@@ -167,13 +167,16 @@ pub(crate) struct StopArgs {
     /// Do not wait until it has stopped
     #[arg(long)]
     pub(crate) no_wait: bool,
+    /// Stop only this trial, for good, and let the study go on; may be given several times
+    #[arg(long, value_name = "TRIAL", conflicts_with = "no_wait")]
+    pub(crate) trial: Vec<u32>,
 }
 
 const ABOUT_STOP: &str = "\
 Stop a study that runs, to resume it later
 
 Asks the process that runs the study to stop as by Ctrl-C: trials write their state first. Then shows the
-state of the study.";
+state of the study. With --trial, only these trials end, as cancelled, and others get their slots.";
 
 /// Let failed trials of a study run again
 #[derive(Debug, Args)]

@@ -23,7 +23,7 @@ use tracing_subscriber::filter::LevelFilter;
 use self::machine::NoSlots;
 use self::{display::Display, signals::Signals};
 use super::{
-    ExitStatus, Trainables,
+    ExitStatus, Trainables, dashboard,
     output::{Format, write_atomically},
     results, slurm, study, timeline,
 };
@@ -56,6 +56,8 @@ pub(super) struct Settings {
     pub(super) keep_checkpoints: Option<KeepCheckpoints>,
     /// Whether to tell only what would be submitted.
     pub(super) dry_run: bool,
+    /// Whether to serve a page of it.
+    pub(super) dashboard: bool,
     pub(super) quiet: bool,
 }
 
@@ -148,6 +150,11 @@ pub(super) fn run(
         display
             .print(&format!("other machines join with `pollux-tune agent --join-file {}`", join.display()));
     }
+    let page = settings.dashboard.then(|| dashboard::start(folder)).transpose()?;
+    if let Some(page) = &page {
+        // What it was asked for is shown even where nothing else is.
+        writeln!(stderr, "dashboard: {}", page.address()).map_err(cli::Error::Stdout)?;
+    }
     let notices = display.handle();
     let notify = move |notice: &str| notices.print(notice);
     let runner = Runner::new(study).folder(folder).watch(display.watch()).notify(notify).sole();
@@ -158,6 +165,7 @@ pub(super) fn run(
     let signals = Signals::listen(runner.stop_handle(), folder, display.handle())?;
     let finished = backend.start(runner);
     drop(signals);
+    drop(page);
     display.end();
     let finished = finished.map_err(|source| {
         let source = Box::new(source);

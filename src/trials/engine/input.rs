@@ -100,6 +100,11 @@ pub enum Input {
         /// What happened.
         event: GroupEvent,
     },
+    /// The user wants a trial to end, and the study to go on without it.
+    TrialStopRequested {
+        /// The trial.
+        trial: TrialId,
+    },
     /// The user wants to resume later.
     StopRequested,
     /// Something that the engine does not know of has changed: the GPUs are to be divided again.

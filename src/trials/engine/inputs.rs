@@ -49,6 +49,12 @@ impl Engine {
                     }
                 }
             }
+            Input::TrialStopRequested { trial } => {
+                if self.state.active.contains_key(&trial) {
+                    let reason = STOPPED_BY_HAND.to_owned();
+                    self.stop_and_end(step, Fact::TrialCancelled { trial, reason }, trial);
+                }
+            }
             Input::StopRequested => {
                 if !self.state.stopping {
                     self.emit(step, Fact::StopRequested {});
@@ -403,6 +409,8 @@ impl Engine {
     }
 }
 
+/// Why a trial has ended that its user did not want to see any further.
+const STOPPED_BY_HAND: &str = "stopped by its user";
 /// The GPUs are divided again when the noise scale of a trial has changed by this factor: it can use another number of them.
 const NOISE_CHANGE: f64 = 1.5;
 /// How often the speed of a trial is looked at between two decisions on the GPUs.

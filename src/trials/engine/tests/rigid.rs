@@ -226,3 +226,24 @@ fn a_trial_without_promise_is_stopped_and_its_slot_is_free_at_once() {
     assert_eq!(kinds(&scene.suggest().0), ["trial_created", "trial_started"]);
     assert_eq!(scene.trial(2).slots(), slots(&[(0, 1)]));
 }
+
+#[test]
+fn a_trial_that_its_user_stops_leaves_its_slot_to_the_next() {
+    let mut scene = Scene::with_nodes(RIGID, &[1]);
+    scene.suggest();
+    scene.ready(0, 1);
+    let (facts, commands) = scene.input(Input::TrialStopRequested { trial: TrialId(0) });
+    let reason = "stopped by its user".to_owned();
+    assert_eq!(facts, [Fact::TrialCancelled { trial: TrialId(0), reason }]);
+    let command = GroupCommand::Stop(FinalState::Discarded);
+    assert_eq!(commands[0], Command::Group { trial: TrialId(0), command });
+    assert!(
+        matches!(commands[1], Command::Suggest(SuggestRequest { trial: TrialId(1), .. })),
+        "{commands:?}"
+    );
+    // What has ended or never was stays as it is.
+    for trial in [0, 7] {
+        assert_eq!(scene.input(Input::TrialStopRequested { trial: TrialId(trial) }), (vec![], vec![]));
+    }
+    scene.restart();
+}

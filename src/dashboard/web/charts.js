@@ -1,0 +1,96 @@
+// Charts: ECharts with the colours of the page. Text that a chart shows is also in its label and in a table beside it.
+
+import { init } from "/assets/vendor/echarts.js";
+import { clock, h, number } from "/assets/common.js";
+
+const all = new Set();
+const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
+export const color = css;
+
+// Neighbouring numbers get colours that are easily told apart.
+export function trialColor(trial) {
+  const dark = document.documentElement.dataset.theme === "dark";
+  return `hsl(${Math.round((trial * 137.508 + 210) % 360)}, ${dark ? 55 : 60}%, ${dark ? 62 : 45}%)`;
+}
+
+function base() {
+  return {
+    animation: false,
+    textStyle: { fontFamily: getComputedStyle(document.body).fontFamily, color: css("text") },
+    tooltip: {
+      renderMode: "richText", confine: true, backgroundColor: css("card"), borderColor: css("line"),
+      textStyle: { color: css("text"), fontSize: 12 },
+    },
+  };
+}
+
+export function axis(kind, name, more = {}) {
+  const text = { color: css("faint"), hideOverlap: true };
+  return {
+    type: kind, name, nameLocation: "middle", nameGap: 28, nameTextStyle: { color: css("faint") },
+    axisLine: { lineStyle: { color: css("line") } }, axisTick: { lineStyle: { color: css("line") } },
+    splitLine: { lineStyle: { color: css("grid") } },
+    ...more,
+    axisLabel: { ...text, formatter: kind === "category" ? undefined : (value) => number(value), ...more.axisLabel },
+  };
+}
+
+export const timeAxis = (more = {}) => axis("value", "time since the study began", { axisLabel: { formatter: clock }, min: 0, ...more });
+export const grid = (more = {}) => ({ left: 16, right: 18, top: 30, bottom: 36, containLabel: true, ...more });
+export const legend = (more = {}) => ({ type: "scroll", top: 0, textStyle: { color: css("text") }, pageTextStyle: { color: css("text") },
+  pageIconColor: css("accent"), pageIconInactiveColor: css("line"), inactiveColor: css("faint"), ...more });
+export const zoomBar = (more = {}) => [
+  { type: "inside", filterMode: "weakFilter", ...more },
+  { type: "slider", height: 20, bottom: 6, filterMode: "weakFilter", borderColor: css("line"), textStyle: { color: css("faint") },
+    labelFormatter: (value) => (typeof value === "number" ? clock(value) : ""), ...more },
+];
+export const colors = () => ["#2a6fdb", "#e07a1f", "#1f9d6b", "#b5489a", "#7a6ad8", "#c99700", "#2aa3b8", "#d1495b", "#6b8e23", "#8d6e63", "#5c7cfa", "#ad1457"];
+
+// make(): the options, anew whenever colours change.
+export function chart(label, size = "") {
+  const box = h("div", { class: `chart ${size}`.trim(), role: "img", "aria-label": label });
+  let instance = null;
+  let make = null;
+  const observer = new ResizeObserver(() => {
+    if (!box.isConnected) return;
+    if (!instance) draw();
+    else instance.resize();
+  });
+  const draw = () => {
+    if (!make || !box.isConnected || box.clientWidth === 0) return;
+    instance ??= init(box, null, { renderer: "canvas" });
+    instance.setOption({ ...base(), ...make() }, { notMerge: false, replaceMerge: ["series", "xAxis", "yAxis", "parallelAxis", "visualMap"] });
+  };
+  const self = {
+    box,
+    set(option, text) {
+      make = option;
+      if (text) box.setAttribute("aria-label", `${label}: ${text}`);
+      draw();
+    },
+    on(event, action) {
+      draw();
+      instance?.on(event, action);
+    },
+    get instance() { return instance; },
+    redraw: draw,
+    dispose() {
+      observer.disconnect();
+      instance?.dispose();
+      instance = null;
+      all.delete(self);
+    },
+  };
+  observer.observe(box);
+  all.add(self);
+  return self;
+}
+
+export function recolor() {
+  for (const one of all) one.redraw();
+}
+
+// Charts of a view that is left need their memory no more.
+export function disposeAll() {
+  for (const one of [...all]) one.dispose();
+}
