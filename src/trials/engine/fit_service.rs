@@ -313,7 +313,7 @@ mod tests {
         let comparison = service.comparison().expect("they are few");
         let new = Fact::TrialCreated {
             trial: TrialId(3),
-            params: [].into_iter().collect(),
+            params: crate::space::Params::default(),
             point: vec![Some(0.1)],
         };
         service.apply(&JournalEntry { at_s: 0.0, fact: new }).unwrap();
