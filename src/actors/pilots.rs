@@ -87,8 +87,6 @@ pub(super) struct Pilots {
     asked: Option<tokio::time::Instant>,
     /// The queue did not answer the last time, and people were told.
     in_trouble: bool,
-    /// The study has something to do: before that is known, nothing is asked for.
-    is_needed: bool,
     _guard: ActorGuard,
 }
 
@@ -96,13 +94,12 @@ impl Pilots {
     pub(super) fn new(provider: Box<dyn Provider>, around: PilotContext) -> Self {
         let specs = around.study.machines.as_ref().map_or(&[][..], |machines| &machines.slurm);
         Self {
-            controller: Controller::new(specs),
+            controller: Controller::new(specs).waiting_for_demand(),
             provider,
             unknown: GpuType::cpu(),
             polled: None,
             asked: None,
             in_trouble: false,
-            is_needed: false,
             _guard: around.exit.guard("pilots"),
             around,
         }
@@ -217,9 +214,7 @@ impl Pilots {
     }
 
     fn tick(&mut self, context: &mut Context<Self>) {
-        if self.is_needed {
-            self.advance();
-        }
+        self.advance();
         if self.asked.is_none_or(|asked| asked.elapsed() >= self.real(ASK)) {
             self.asked = Some(tokio::time::Instant::now());
             let answer = self.around.demand.send(TakeDemand).into_actor(self);
@@ -251,10 +246,6 @@ impl Pilots {
         if demand.is_over {
             // The session ends, and says so.
             return;
-        }
-        if !std::mem::replace(&mut self.is_needed, true) {
-            // First what an earlier head has left in the queue.
-            self.advance();
         }
         let has_hosts =
             self.around.study.machines.as_ref().is_some_and(|machines| !machines.hosts.is_empty());

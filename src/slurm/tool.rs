@@ -101,8 +101,10 @@ impl Tools {
         if let Some(conf) = &self.conf {
             command.env("SLURM_CONF", conf);
         }
-        // Seconds since 1970 are the same everywhere.
-        command.env("SLURM_TIME_FORMAT", "%s");
+        if tool == Tool::Squeue {
+            // Seconds since 1970 are the same everywhere. What others say of time is for people.
+            command.env("SLURM_TIME_FORMAT", "%s");
+        }
         let mut child = command.spawn().map_err(start)?;
         if let Some(mut stdin) = child.stdin.take() {
             // Who does not read it says why. It is less than a pipe holds.

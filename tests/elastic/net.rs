@@ -24,8 +24,6 @@ const CLASSES: i64 = 4;
 pub(crate) const EXAMPLES: u32 = 600;
 /// The batch with which steps are counted.
 pub(crate) const BATCH: u32 = 24;
-/// What an example takes of a training that is slow.
-const EXAMPLE: Duration = Duration::from_millis(2);
 /// Where mischief that comes late does.
 const LATE: u64 = 30;
 
@@ -39,7 +37,7 @@ pub(crate) struct Net {
     whole: bool,
     gates: Vec<Stop>,
     brake: Duration,
-    /// While this file is there, every example takes its time.
+    /// While this file is there, every example takes as many milliseconds as it says.
     slow: Option<PathBuf>,
     room: Option<Room>,
     /// Made by the first worker that kills itself, so that there is no second one.
@@ -258,8 +256,9 @@ impl Trainable for Net {
             .filter(|gate| gate.after_steps <= steps && gate.slot.is_none_or(|of| slot() == Some(of)))
             .for_each(Stop::wait);
         thread::sleep(self.brake);
-        if self.slow.as_ref().is_some_and(|slow| slow.exists()) {
-            thread::sleep(EXAMPLE * batch[1].size()[0] as u32);
+        let slow = self.slow.as_ref().and_then(|slow| fs::read_to_string(slow).ok()?.parse::<u64>().ok());
+        if let Some(milliseconds) = slow {
+            thread::sleep(Duration::from_millis(milliseconds * batch[1].size()[0].cast_unsigned()));
         }
         let is = |kind| self.mischief.is(kind, steps);
         if is("error") {

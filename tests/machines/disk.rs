@@ -33,7 +33,7 @@ pub(crate) fn a_full_disk_of_an_agent_costs_checkpoints_only() {
     world.run_undisturbed(EPOCHS);
 
     let slow = world.root.join("slow");
-    fs::write(&slow, "").expect("a file");
+    fs::write(&slow, "2").expect("a file");
     world.start_head(&Training {
         slow: slow.clone(),
         epochs: EPOCHS,

@@ -16,7 +16,7 @@ use crate::{
 /// Enough that it does not end while it is slow.
 const EPOCHS: u32 = 120;
 /// After so many steps of one worker the second machine joins.
-const STEPS: u64 = 20;
+const STEPS: u64 = 5;
 
 /// The decision to train on several machines: its place among the facts, and the generation of the group.
 fn decision(facts: &[JournalEntry]) -> Option<(usize, Generation)> {
@@ -47,7 +47,7 @@ pub(crate) fn a_training_grows_over_a_machine_that_joins() {
     world.run_undisturbed(EPOCHS);
 
     let slow = world.root.join("slow");
-    fs::write(&slow, "").expect("a file");
+    fs::write(&slow, "20").expect("a file");
     let gate = Gate::closed(&world.root, "first");
     let gates = gate.after(STEPS, None);
     world.start_head(&Training {

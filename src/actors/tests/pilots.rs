@@ -280,8 +280,8 @@ fn a_study_with_a_machine_goes_on_without_pilots() {
         let queue = Queue::default();
         queue.0.lock().unwrap().refusal = Some("Invalid qos specification".to_owned());
         let scene = Scene::new(queue);
-        let cluster = &mut scene.demand.lock().unwrap().snapshot.cluster;
-        cluster.add(NodeId(7), Node { gpu_type: GpuType::cpu(), gpus: 2, island: 0 }).unwrap();
+        let node = Node { gpu_type: GpuType::cpu(), gpus: 2, island: 0 };
+        scene.demand.lock().unwrap().snapshot.cluster.add(NodeId(7), node).unwrap();
         scene.pass(600).await;
         assert_eq!(scene.submitted(), 3);
         assert!(scene.exits.lock().unwrap().try_recv().is_err());

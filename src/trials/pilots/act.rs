@@ -144,7 +144,8 @@ impl Controller {
         for kind in 0..self.kinds.len() {
             self.give_back(kind, now_s, actions);
         }
-        if let Some((kind, why)) = self.wanted(now_s).filter(|_| now_s >= self.next_submit_s) {
+        if let Some((kind, why)) = self.wanted(now_s).filter(|_| now_s >= self.next_submit_s && !self.is_held)
+        {
             let what = &self.kinds[kind].spec;
             actions.push(PilotAction::Notice(format!("asking Slurm for one more node of {what}: {why}")));
             let pilot = self.add(kind, now_s);

@@ -138,7 +138,7 @@ pub enum PilotEvent {
         /// Its job.
         job: String,
     },
-    /// Nodes that trials run on; all others are idle.
+    /// The study has work. Nodes that trials run on; all others are idle.
     Busy(BTreeSet<NodeId>),
     /// What more nodes would bring, for each kind of pilot.
     Gains {
@@ -281,6 +281,8 @@ pub struct Controller {
     next: u32,
     /// No submission before.
     next_submit_s: f64,
+    /// The study may be done: before it is known to have work, nothing is asked for.
+    is_held: bool,
     is_over: bool,
 }
 
@@ -301,8 +303,16 @@ impl Controller {
             pilots: BTreeMap::new(),
             next: 0,
             next_submit_s: f64::NEG_INFINITY,
+            is_held: false,
             is_over: false,
         }
+    }
+
+    /// The same, which submits nothing before it has heard of [work](PilotEvent::Busy): the study may be done.
+    #[must_use]
+    pub fn waiting_for_demand(mut self) -> Self {
+        self.is_held = true;
+        self
     }
 
     /// Takes over a pilot of an earlier head.
@@ -400,7 +410,10 @@ impl Controller {
                     pilot.phase = PilotPhase::Starting { since_s: now_s };
                 }
             }
-            PilotEvent::Busy(busy) => self.mark_idle(&busy, now_s, &mut actions),
+            PilotEvent::Busy(busy) => {
+                self.is_held = false;
+                self.mark_idle(&busy, now_s, &mut actions);
+            }
             PilotEvent::Gains { coming, gains } => {
                 // An answer to another question says nothing about this one.
                 let is_answer = coming == self.coming() && gains.len() == self.kinds.len();
