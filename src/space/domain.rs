@@ -59,8 +59,9 @@ impl Domain {
 
     /// Whole numbers from `low` to `high` whose logarithms are about equally likely.
     ///
-    /// The cells are the distinct rounded values of `low * 2^(k / n)`, and `high`. There are n of them in a
-    /// doubling: as many as there is room for whole numbers just above `low`, but at least 4 and at most 32.
+    /// Up to `2 * low` every whole number is a cell, unless there are more than 1024. Otherwise the cells are the distinct
+    /// rounded values of `low * 2^(k / n)`, and `high`. There are n of them in a doubling: as many as there is room for
+    /// whole numbers just above `low`, but at least 4, and so many that there are about 1024 in all.
     /// Numbers between two cells are allowed values, and are encoded as the nearest cell.
     pub fn log_int(low: i64, high: i64) -> Result<Self, Error> {
         let fine = 1 <= low && low <= high && high <= EXACT;
@@ -260,13 +261,19 @@ fn log_decode(low: f64, high: f64, coordinate: f64) -> f64 {
     libm::exp(ln_low + coordinate * (ln_high - ln_low)).clamp(low, high)
 }
 
-/// From 1 to the largest whole number there are this many.
-const DOUBLINGS: u32 = 54;
+/// A log domain of whole numbers has about so many cells at most.
+const LOG_CELLS: i64 = 1024;
 
 fn log_cells(low: i64, high: i64) -> Vec<i64> {
-    let per_doubling = (low as f64 * std::f64::consts::LN_2).floor().clamp(4.0, 32.0);
-    let cell = |k: u32| (low as f64 * libm::exp2(f64::from(k) / per_doubling)).round() as i64;
-    let mut cells: Vec<i64> = (0..DOUBLINGS * 32).map(cell).take_while(|value| *value < high).collect();
+    if high <= 2 * low && high - low < LOG_CELLS {
+        return (low..=high).collect();
+    }
+    let doublings = libm::log2(high as f64 / low as f64);
+    let most = (LOG_CELLS as f64 / doublings).floor();
+    let per_doubling = (low as f64 * std::f64::consts::LN_2).floor().clamp(4.0, most);
+    let cell = |k: i64| (low as f64 * libm::exp2(k as f64 / per_doubling)).round() as i64;
+    // Rounding may leave a few more than the limit.
+    let mut cells: Vec<i64> = (0..2 * LOG_CELLS).map(cell).take_while(|value| *value < high).collect();
     cells.push(high);
     cells.dedup();
     cells
@@ -321,6 +328,19 @@ mod tests {
         assert_eq!(cells.last(), Some(&1000));
         assert_eq!(log_cells(7, 7), [7]);
         assert!(log_cells(1, EXACT).len() < 220);
+        assert!(log_cells(EXACT / 3, EXACT).len() < 1100);
+    }
+
+    /// There were six of them.
+    #[test]
+    fn a_narrow_log_domain_offers_all_its_numbers() {
+        assert_eq!(log_cells(1000, 1100), (1000..=1100).collect::<Vec<_>>());
+        // Just beyond a doubling there is a cell for each number above the lower bound.
+        let cells = log_cells(1000, 2001);
+        assert_eq!(cells[..4], [1000, 1001, 1002, 1003]);
+        assert!(cells.len() > 650 && cells.windows(2).all(|pair| pair[1] - pair[0] <= 3), "{cells:?}");
+        let wide = log_cells(1_000_000, 1_100_000);
+        assert!(wide.len() > 900 && wide.windows(2).all(|pair| pair[1] - pair[0] < 200), "{}", wide.len());
     }
 
     #[test]

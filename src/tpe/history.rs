@@ -191,6 +191,19 @@ impl History {
         !self.was_tried(point) && self.dims.is_feasible(point)
     }
 
+    /// Whether a point differs by no more than this from a trial, and from one that runs by no more than the second
+    /// distance: in each of its numbers, with the same cells and choices.
+    pub(super) fn is_near(&self, point: &Point, ended: f64, running: f64) -> bool {
+        (0..self.len()).any(|row| {
+            let reach = if self.merits[row].is_some() { ended } else { running };
+            self.row(row).iter().zip(point).zip(self.dims.iter()).all(|((&known, value), dim)| match value {
+                None => known.is_nan(),
+                Some(value) if dim.cells().is_some() => (known - value).abs() < 0.5,
+                Some(value) => (known - value).abs() <= reach,
+            })
+        })
+    }
+
     /// The coordinates of a trial; NaN where a parameter is inactive.
     pub(super) fn row(&self, row: usize) -> &[f64] {
         &self.coordinates[row * self.dims.len()..][..self.dims.len()]

@@ -425,6 +425,66 @@ fn gp_needs_few_trials_for_a_smooth_function() {
     }
 }
 
+/// The points of three batches after the first, each of which is told at once.
+fn batches(suggester: &mut dyn Suggester, size: u32) -> Vec<Vec<Point>> {
+    let mut batches = Vec::new();
+    for first in (0..4).map(|batch| batch * size) {
+        let ids = (first..first + size).map(TrialId);
+        let points: Vec<Point> =
+            ids.clone().map(|id| suggester.ask(id, &mut rng(id)).expect("it has an answer")).collect();
+        for (id, point) in ids.zip(&points) {
+            suggester.tell(id, Outcome::Done(vec![branin(point)])).expect("it is running");
+        }
+        batches.push(points);
+    }
+    batches.split_off(1)
+}
+
+fn distance(a: &Point, b: &Point) -> f64 {
+    let along = |(a, b): (&Option<f64>, &Option<f64>)| (a.unwrap_or(0.0) - b.unwrap_or(0.0)).abs();
+    a.iter().zip(b).map(along).fold(0.0, f64::max)
+}
+
+/// Most points of a batch were within 1e-3 of another one.
+#[test]
+fn gp_spreads_the_points_of_a_batch() {
+    let mut gp = Gp::new(flat(&[Dim::Continuous, Dim::Continuous]));
+    let batches = batches(&mut gp, 16);
+    for batch in &batches {
+        for (at, point) in batch.iter().enumerate() {
+            let nearest = batch[..at].iter().map(|other| distance(point, other)).fold(1.0, f64::min);
+            assert!(nearest > 1e-3, "{nearest} at {at} of {batch:?}");
+        }
+    }
+    let best = batches.iter().flatten().map(|point| branin(point)).fold(f64::INFINITY, f64::min);
+    assert!(best < 0.01, "{best}");
+}
+
+/// The best point is a corner, which was suggested again and again.
+#[test]
+fn gp_tries_a_corner_once() {
+    let mut gp = Gp::new(flat(&[Dim::Continuous; 3]));
+    let mut points: Vec<Point> = Vec::new();
+    for id in (0..50).map(TrialId) {
+        let point = gp.ask(id, &mut rng(id)).expect("it has an answer");
+        assert!(points.iter().all(|other| distance(&point, other) > 1e-6), "{point:?} again");
+        let value = point.iter().flatten().sum();
+        gp.tell(id, Outcome::Done(vec![value])).expect("it is running");
+        points.push(point);
+    }
+    assert!(points.contains(&vec![Some(0.0); 3]), "it never got there");
+}
+
+#[test]
+fn gp_has_no_preference_where_all_is_the_same() {
+    let mut gp = Gp::new(flat(&[Dim::Continuous; 3]));
+    for id in (0..50).map(TrialId) {
+        let point = gp.ask(id, &mut rng(id)).expect("it has an answer");
+        assert!(point.iter().flatten().all(|&x| x > 0.0 && x < 1.0), "{point:?} is at a bound");
+        gp.tell(id, Outcome::Done(vec![7.0])).expect("it is running");
+    }
+}
+
 /// Results are anything between the best and twice as bad, whatever the point: there is only noise.
 #[test]
 fn gp_does_not_cling_to_a_lucky_result() {

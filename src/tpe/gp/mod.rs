@@ -104,12 +104,23 @@ impl Gp {
         };
         let mut rows = self.sample(results, MAX_ENDED);
         let targets = Targets::new(&self.merits(&rows), fitted.bend);
+        if targets.constant {
+            // Nothing to improve on: the most uncertain points would be the corners.
+            self.fitted = Some(fitted);
+            return self.anywhere(rng);
+        }
         let running = (0..self.history.len()).rev().filter(|&row| self.history.merit(row).is_none());
         rows.extend(running.take(MAX_RUNNING));
         let spots = self.spots(&rows);
         let posterior = Posterior::new(self.axes.clone(), spots, rows.len(), &targets.values, &fitted.hyper);
         self.fitted = Some(fitted);
         Search::new(&self.history, &posterior?).run(rng)
+    }
+
+    /// A random point that is feasible and, in finite spaces, new.
+    fn anywhere(&self, rng: &mut ChaCha8Rng) -> Option<Point> {
+        let dims = self.history.dims();
+        (0..DRAWS).map(|_| uniform(dims, rng)).find(|point| self.history.is_worth_it(point))
     }
 
     /// The most likely length scales, noise and scale of results, given the first results.
@@ -185,12 +196,8 @@ impl FromHistory for Gp {
 
     fn choose(&mut self, rng: &mut ChaCha8Rng) -> Result<Point, Error> {
         let startup = (STARTUP + self.axes.len()).min(MAX_STARTUP);
-        let found = if self.history.informative() < startup {
-            let dims = self.history.dims();
-            (0..DRAWS).map(|_| uniform(dims, rng)).find(|point| self.history.is_worth_it(point))
-        } else {
-            self.best_candidate(rng)
-        };
+        let found =
+            if self.history.informative() < startup { self.anywhere(rng) } else { self.best_candidate(rng) };
         let dims = self.history.dims();
         match found {
             Some(point) => Ok(point),

@@ -57,7 +57,12 @@ impl Posterior {
         factor.solve_upper(&mut alpha);
         // At its own trials the model misses the targets by what it takes for noise.
         let best = targets.iter().zip(&alpha).map(|(y, a)| y - noise * a).fold(f64::INFINITY, f64::min);
-        Some(Self { axes, weights: hyper.weights.clone(), spots, factor, alpha, scale, best })
+        let mut posterior = Self { axes, weights: hyper.weights.clone(), spots, factor, alpha, scale, best };
+        let spots_of = |row| posterior.spots.iter().map(|spots| spots.get(row)).collect();
+        let running: Vec<Vec<Spot>> = (targets.len()..rows).map(spots_of).collect();
+        let expected = posterior.beliefs(&running).into_iter().map(|belief| belief.mean);
+        posterior.best = expected.fold(best, f64::min);
+        Some(posterior)
     }
 
     /// What it sees of a point.
@@ -65,8 +70,9 @@ impl Posterior {
         &self.axes
     }
 
-    /// The smallest expectation at a trial that ended. With noise it is safer than the best result (Vazquez et al.
-    /// 2008, "Global optimization based on noisy evaluations").
+    /// The smallest expectation at a trial. With noise it is safer than the best result (Vazquez et al. 2008, "Global
+    /// optimization based on noisy evaluations"). Trials that run count: what they will improve on is no longer to be
+    /// improved by others.
     pub(super) fn best(&self) -> f64 {
         self.best
     }

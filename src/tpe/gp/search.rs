@@ -27,6 +27,10 @@ const CLIMB: Effort = Effort { steps: 40, gain: 1e-6 };
 /// Standard deviations of points near a trial are between the second and the first, on a logarithmic scale.
 const WIDTHS: (f64, f64) = (0.3, 0.002);
 
+/// A suggestion differs in some number by more than the first from every trial that ended, and by more than the second from
+/// those that run, unless cells or choices differ.
+const APART: (f64, f64) = (1e-6, 1e-3);
+
 /// Every fourth trial the search is bold:
 const BOLD: usize = 4;
 /// it asks for an improvement by more than this number of standard deviations of the targets (Lizotte 2008, "Practical
@@ -46,12 +50,14 @@ pub(super) struct Search<'a> {
     posterior: &'a Posterior,
     /// What is to be improved.
     goal: f64,
+    bold: bool,
 }
 
 impl<'a> Search<'a> {
     pub(super) fn new(history: &'a History, posterior: &'a Posterior) -> Self {
-        let margin = if history.len() % BOLD == 1 { MARGIN } else { 0.0 };
-        Self { history, posterior, goal: posterior.best() - margin }
+        let bold = history.len() % BOLD == 1;
+        let margin = if bold { MARGIN } else { 0.0 };
+        Self { history, posterior, goal: posterior.best() - margin, bold }
     }
 
     /// The best point that was found, if there is any that is feasible and, in finite spaces, new.
@@ -62,14 +68,21 @@ impl<'a> Search<'a> {
         let centers = self.history.best(self.history.informative().min(CENTERS));
         points.extend(centers.iter().cycle().take(NEAR).map(|&row| self.near(row, rng)));
         points.retain(|point| self.history.is_worth_it(point));
-        let mut best: Option<Candidate> = None;
-        for start in starts(self.judge(points), wide) {
-            let refined = self.refine(start, rng);
-            if best.as_ref().is_none_or(|best| refined.promise > best.promise) {
-                best = Some(refined);
-            }
-        }
-        best.map(|best| best.point)
+        let judged = self.judge(points);
+        let refined: Vec<Candidate> =
+            starts(judged.clone(), wide).into_iter().map(|start| self.refine(start, rng)).collect();
+        let best = refined.iter().max_by(|a, b| a.promise.total_cmp(&b.promise)).cloned();
+        // Where the best is known already, all but bold suggestions stay near the good trials.
+        let near = if self.bold { Vec::new() } else { judged[wide..].to_vec() };
+        let turns = [best.into_iter().collect(), near, refined, judged];
+        turns.into_iter().find_map(|candidates| self.best_new(candidates)).map(|best| best.point)
+    }
+
+    /// The most promising one that differs from all trials: a result that is known, or will be, is not worth another trial.
+    fn best_new(&self, mut candidates: Vec<Candidate>) -> Option<Candidate> {
+        candidates.sort_by(|a, b| b.promise.total_cmp(&a.promise));
+        let (ended, running) = APART;
+        candidates.into_iter().find(|candidate| !self.history.is_near(&candidate.point, ended, running))
     }
 
     fn spots(&self, point: &Point) -> Vec<Spot> {

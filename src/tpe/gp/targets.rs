@@ -9,6 +9,8 @@ use libm::{log, log1p, pow};
 
 use super::super::history::Merit;
 
+/// A result that is so many times farther from the best than the next better one is an outlier, and so are all that are worse.
+const GAP: f64 = 10.0;
 /// No result counts as farther away than this number of units.
 const FARTHEST: f64 = 1e150;
 
@@ -39,6 +41,8 @@ impl Bend {
 pub(super) struct Targets {
     /// With mean 0 and variance 1; smaller is better.
     pub(super) values: Vec<f64>,
+    /// Whether all results are the same.
+    pub(super) constant: bool,
     /// ln of how much they were stretched, all together: what is comparable between scales is the loss of a fit
     /// less this.
     pub(super) log_stretch: f64,
@@ -47,11 +51,11 @@ pub(super) struct Targets {
 impl Targets {
     /// Results on a bent scale.
     pub(super) fn new(merits: &[Merit], bend: Bend) -> Self {
-        let raw = numbers(merits);
+        let raw = without_outliers(numbers(merits));
         let (min, median, worst) = spread(&raw);
         let unit = bend.unit * if median > min { median - min } else { worst - min };
         if !(unit > 0.0 && unit.is_finite()) {
-            return Self { values: vec![0.0; raw.len()], log_stretch: 0.0 };
+            return Self { values: vec![0.0; raw.len()], constant: true, log_stretch: 0.0 };
         }
         let zs: Vec<f64> = raw.iter().map(|y| ((y - min) / unit).min(FARTHEST)).collect();
         let slopes: f64 = zs.iter().map(|&z| (bend.power - 1.0) * log1p(z) - log(bend.unit)).sum();
@@ -62,7 +66,7 @@ impl Targets {
         for value in &mut values {
             *value = (*value - mean) / sd;
         }
-        Self { values, log_stretch: slopes - n * log(sd) }
+        Self { values, constant: false, log_stretch: slopes - n * log(sd) }
     }
 }
 
@@ -89,6 +93,23 @@ fn numbers(merits: &[Merit]) -> Vec<f64> {
         Merit::Failed | Merit::Several | Merit::Cancelled => worst,
     };
     merits.iter().map(number).collect()
+}
+
+/// Results that are far worse than the worse half of the others, such as a penalty of 1e6, become twice as far from the best as
+/// the last one before them: the model is to know that they are bad, not to bend everything for them.
+fn without_outliers(mut values: Vec<f64>) -> Vec<f64> {
+    let mut sorted = values.clone();
+    sorted.sort_by(f64::total_cmp);
+    let Some(&min) = sorted.first() else { return values };
+    let worse_half = &sorted[sorted.len() / 2..];
+    let far = worse_half.windows(2).find(|pair| pair[0] > min && pair[1] - min > GAP * (pair[0] - min));
+    if let Some(pair) = far {
+        let most = min + 2.0 * (pair[0] - min);
+        for value in &mut values {
+            *value = value.min(most);
+        }
+    }
+    values
 }
 
 /// The smallest, the middle and the largest of some numbers; 0 if there are none.
@@ -135,6 +156,17 @@ mod tests {
         let merits = [Merit::Done(1.0), Merit::Done(3.0), Merit::Done(7.0)];
         let values = Targets::new(&merits, Bend::ALL[2]).values;
         assert!((values[0] + 1.5_f64.sqrt()).abs() < 1e-12 && values[1].abs() < 1e-12, "{values:?}");
+    }
+
+    #[test]
+    fn a_penalty_leaves_the_others_apart() {
+        let mut merits: Vec<Merit> = (0..20).map(|value| Merit::Done(f64::from(value))).collect();
+        merits.extend([Merit::Done(1e6), Merit::Done(3e6)]);
+        for bend in Bend::ALL {
+            let targets = Targets::new(&merits, bend).values;
+            assert!(targets[19] - targets[0] > 1.5, "{bend:?}: {targets:?}");
+            assert!(targets[20] > targets[19] && (targets[20] - targets[21]).abs() < 1e-12, "{targets:?}");
+        }
     }
 
     #[test]

@@ -137,4 +137,19 @@ mod tests {
         assert!(state.queue.is_empty() && state.active[&TrialId(1)].params.float("x") == Ok(0.75));
         assert_eq!(service.into_search().trials().len(), 3);
     }
+
+    /// In a journal of an earlier version, `int [1000, 1100]` with logarithms has six cells, and 1100 is the last.
+    #[test]
+    fn points_of_other_cells_are_read_by_their_parameters() {
+        let yaml = "{space: {x: {int: [1000, 1100], log: true}}, objective: {minimize: loss}}";
+        let study = Study::from_yaml("study.yaml", yaml).unwrap();
+        let (trial, params) = (TrialId(0), Params::from_iter([("x", 1100.into())]));
+        for point in [vec![Some(5.0)], vec![Some(4000.0)]] {
+            let mut search = Search::new(&study).unwrap();
+            let fact = Fact::TrialCreated { trial, params: params.clone(), point };
+            search.apply(&JournalEntry { at_s: 0.0, fact }).unwrap();
+            let known = search.trial(trial).unwrap();
+            assert_eq!((&known.params, &known.point), (&params, &vec![Some(100.0)]));
+        }
+    }
 }

@@ -214,6 +214,13 @@ impl Search {
         Ok(verdict)
     }
 
+    /// The point of a journaled trial. The journal may be of a version that divided a domain into other cells: then it is
+    /// that of the parameters, which are what was tried.
+    fn replayed(&self, params: &Params, point: &Point) -> Result<Point, Error> {
+        let same = self.study.space.decode(point).is_ok_and(|decoded| decoded == *params);
+        Ok(if same { point.clone() } else { self.study.space.encode(params)? })
+    }
+
     fn measure(&mut self, id: TrialId, number: u32, epochs: f64, value: f64) -> Result<Verdict, Error> {
         let verdict = self.stopper.report(id, epochs, self.study.objectives[0].loss(value))?;
         if let Some(trial) = self.trials.get_mut(&id) {
@@ -313,9 +320,9 @@ impl Search {
                 if *trial != self.next_id() {
                     return Err(Error::OutOfOrder { found: *trial, expected: self.next_id() });
                 }
-                self.study.space.encode(params)?;
+                let point = self.replayed(params, point)?;
                 self.suggester.insert(*trial, point.clone())?;
-                self.add(*trial, params.clone(), point.clone());
+                self.add(*trial, params.clone(), point);
                 Ok(())
             }
             Fact::Measured { trial, number, epochs, metrics, .. } => {
