@@ -151,7 +151,6 @@ fn interface(address: IpAddr) -> Option<String> {
 }
 
 /// What a worker process finds when it starts.
-#[cfg(feature = "torch")]
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Place {
     pub(super) address: Address,
@@ -164,7 +163,6 @@ pub(super) struct Place {
     pub(super) lock: Option<std::path::PathBuf>,
 }
 
-#[cfg(feature = "torch")]
 impl Place {
     /// From this process's environment; none if it was not started as a worker.
     pub(super) fn of_this_process() -> Result<Option<Self>, Error> {
@@ -202,7 +200,7 @@ impl Place {
     }
 }
 
-#[cfg(all(test, feature = "torch"))]
+#[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
 

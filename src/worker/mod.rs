@@ -7,14 +7,20 @@
 //! *Architecture invariant:* what a trial learns from, and in which order, follows from its seed and its position, and not from the
 //! number of its workers.
 
+mod abort;
 #[cfg(feature = "torch")]
 pub mod builtin;
 pub(crate) mod checkpoint;
+mod comparison;
+mod counters;
+pub mod driven;
 pub(crate) mod environment;
 mod error;
+mod host;
 mod launch;
 pub(crate) mod link;
 pub(crate) mod protocol;
+mod rendezvous;
 mod sampler;
 #[cfg(feature = "torch")]
 mod torch;

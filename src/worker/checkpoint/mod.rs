@@ -10,11 +10,13 @@ mod folder;
 mod identity;
 #[cfg(test)]
 mod tests;
+mod writer;
 
 pub use self::bytes::{check_checkpoint, make_checkpoint, seal_checkpoint};
 pub(crate) use self::{
-    envelope::{Contents, Kind, Position, Problem},
+    envelope::{Contents, Kind, Position, Problem, Stored},
     files::checkpoint_steps,
     folder::{CheckpointFolder, Durability, Loaded, NotSaved, State, Unreadable},
     identity::Identity,
+    writer::CheckpointWriter,
 };
