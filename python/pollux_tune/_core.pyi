@@ -1,0 +1,3 @@
+"""What is written in Rust. Users call what `pollux_tune` exports."""
+
+VERSION: str
