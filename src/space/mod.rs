@@ -34,7 +34,7 @@ pub use self::{
     file::{
         Algorithm, Diagnostic, DiagnosticKind, Diagnostics, Direction, EarlyStopping, Gres,
         InvalidKeepCheckpoints, InvalidMachines, KeepCheckpoints, Machines, NodeRange, Objective, PilotSpec,
-        Program, SchedulerSettings, SearchSettings, SlotSet, SshHost, StoppingRule, Study, TrialSettings,
+        Program, PythonEntry, PythonProgram, SchedulerSettings, SearchSettings, SlotSet, SshHost, StoppingRule, Study, TrialSettings,
         duration, schema,
     },
     params::Params,

@@ -28,7 +28,7 @@ mod torch;
 pub use error::Error;
 #[cfg(feature = "torch")]
 pub use launch::gpus;
-pub use launch::{Launch, Slot, gpu_id, launch};
+pub use launch::{Launch, Slot, gpu_id, interpreter, launch};
 pub use sampler::{ElasticSampler, shard};
 #[cfg(feature = "torch")]
 pub use torch::{BoxError, Dataset, Example, Optimizer, Registry, Schedule, Trainable, serve_if_worker};

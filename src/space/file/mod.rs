@@ -19,7 +19,7 @@ pub use self::{
     scalar::duration,
     schema::schema,
     settings::{
-        Algorithm, Direction, EarlyStopping, InvalidKeepCheckpoints, KeepCheckpoints, Objective, Program,
+        Algorithm, Direction, EarlyStopping, InvalidKeepCheckpoints, KeepCheckpoints, Objective, Program, PythonEntry, PythonProgram,
         SchedulerSettings, SearchSettings, StoppingRule, TrialSettings,
     },
     study::Study,

@@ -335,6 +335,11 @@ impl Training {
         })
     }
 
+    /// What the user should know of checkpoints that were not used.
+    pub fn warn(&mut self, warning: Option<String>) {
+        self.warning = warning;
+    }
+
     /// The statistics of the gradient as they are now, if there are any.
     #[must_use]
     pub fn statistics(&self) -> Option<GradientStats> {
