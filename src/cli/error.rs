@@ -138,7 +138,7 @@ impl Error {
             Self::Agent(_) => false,
             Self::Train(error) => error.is_of_input(),
             Self::Store(error) => error.is_of_input(),
-            Self::Slurm(error) => matches!(error, slurm::Error::Impossible { .. }),
+            Self::Slurm(error) => error.is_of_input(),
             Self::Actors(error) => error.is_of_input(),
             Self::Unfinished { source, .. } => source.is_of_input(),
             #[cfg(feature = "torch")]

@@ -23,6 +23,7 @@ mod error;
 mod facts;
 mod folder;
 mod fsck;
+mod log;
 mod memory;
 mod opening;
 mod place;
@@ -37,6 +38,7 @@ pub use self::{
     error::Error,
     folder::{Folder, Runner},
     fsck::{Examination, Repair, examine, repair},
+    log::tail,
     memory::Memory,
     opening::Opening,
     reader::{Reader, Span, Status, TrialRow, TrialState},

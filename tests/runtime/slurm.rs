@@ -31,7 +31,7 @@ const STUDY: StudyId = StudyId(0xfeed);
 fn pilots_are_checked_submitted_found_again_signalled_and_cancelled() {
     let root = folder("cluster");
     let Some(slurm) = Slurm::start(&root) else { return };
-    let tools = Tools { conf: Some(slurm.conf()) };
+    let tools = Tools { conf: Some(slurm.conf()), ..Tools::default() };
     checks_name_what_there_is(&tools);
     jobs_go_their_way(&slurm, &tools);
 }
@@ -63,10 +63,14 @@ fn jobs_go_their_way(slurm: &Slurm, tools: &Tools) {
     fs::create_dir_all(&study).unwrap();
     // Stands for the agent: says what it was started with, and leaves when it is told to.
     let text = "#!/bin/bash\ntrap 'echo warned' USR1\ntrap 'echo told to end; exit 0' TERM\necho \"$@\"\n\
-                echo devices $CUDA_VISIBLE_DEVICES\nwhile :; do sleep 0.1; done\n";
+                pwd > place\necho devices $CUDA_VISIBLE_DEVICES\nwhile :; do sleep 0.1; done\n";
     write_program(&agent, text);
-    let place =
-        AgentPlace { program: agent, folder: study.clone(), join_file: study.join("cluster/join.json") };
+    let place = AgentPlace {
+        program: agent,
+        folder: study.clone(),
+        join_file: study.join("cluster/join.json"),
+        directory: study.clone(),
+    };
     let machines = Machines::from_yaml(
         "c.yaml",
         "cluster: {slurm: [{gres: 'gpu:t4:2', partition: spot, time: 1h}, {gres: 'gpu:a100:2', partition: gpu, slots: 2xcpu, \
@@ -85,6 +89,11 @@ fn jobs_go_their_way(slurm: &Slurm, tools: &Tools) {
     let joined = format!("agent --join-file {}", place.join_file.display());
     assert!(log(&first).starts_with(&joined), "{}", log(&first));
     assert!(log(&second).starts_with("ready 1\n"), "{}", log(&second));
+    assert_eq!(
+        fs::read_to_string(study.join("place")).unwrap().trim(),
+        study.display().to_string(),
+        "where the head runs"
+    );
     let number = second.trim_end_matches("_0");
     assert!(
         log(&second).contains(&format!("-{number} --job slurm:{second} --slots 2xcpu")),

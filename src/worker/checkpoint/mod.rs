@@ -8,11 +8,15 @@ mod envelope;
 mod files;
 mod folder;
 mod identity;
+#[cfg(feature = "cli")]
+mod survey;
 #[cfg(test)]
 mod tests;
 mod writer;
 
 pub use self::bytes::{check_checkpoint, make_checkpoint, seal_checkpoint};
+#[cfg(feature = "cli")]
+pub(crate) use self::survey::{Survey, survey};
 pub(crate) use self::{
     envelope::{Contents, Kind, Position, Problem, Stored},
     files::checkpoint_steps,
