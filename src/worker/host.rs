@@ -69,6 +69,7 @@ pub(super) struct HostedTrial(Arc<Mutex<Hosted>>);
 
 #[derive(Debug, Default)]
 struct Hosted {
+    #[cfg_attr(not(feature = "torch"), expect(dead_code, reason = "only panics of Rust trainables need it"))]
     trial: Option<TrialId>,
     /// It has learned something that would be lost.
     has_state: bool,
@@ -79,6 +80,7 @@ impl HostedTrial {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    #[cfg(feature = "torch")]
     /// The trial, if nobody else looks at the same moment.
     pub(super) fn try_trial(&self) -> Option<TrialId> {
         self.0.try_lock().ok().and_then(|hosted| hosted.trial)

@@ -15,8 +15,8 @@ use pollux_tune::{
     worker::{
         Error,
         driven::{
-            Answer, Comparing, DrivenWorker, Fault, GroupPlace, GroupRequest, GroupStore, Request, SavedTensor,
-            StepPlan, StoreError, Trained, Training, load_checkpoint,
+            Answer, Comparing, DrivenWorker, Fault, GroupPlace, GroupRequest, GroupStore, Request,
+            SavedTensor, StepPlan, StoreError, Trained, Training, load_checkpoint,
         },
     },
 };

@@ -19,8 +19,8 @@ pub use self::{
     scalar::duration,
     schema::schema,
     settings::{
-        Algorithm, Direction, EarlyStopping, InvalidKeepCheckpoints, KeepCheckpoints, Objective, Program, PythonEntry, PythonProgram,
-        SchedulerSettings, SearchSettings, StoppingRule, TrialSettings,
+        Algorithm, Direction, EarlyStopping, InvalidKeepCheckpoints, KeepCheckpoints, Objective, Program,
+        PythonEntry, PythonProgram, SchedulerSettings, SearchSettings, StoppingRule, TrialSettings,
     },
     study::Study,
 };

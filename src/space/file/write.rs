@@ -118,7 +118,8 @@ fn host(host: &SshHost) -> Entries<3> {
 }
 
 fn trial(trial: &TrialSettings) -> Entries<17> {
-    let (mut trainable, mut command, mut python, mut module, mut interpreter) = (None, None, None, None, None);
+    let (mut trainable, mut command, mut python, mut module, mut interpreter) =
+        (None, None, None, None, None);
     match &trial.program {
         Some(Program::Trainable(name)) => trainable = Some(text_to_yaml(name)),
         Some(Program::Command(all)) => command = Some(words(all)),

@@ -205,7 +205,9 @@ impl Header {
             })
             .collect();
         // Those without numbers begin where the next one does.
-        vectors.sort_by(|(begin, one), (other, two)| (begin, one.bytes, &one.name).cmp(&(other, two.bytes, &two.name)));
+        vectors.sort_by(|(begin, one), (other, two)| {
+            (begin, one.bytes, &one.name).cmp(&(other, two.bytes, &two.name))
+        });
         let vectors = vectors.into_iter().map(|(_, stored)| stored).collect();
         Ok(Contents { position, state: metadata.state, vectors })
     }

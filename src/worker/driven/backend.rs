@@ -312,8 +312,7 @@ impl Backend for DrivenBackend {
         let waited_s = began.elapsed().as_secs_f64();
         let (members, nodes, batch) = (form.members.len() as u32, form.machines(), form.batch);
         let everybody = everybody as u32;
-        let request =
-            GroupRequest { form: form.clone(), place, everybody, members, nodes, batch, store };
+        let request = GroupRequest { form: form.clone(), place, everybody, members, nodes, batch, store };
         group.is_known = true;
         match self.channels.ask(Request::Form(Box::new(request)))? {
             Answer::Formed { form_s, hand_over_s } => {
@@ -335,7 +334,8 @@ impl Backend for DrivenBackend {
         self.attention.is_wanted.store(false, Ordering::Release);
         // Here the worker looks at its commands: what has come before that need not be told, what comes after it is.
         tokio::task::yield_now().await;
-        let wake = Duration::try_from_secs_f64(request.wake_s).ok().and_then(|wake| self.started.checked_add(wake));
+        let wake =
+            Duration::try_from_secs_f64(request.wake_s).ok().and_then(|wake| self.started.checked_add(wake));
         *self.attention.wake() = wake;
         let asked = Request::Train { leave: request.leave, retune: request.batch.is_some() };
         let Trained { left, retuned, wants_evaluation, reports } = match self.channels.ask(asked)? {
@@ -369,7 +369,9 @@ impl Backend for DrivenBackend {
 
     fn save(&mut self, session: &mut Session, round: Round) -> Result<(), NotSaved> {
         let not_saved = |failure| match failure {
-            Failure::Group(reason) | Failure::Trial(reason) | Failure::Environment(reason) => NotSaved(reason),
+            Failure::Group(reason) | Failure::Trial(reason) | Failure::Environment(reason) => {
+                NotSaved(reason)
+            }
         };
         let tensors = match self.channels.ask(Request::Save).map_err(not_saved)? {
             Answer::Saved(tensors) => tensors,

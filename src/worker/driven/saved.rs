@@ -6,7 +6,8 @@ use crate::{
     worker::{
         Error,
         checkpoint::{
-            CheckpointFolder, Contents, Durability, Kind, Loaded, NotSaved, Position, State, Stored, Unreadable,
+            CheckpointFolder, Contents, Durability, Kind, Loaded, NotSaved, Position, State, Stored,
+            Unreadable,
         },
     },
 };

@@ -3,7 +3,8 @@
 use crate::{
     goodput::{
         ConsecutiveNorms, GradientNorms, GradientSample, GradientStats, LrContext, LrRule, NoiseEstimator,
-        NoiseScale, Observation, Observations, Optimizer, Preconditioner, Shape, StatisticalProgress, scale_lr,
+        NoiseScale, Observation, Observations, Optimizer, Preconditioner, Shape, StatisticalProgress,
+        scale_lr,
     },
     trials::group::{Batch, Task, WorkerReport},
     worker::{

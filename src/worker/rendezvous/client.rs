@@ -32,7 +32,10 @@ fn gone(during: &'static str, address: &str, error: &io::Error) -> StoreError {
         ErrorKind::WouldBlock | ErrorKind::TimedOut => "it does not answer".to_owned(),
         _ => error.to_string(),
     };
-    StoreError::PeerLost { during, message: format!("the worker at {address}, where the group meets: {reason}") }
+    StoreError::PeerLost {
+        during,
+        message: format!("the worker at {address}, where the group meets: {reason}"),
+    }
 }
 
 impl Remote {
@@ -59,8 +62,14 @@ impl Remote {
     }
 
     /// Asks for something, and waits for the answer. Each request has one, in order.
-    fn ask(&self, during: &'static str, request: &Request, patience: Duration) -> Result<Response, StoreError> {
-        let sent = request.encode().map_err(|error| StoreError::Invalid { during, message: error.to_string() })?;
+    fn ask(
+        &self,
+        during: &'static str,
+        request: &Request,
+        patience: Duration,
+    ) -> Result<Response, StoreError> {
+        let sent =
+            request.encode().map_err(|error| StoreError::Invalid { during, message: error.to_string() })?;
         let mut connection = self.connection.lock().unwrap_or_else(PoisonError::into_inner);
         let exchange = |stream: &mut TcpStream| {
             stream.set_read_timeout(Some(MESSAGE + patience))?;

@@ -13,6 +13,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// The room of a group, and where it is.
 pub(in crate::worker) struct Room {
+    #[cfg_attr(not(feature = "torch"), expect(dead_code, reason = "only libtorch wants a name for it"))]
     pub(in crate::worker) address: String,
     pub(in crate::worker) store: Arc<dyn GroupStore>,
 }

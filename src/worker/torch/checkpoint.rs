@@ -14,11 +14,11 @@ use crate::{
     wire::with_causes,
     worker::{
         Error,
-        counters::Counters,
         checkpoint::{
             self, CheckpointFolder, CheckpointWriter, Contents, Durability, Loaded, NotSaved, Position,
             Problem, State, Stored, Unreadable,
         },
+        counters::Counters,
     },
 };
 

@@ -50,7 +50,8 @@ fn serve(place: &Place, registry: &Registry) -> Result<(), Error> {
     let hello = Hello { version: VERSION, slot: place.slot, pid: process::id() };
     let (events, commands) = wire::attach_blocking(&place.address, &place.secret, hello)?;
     let (aborts, hosted) = (Aborts::default(), HostedTrial::default());
-    let commands = receive(commands, events.clone(), aborts.clone(), hosted.clone(), || {}, |code| process::exit(code))?;
+    let commands =
+        receive(commands, events.clone(), aborts.clone(), hosted.clone(), || {}, |code| process::exit(code))?;
     report_panics(events.clone(), hosted.clone());
     // A worker sees the GPU of its slot only.
     let device = if place.is_gpu { Device::Cuda(0) } else { Device::Cpu };

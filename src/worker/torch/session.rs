@@ -16,8 +16,7 @@ use super::{
 };
 use crate::{
     goodput::{
-        LrContext, LrRule, NoiseEstimator, NoiseScale, Observations, Shape, StatisticalProgress,
-        scale_lr,
+        LrContext, LrRule, NoiseEstimator, NoiseScale, Observations, Shape, StatisticalProgress, scale_lr,
     },
     space::{Params, Value},
     trials::group::{Batch, Task},

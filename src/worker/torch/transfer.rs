@@ -5,12 +5,7 @@ use std::{sync::Arc, time::Instant};
 use c10d::{GroupOptions, ProcessGroup, Store};
 use tch::{Device, Kind, Tensor};
 
-use super::{
-    checkpoint,
-    session::Session,
-    store::TorchStore,
-    team::Team,
-};
+use super::{checkpoint, session::Session, store::TorchStore, team::Team};
 use crate::{
     trials::group::{Form, Pause},
     wire::Secret,
