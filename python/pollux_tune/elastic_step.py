@@ -204,7 +204,7 @@ class Stepper:
                     found[p] = (self.optimizer.state[p][key], correction, eps)
         return found
 
-    def _hook(self, _: Any, bucket: Any) -> torch.futures.Future:
+    def _hook(self, _, bucket):  # DDP refuses annotations that are texts.
         buffer, group = bucket.buffer(), self.group
         done: torch.futures.Future = torch.futures.Future()
         try:
