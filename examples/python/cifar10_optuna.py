@@ -1,4 +1,4 @@
-"""The same with Optuna: `pip install optuna`, then `python examples/python/cifar10_optuna.py`, again to add as many trials."""
+"""The same with Optuna: `pip install optuna`, then `python examples/python/cifar10_optuna.py`."""
 
 import multiprocessing
 
