@@ -5,7 +5,7 @@ TORCH := scripts/with-libtorch.sh $(CARGO)
 ALL := --locked --workspace --features torch
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-cuda verify verify-all chaos storm fix paper bench bench-engine bench-elastic bench-study bench-search bench-c10d libtorch check-cuda cifar10 fuzz stress-tests
+.PHONY: help run test test-python wheel test-cuda verify verify-all chaos storm fix paper bench bench-engine bench-elastic bench-study bench-search bench-python bench-c10d libtorch check-cuda cifar10 fuzz stress-tests
 
 help: ## List the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
@@ -21,9 +21,19 @@ run: cifar10 ## Run a real study, CIFAR-10 on this machine (4 to 6 minutes), or 
 		$(TORCH) build --locked --workspace --features $$features --bin pollux-tune && \
 		exec scripts/with-libtorch.sh sh -c 'exec "$${CARGO_TARGET_DIR:-target}/debug/pollux-tune" run $(STUDY)'
 
-test: ## Run all tests, documentation examples included; gets libtorch first
-	$(TORCH) test $(ALL) --lib --bins --tests --examples
-	$(TORCH) test $(ALL) --doc
+test: ## Run all tests, documentation examples and the Python package included; gets libtorch and PyTorch first
+	$(TORCH) test $(ALL)
+	$(MAKE) test-python
+
+test-python: ## Install the Python package into a fresh virtual environment, and test it; gets PyTorch first (3 GB)
+	scripts/with-libtorch.sh scripts/python-tests.py
+
+PACKAGING := $(CURDIR)/.cache/packaging
+
+wheel: ## Build the Python package, program included, into target/wheels
+	python3 -m venv $(PACKAGING)
+	$(PACKAGING)/bin/pip install --quiet 'pip>=24'
+	$(PACKAGING)/bin/pip wheel . --no-deps --wheel-dir target/wheels
 
 verify: ## Check everything, change nothing
 	$(CARGO) fmt --all --check
@@ -113,6 +123,9 @@ bench-elastic: peer ## Measure elastic training against PyTorch, which is instal
 bench-study: peer ## Measure what it costs to run and journal a study, against Ray Tune
 	$(PEER)/bin/pip install --quiet 'ray[tune]==2.50.0'
 	$(CARGO) bench --locked --bench study -- --ray=$(PEER)/bin/python
+
+bench-python: ## Measure what the Python package costs, against Optuna
+	scripts/with-libtorch.sh scripts/python-tests.py --run benches/python/search.py
 
 bench-c10d: ## Measure process groups on this machine
 	$(TORCH) run --locked --package c10d --example measure

@@ -56,6 +56,8 @@ def build_editable(wheel_directory, config_settings=None, metadata_directory=Non
 
 
 def prepare_metadata_for_build_wheel(metadata_directory, config_settings=None):
+    # maturin asks for the folder, although nothing of it is needed yet.
+    DATA.mkdir(parents=True, exist_ok=True)
     return maturin.prepare_metadata_for_build_wheel(metadata_directory, _args(config_settings))
 
 

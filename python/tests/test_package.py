@@ -34,4 +34,4 @@ search: {{trials: 3}}
     ran = subprocess.run([program, "run", study, "--folder", folder], capture_output=True, text=True)
     assert ran.returncode == 0, ran.stderr
     shown = subprocess.run([program, "status", folder], capture_output=True, text=True, check=True)
-    assert "3" in shown.stdout
+    assert "3 of 3 ended" in shown.stdout

@@ -12,7 +12,8 @@
 //! emulated         on which devices, if they are emulated
 //! ```
 //!
-//! [`Store`] writes, [`Reader`] answers questions, also while a store writes; [`examine`] and [`repair`] are for damaged ones. [`Memory`] keeps facts for as long as it lives.
+//! [`Store`] writes, [`Reader`] answers questions, also while a store writes; [`examine`] and [`repair`] are for damaged ones. [`Memory`] keeps facts for as long as it lives;
+//! [`KeptSearch`] is a search without a run.
 //!
 //! *Architecture invariant:* when [`Journal::append`] returns, all facts that it was given survive the death of the process;
 //! when it fails, none of them is there, and it can be tried again. When [`Journal::sync`] returns, all facts survive a loss of power.
@@ -30,6 +31,7 @@ mod place;
 mod project;
 mod reader;
 mod seal;
+mod search;
 mod sqlite;
 mod tables;
 mod writer;
@@ -42,6 +44,7 @@ pub use self::{
     memory::Memory,
     opening::Opening,
     reader::{Reader, Span, Status, TrialRow, TrialState},
+    search::KeptSearch,
     writer::Store,
 };
 use crate::trials::engine::JournalEntry;

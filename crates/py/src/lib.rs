@@ -1,5 +1,7 @@
 //! The Rust side of the Python package `pollux-tune`: what decides is the library, models and functions are Python's.
 
+mod error;
+mod search;
 mod worker;
 
 use pyo3::prelude::*;
@@ -8,5 +10,6 @@ use pyo3::prelude::*;
 #[pymodule]
 fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("VERSION", env!("CARGO_PKG_VERSION"))?;
+    search::register(module)?;
     worker::register(module)
 }
