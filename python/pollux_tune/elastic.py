@@ -27,6 +27,10 @@ class _Released(BaseException):
     """The trial is over for this worker. Unwinds the trial's function."""
 
 
+class _Finished(BaseException):
+    """Another worker has the result of the trial. Unwinds the trial's function."""
+
+
 class Trial:
     """A trial, for the function that trains it."""
 
@@ -58,6 +62,7 @@ class Trial:
             raise RuntimeError("trial.elastic was called before; a trial has one model and one optimizer")
         model.to(self.device)
         self._stepper = Stepper(self._training, model, optimizer, find_unused_parameters)
+        self._stepper.seed = self._task["seed"]
         return ElasticModel(model, self._stepper), optimizer
 
     def keep(self, name: str, thing: Any) -> Any:
@@ -93,6 +98,8 @@ class Trial:
         stepper = self._must_be_elastic()
         self._training.open(len(dataset), halves)
         self._begin()
+        if self._result is not None:
+            raise _Finished
         if self._loader is None or self._loader.dataset is not dataset:
             self._loader = Loader(dataset, num_workers, collate_fn or collate, self._training)
         while True:
@@ -443,6 +450,8 @@ def run(worker: Any, function: Callable[[Trial], Any], task: dict[str, Any], tra
             trial._returned(function(trial))
         except Exception:
             trial._failed(traceback.format_exc().strip())
+        except _Finished:
+            trial._returned(trial._result)
         except SystemExit as error:
             trial._failed(f"the function has called sys.exit({error.code!r})\n{traceback.format_exc().strip()}")
     except _Released:

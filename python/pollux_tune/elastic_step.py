@@ -70,7 +70,7 @@ class Stepper:
         self._buffers = [b for b in module.buffers()]
         self._kept: list[torch.Tensor] = []
         self._before: list[torch.Tensor | None] | None = None
-        self.scale = 1.0
+        self.scale, self.seed = 1.0, 0
         self.leave = self.retune = False
         self.begin_nothing()
 
@@ -115,7 +115,7 @@ class Stepper:
         self.rate = float(self.optimizer.param_groups[0]["lr"])
         rank = 0 if self.group is None else self.group.rank
         # Random numbers follow from the step and the worker, so that it can be taken again.
-        seed = ((step + 1) * 0x9E3779B97F4A7C15 ^ rank << 32) & (1 << 63) - 1
+        seed = (self.seed ^ (step + 1) * 0x9E3779B97F4A7C15 ^ rank << 32) & (1 << 63) - 1
         torch.default_generator.manual_seed(seed)
         if torch.cuda.is_available():
             torch.cuda.manual_seed(seed)
