@@ -5,7 +5,7 @@ TORCH := scripts/with-libtorch.sh $(CARGO)
 ALL := --locked --workspace --features torch
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-python wheel test-cuda verify verify-all chaos storm fix paper bench bench-engine bench-elastic bench-study bench-search bench-c10d libtorch check-cuda cifar10 fuzz stress-tests
+.PHONY: help run test test-python wheel test-cuda verify verify-all chaos storm fix paper bench bench-engine bench-elastic bench-study bench-search bench-python bench-c10d libtorch check-cuda cifar10 fuzz stress-tests
 
 help: ## List the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
@@ -123,6 +123,9 @@ bench-elastic: peer ## Measure elastic training against PyTorch, which is instal
 bench-study: peer ## Measure what it costs to run and journal a study, against Ray Tune
 	$(PEER)/bin/pip install --quiet 'ray[tune]==2.50.0'
 	$(CARGO) bench --locked --bench study -- --ray=$(PEER)/bin/python
+
+bench-python: ## Measure what the Python package costs, against Optuna
+	scripts/with-libtorch.sh scripts/python-tests.py --run benches/python/search.py
 
 bench-c10d: ## Measure process groups on this machine
 	$(TORCH) run --locked --package c10d --example measure

@@ -2,6 +2,7 @@
 """Builds the wheel, installs it into a fresh virtual environment, and runs python/tests there.
 
 Usage: scripts/with-libtorch.sh scripts/python-tests.py [arguments of pytest]
+       scripts/with-libtorch.sh scripts/python-tests.py --run SCRIPT [arguments of the script]
 
 What the tests need besides (PyTorch, 5 GB on disk) is installed once, into the cache folder. The fresh environment sees it, and is removed
 at the end. Safe to interrupt and to run twice, also at the same time.
@@ -91,10 +92,9 @@ def main():
         wheel = build_wheel(python, scratch / "wheels")
         fresh = fresh_environment(python, wheel, scratch / "venv")
         environment = {**os.environ, "PATH": f"{fresh.parent}:{os.environ['PATH']}", "PYTHONDONTWRITEBYTECODE": "1"}
-        # Whoever reads this may not be a terminal.
-        sys.stderr.flush()
-        tests = subprocess.run([fresh, "-m", "pytest", *(sys.argv[1:] or ["python/tests"])], cwd=ROOT, env=environment)
-    sys.exit(tests.returncode)
+        run = sys.argv[2:] if sys.argv[1:2] == ["--run"] else ["-m", "pytest", *(sys.argv[1:] or ["python/tests"])]
+        ended = subprocess.run([fresh, *run], cwd=ROOT, env=environment)
+    sys.exit(ended.returncode)
 
 
 if __name__ == "__main__":

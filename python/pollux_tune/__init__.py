@@ -2,6 +2,8 @@
 
 Search from Python: :class:`Study` (ask and tell) and :func:`optimize` (a function, in processes). The domains of parameters are
 :func:`float`, :func:`log`, :func:`int`, :func:`choice`, :func:`ordinal` and :func:`fixed`.
+
+Elastic trials of `pollux-tune run`: mark the function that trains with :func:`trial`, and call :func:`main` at the end of the script.
 """
 
 from ._core import VERSION as __version__
@@ -9,6 +11,7 @@ from ._core import StudyFinished
 from ._optimize import TrialsFailed, optimize
 from .space import choice, fixed, float, int, log, ordinal
 from .study import SearchTrial, Study
+from .trials import main, trial
 
 __all__ = [
     "SearchTrial",
@@ -21,6 +24,8 @@ __all__ = [
     "float",
     "int",
     "log",
+    "main",
     "optimize",
     "ordinal",
+    "trial",
 ]

@@ -43,3 +43,22 @@ class Search:
     def pareto_front(self) -> list[dict[str, Any]]: ...
     def importance(self, objective: int) -> list[tuple[str, float]]: ...
     def close(self) -> None: ...
+
+class Training:
+    """The books of one trial."""
+
+    def __init__(self, task: str) -> None: ...
+
+class Room:
+    """Where the members of a group exchange addresses."""
+
+class Group:
+    """A group that is to be formed."""
+
+class Worker:
+    """A worker process."""
+
+    @staticmethod
+    def attach() -> Worker | None: ...
+
+def token() -> str: ...

@@ -213,7 +213,8 @@ impl Agents {
         }
         let StudyTerms { study, epoch, work, folder, probe, .. } = self.terms.clone();
         let wanted = agent::wanted(study, &Folder::new(&folder), &held);
-        let welcome = Welcome { study, epoch, nodes: numbers.clone(), work, folder, probe, wanted };
+        let welcome =
+            Welcome { study, epoch, nodes: numbers.clone(), work: work.clone(), folder, probe, wanted };
         // Its loss is told by whoever notices it.
         let _ = commands.send(AgentCommand::Welcome(Box::new(welcome)));
         let gpu_type = nodes.first().map(|node| node.gpu_type.clone());

@@ -47,7 +47,9 @@ pub enum Error {
         slots: u32,
     },
     /// The study file does not say what a trial runs.
-    #[error("the study file says neither `trial.trainable` nor `trial.command`: add one of them")]
+    #[error(
+        "the study file says none of `trial.python`, `trial.module`, `trial.trainable` and `trial.command`: add one of them"
+    )]
     NoProgram,
     /// Programs keep their files in the folder of the study.
     #[error("a study of programs needs a folder")]

@@ -20,11 +20,11 @@ use crate::{
     agent::{self, Machine, SystemSpawner},
     alloc::{ClusterSpec, NodeSet},
     ids::{GpuType, SlotId, TrialId},
-    space::{Program, Study},
+    space::{Program, PythonEntry, PythonProgram, Study},
     store::Memory,
     trials::{
         Search,
-        agent::{AgentNode, AgentSlot, Work},
+        agent::{AgentNode, AgentSlot, PythonWork, Work},
         engine::{Engine, JournalEntry, Metrics, Outcome},
     },
 };
@@ -194,6 +194,20 @@ impl Runner {
         self.run_workers(vec![node], Work::Trainable)
     }
 
+    /// Trains the Python code that the study file names, on slots of this machine: an interpreter with the package `pollux_tune` is started
+    /// for each of them.
+    pub fn run_python(self, gpu_type: &GpuType, slots: &[crate::worker::Slot]) -> Result<Finished, Error> {
+        let node = AgentNode { gpu_type: gpu_type.clone(), slots: slots.iter().map(Into::into).collect() };
+        self.run_python_on(vec![node])
+    }
+
+    /// The same on nodes of this machine.
+    pub(crate) fn run_python_on(self, nodes: Vec<AgentNode>) -> Result<Finished, Error> {
+        let Some(Program::Python(program)) = &self.study.trial.program else { return Err(Error::NoProgram) };
+        let work = Work::Python(Box::new(python_work(program)));
+        self.run_workers(nodes, work)
+    }
+
     /// Runs the study on machines that are not there: the trainable that the study file names is modelled, not trained. A
     /// second of the study takes `time_scale` real ones.
     ///
@@ -214,8 +228,10 @@ impl Runner {
     }
 
     fn run_workers(self, nodes: Vec<AgentNode>, work: Work) -> Result<Finished, Error> {
-        let Some(Program::Trainable(trainable)) = self.study.trial.program.clone() else {
-            return Err(Error::NoProgram);
+        let trainable = match &self.study.trial.program {
+            Some(Program::Trainable(name)) => name.clone(),
+            Some(Program::Python(program)) => program.entry.text().to_owned(),
+            _ => return Err(Error::NoProgram),
         };
         if self.listen.is_none() {
             // These machines are all there will be.
@@ -246,6 +262,15 @@ impl Runner {
         let thread = thread::Builder::new().name("study".to_owned()).spawn(move || head.run());
         Ok(Running(thread.map_err(Error::io("starting a thread"))?))
     }
+}
+
+/// What the package `pollux_tune` is told.
+fn python_work(program: &PythonProgram) -> PythonWork {
+    let arguments = match &program.entry {
+        PythonEntry::Script(path) => vec![path.clone()],
+        PythonEntry::Function(name) => vec!["--module".to_owned(), name.clone()],
+    };
+    PythonWork { interpreter: program.interpreter.clone(), arguments, ..PythonWork::default() }
 }
 
 /// Machines that are not there.

@@ -151,7 +151,7 @@ impl Runtime {
             WorkerTasks::Given { tasks, .. } => Tasks::Given(tasks.clone()),
         };
         let nodes = NodeMap::default();
-        let machines = Machines::open(around, workers.work, nodes.clone(), None)?;
+        let machines = Machines::open(around, workers.work.clone(), nodes.clone(), None)?;
         let limits = Limits {
             silence_s: study.trial.silence.map(|silence| silence.as_secs_f64()),
             time_scale: workers.work.time_scale(),
@@ -186,7 +186,7 @@ impl Machines {
             study: around.study_id,
             clock: around.clock,
             epoch,
-            work,
+            work: work.clone(),
             folder: folder.clone().unwrap_or_default(),
             probe,
         };

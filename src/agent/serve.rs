@@ -264,8 +264,8 @@ impl<'a> Serving<'a> {
             return Err(format!("there is no node {node} here"));
         };
         let (address, secret, arguments) = (gateway.address(), &self.secret, &self.machine.arguments[..]);
-        match self.welcome.work {
-            Work::Trainable => {
+        match &self.welcome.work {
+            work @ (Work::Trainable | Work::Python(_)) => {
                 let place = of.slots.get(process as usize);
                 let place = place.ok_or_else(|| format!("node {node} has no slot {process}"))?;
                 let slot = SlotId { node, index: process };
@@ -278,10 +278,11 @@ impl<'a> Serving<'a> {
                     machine_address: self.machine.address,
                     lock: lock.as_deref(),
                     arguments,
+                    python: if let Work::Python(python) = work { Some(python) } else { None },
                 };
                 worker::launch(&launch).map_err(|error| with_causes(&error))
             }
-            Work::Emulated { time_scale } => {
+            &Work::Emulated { time_scale } => {
                 let launch = emulate::NodeLaunch {
                     address: address.clone(),
                     secret: secret.clone(),
@@ -315,7 +316,7 @@ impl<'a> Serving<'a> {
     fn slots_of(&self, node: NodeId, process: u32) -> std::ops::Range<u32> {
         let slots = self.node(node).map_or(0, |of| of.slots.len() as u32);
         match self.welcome.work {
-            Work::Trainable => process..process + 1,
+            Work::Trainable | Work::Python(_) => process..process + 1,
             Work::Emulated { .. } | Work::Programs => 0..slots,
         }
     }

@@ -46,7 +46,10 @@ fn parse(file: &Path, text: &str) -> Result<Study, Diagnostics> {
         let other = file.parent().unwrap_or_else(|| Path::new("")).join(name);
         fs::read_to_string(&other).map_err(|error| format!("cannot read {}: {error}", other.display()))
     };
-    Study::from_yaml_with(&file.display().to_string(), text, open)
+    let name = file.display().to_string();
+    let study = Study::from_yaml_with(&name, text, open)?;
+    Study::check_files(&name, text, |script| Path::new(script).is_file())?;
+    Ok(study)
 }
 
 fn reported<T>(read: Result<T, Diagnostics>, stderr: &mut impl Write) -> Result<T, Error> {

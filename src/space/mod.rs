@@ -34,8 +34,8 @@ pub use self::{
     file::{
         Algorithm, Diagnostic, DiagnosticKind, Diagnostics, Direction, EarlyStopping, Gres,
         InvalidKeepCheckpoints, InvalidMachines, KeepCheckpoints, Machines, NodeRange, Objective, PilotSpec,
-        Program, SchedulerSettings, SearchSettings, SlotSet, SshHost, StoppingRule, Study, TrialSettings,
-        duration, schema,
+        Program, PythonEntry, PythonProgram, SchedulerSettings, SearchSettings, SlotSet, SshHost,
+        StoppingRule, Study, TrialSettings, duration, schema,
     },
     params::Params,
     point::{Dim, Point},

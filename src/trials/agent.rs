@@ -4,7 +4,7 @@
 //! decided at the head. The machine of the head itself has an agent, too, in the same process.
 
 use core::net::IpAddr;
-use std::{path::PathBuf, time::Duration};
+use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
@@ -80,10 +80,12 @@ pub struct HeldCheckpoint {
 }
 
 /// What the workers of a study are.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum Work {
     /// One process for each slot, which trains.
     Trainable,
+    /// The same, by Python code.
+    Python(Box<PythonWork>),
     /// One process for each node, which models training.
     Emulated {
         /// Real seconds in a second of the study.
@@ -93,13 +95,26 @@ pub enum Work {
     Programs,
 }
 
+/// Python code that trains: an interpreter with the package `pollux_tune` runs it.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct PythonWork {
+    /// What runs it; none for `python3` beside the program of the agent, or else that of the search path.
+    pub interpreter: Option<String>,
+    /// What the package is to run.
+    pub arguments: Vec<String>,
+    /// Variables in its environment, beside those that it inherits.
+    pub env: BTreeMap<String, String>,
+    /// The folder in which it begins; none for that of the agent.
+    pub folder: Option<PathBuf>,
+}
+
 impl Work {
     /// Real seconds in a second of the study.
     #[must_use]
     pub const fn time_scale(&self) -> f64 {
         match self {
             Self::Emulated { time_scale } => *time_scale,
-            Self::Trainable | Self::Programs => 1.0,
+            Self::Trainable | Self::Python(_) | Self::Programs => 1.0,
         }
     }
 
@@ -107,7 +122,7 @@ impl Work {
     #[must_use]
     pub fn processes(&self, slots: u32) -> Vec<u32> {
         match self {
-            Self::Trainable => vec![1; slots as usize],
+            Self::Trainable | Self::Python(_) => vec![1; slots as usize],
             Self::Emulated { .. } => vec![slots],
             Self::Programs => Vec::new(),
         }

@@ -21,7 +21,7 @@ use crate::{
     trials::{
         agent::{
             AgentCommand, AgentEvent, AgentHello, AgentNode, AgentSlot, HeldCheckpoint, ProgramLaunch,
-            Welcome, Work,
+            PythonWork, Welcome, Work,
         },
         engine::{Checkpoint, FailureCause, GroupEvent, Metrics, Number, Report},
         group::MemoryLimit,
@@ -315,6 +315,11 @@ impl From<Work> for proto::Work {
             Work::Trainable => WorkKind::Trainable(proto::Nothing {}),
             Work::Emulated { time_scale } => WorkKind::Emulated(time_scale),
             Work::Programs => WorkKind::Programs(proto::Nothing {}),
+            Work::Python(work) => {
+                let PythonWork { interpreter, arguments, env, folder } = *work;
+                let folder = folder.map(|folder| folder.into_os_string().into_vec());
+                WorkKind::Python(proto::PythonWork { interpreter, arguments, env, folder })
+            }
         };
         Self { kind: Some(kind) }
     }
@@ -328,6 +333,10 @@ impl TryFrom<proto::Work> for Work {
             WorkKind::Trainable(proto::Nothing {}) => Self::Trainable,
             WorkKind::Emulated(time_scale) => Self::Emulated { time_scale },
             WorkKind::Programs(proto::Nothing {}) => Self::Programs,
+            WorkKind::Python(proto::PythonWork { interpreter, arguments, env, folder }) => {
+                let folder = folder.map(|folder| OsString::from_vec(folder).into());
+                Self::Python(Box::new(PythonWork { interpreter, arguments, env, folder }))
+            }
         })
     }
 }

@@ -131,7 +131,6 @@ pub(crate) async fn call(
 }
 
 /// As [`call`], for those without a runtime.
-#[cfg(feature = "torch")]
 pub(crate) fn call_blocking(
     stream: &mut (impl io::Read + io::Write),
     secret: &Secret,

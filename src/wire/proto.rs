@@ -660,14 +660,14 @@ pub struct Welcome {
     pub wanted: ::prost::alloc::vec::Vec<HeldCheckpoint>,
 }
 /// What the workers of a study are.
-#[derive(Clone, Copy, PartialEq, ::prost::Message)]
+#[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Work {
-    #[prost(oneof = "work::Kind", tags = "1, 2, 3")]
+    #[prost(oneof = "work::Kind", tags = "1, 2, 3, 4")]
     pub kind: ::core::option::Option<work::Kind>,
 }
 /// Nested message and enum types in `Work`.
 pub mod work {
-    #[derive(Clone, Copy, PartialEq, ::prost::Oneof)]
+    #[derive(Clone, PartialEq, ::prost::Oneof)]
     pub enum Kind {
         #[prost(message, tag = "1")]
         Trainable(super::Nothing),
@@ -676,7 +676,25 @@ pub mod work {
         Emulated(f64),
         #[prost(message, tag = "3")]
         Programs(super::Nothing),
+        #[prost(message, tag = "4")]
+        Python(super::PythonWork),
     }
+}
+/// Python code that trains.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct PythonWork {
+    #[prost(string, optional, tag = "1")]
+    pub interpreter: ::core::option::Option<::prost::alloc::string::String>,
+    #[prost(string, repeated, tag = "2")]
+    pub arguments: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    #[prost(btree_map = "string, string", tag = "3")]
+    pub env: ::prost::alloc::collections::BTreeMap<
+        ::prost::alloc::string::String,
+        ::prost::alloc::string::String,
+    >,
+    /// A path, which need not be text.
+    #[prost(bytes = "vec", optional, tag = "4")]
+    pub folder: ::core::option::Option<::prost::alloc::vec::Vec<u8>>,
 }
 /// A program that is to be started for a trial.
 #[derive(Clone, PartialEq, ::prost::Message)]

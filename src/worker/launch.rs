@@ -3,14 +3,14 @@
 use std::{
     env,
     net::IpAddr,
-    path::Path,
+    path::{Path, PathBuf},
     process::{Command, Stdio},
 };
 
 use super::Error;
 use crate::{
     ids::SlotId,
-    trials::agent::AgentSlot,
+    trials::agent::{AgentSlot, PythonWork},
     wire::{Address, Secret},
 };
 
@@ -94,16 +94,46 @@ pub struct Launch<'a> {
     pub lock: Option<&'a Path>,
     /// Arguments for the program. They do not matter to one that calls `serve_if_worker` first thing.
     pub arguments: &'a [String],
+    /// What trains in Python, instead of this program.
+    pub python: Option<&'a PythonWork>,
 }
 
-/// How to start a worker: this program again, as a worker by its environment. It reads nothing, and what it prints to
+/// The module that runs Python code as a worker.
+const PYTHON_WORKER: &str = "pollux_tune.worker";
+
+/// What runs Python code: what is asked for, else `python3` beside this program, as in a virtual environment, else that of the search path.
+#[must_use]
+pub fn interpreter(asked: Option<&str>) -> PathBuf {
+    let beside = || {
+        let program = env::current_exe().ok()?;
+        Some(program.parent()?.join("python3")).filter(|python| python.is_file())
+    };
+    asked.map(PathBuf::from).or_else(beside).unwrap_or_else(|| PathBuf::from("python3"))
+}
+
+/// Python code as a worker. What it prints is seen at once.
+fn python(work: &PythonWork) -> Command {
+    let mut process = Command::new(interpreter(work.interpreter.as_deref()));
+    process.args(["-m", PYTHON_WORKER]).args(&work.arguments).env("PYTHONUNBUFFERED", "1").envs(&work.env);
+    if let Some(folder) = &work.folder {
+        process.current_dir(folder);
+    }
+    process
+}
+
+/// How to start a worker: this program again, as a worker by its environment, or Python code. It reads nothing, and what it prints to
 /// standard output is dropped.
 pub fn launch(launch: &Launch) -> Result<Command, Error> {
-    let program = env::current_exe().map_err(Error::io("finding this program"))?;
     let threads = launch.place.threads.to_string();
-    let mut process = Command::new(program);
+    let mut process = match launch.python {
+        Some(work) => python(work),
+        None => {
+            let mut process = Command::new(env::current_exe().map_err(Error::io("finding this program"))?);
+            process.args(launch.arguments);
+            process
+        }
+    };
     process
-        .args(launch.arguments)
         .env(ADDRESS, launch.address.to_string())
         .env(SECRET, launch.secret.reveal())
         .env(NODE, launch.slot.node.to_string())
@@ -151,7 +181,6 @@ fn interface(address: IpAddr) -> Option<String> {
 }
 
 /// What a worker process finds when it starts.
-#[cfg(feature = "torch")]
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Place {
     pub(super) address: Address,
@@ -164,7 +193,6 @@ pub(super) struct Place {
     pub(super) lock: Option<std::path::PathBuf>,
 }
 
-#[cfg(feature = "torch")]
 impl Place {
     /// From this process's environment; none if it was not started as a worker.
     pub(super) fn of_this_process() -> Result<Option<Self>, Error> {
@@ -202,7 +230,7 @@ impl Place {
     }
 }
 
-#[cfg(all(test, feature = "torch"))]
+#[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
 
@@ -223,6 +251,7 @@ mod tests {
             machine_address,
             lock,
             arguments: &[],
+            python: None,
         };
         let process = launch(&started).expect("it can be started");
         let text = |text: &std::ffi::OsStr| text.to_string_lossy().into_owned();
@@ -250,6 +279,23 @@ mod tests {
             assert_eq!(environment.get(VISIBLE).map(String::as_str), cuda);
         }
         assert_eq!(Place::read(|_| None).expect("nothing is there"), None);
+    }
+
+    #[test]
+    fn python_code_is_run_by_the_interpreter_in_its_folder_and_environment() {
+        let work = PythonWork {
+            interpreter: Some("/opt/python".to_owned()),
+            arguments: vec!["train.py".to_owned()],
+            env: BTreeMap::from([("SEED".to_owned(), "7".to_owned())]),
+            folder: Some("/work".into()),
+        };
+        let process = python(&work);
+        assert_eq!(process.get_program(), "/opt/python");
+        assert!(process.get_args().eq(["-m", "pollux_tune.worker", "train.py"]));
+        assert_eq!(process.get_current_dir(), Some(Path::new("/work")));
+        assert!(process.get_envs().any(|(name, value)| name == "SEED" && value == Some("7".as_ref())));
+        // There is none beside a test.
+        assert_eq!(interpreter(None), Path::new("python3"));
     }
 
     #[test]

@@ -12,7 +12,6 @@ use rustix::net::sockopt;
 /// Who has acknowledged nothing for so long is gone.
 pub(crate) const LINK_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long to wait until a machine that was there a moment ago takes a call: long enough to call three times.
-#[cfg(feature = "torch")]
 pub(crate) const CALL_TIMEOUT: Duration = Duration::from_secs(5);
 /// A connection on which nothing was said for so long is tried out,
 const PROBE_AFTER: Duration = Duration::from_secs(5);

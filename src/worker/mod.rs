@@ -7,14 +7,20 @@
 //! *Architecture invariant:* what a trial learns from, and in which order, follows from its seed and its position, and not from the
 //! number of its workers.
 
+mod abort;
 #[cfg(feature = "torch")]
 pub mod builtin;
 pub(crate) mod checkpoint;
+mod comparison;
+mod counters;
+pub mod driven;
 pub(crate) mod environment;
 mod error;
+mod host;
 mod launch;
 pub(crate) mod link;
 pub(crate) mod protocol;
+mod rendezvous;
 mod sampler;
 #[cfg(feature = "torch")]
 mod torch;
@@ -22,7 +28,7 @@ mod torch;
 pub use error::Error;
 #[cfg(feature = "torch")]
 pub use launch::gpus;
-pub use launch::{Launch, Slot, gpu_id, launch};
+pub use launch::{Launch, Slot, gpu_id, interpreter, launch};
 pub use sampler::{ElasticSampler, shard};
 #[cfg(feature = "torch")]
 pub use torch::{BoxError, Dataset, Example, Optimizer, Registry, Schedule, Trainable, serve_if_worker};

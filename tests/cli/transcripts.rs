@@ -143,7 +143,7 @@ const ERRORS: [(&str, i32, &str); 31] = [
     (
         "run plain.yaml",
         2,
-        "error: the study file says neither `trial.trainable` nor `trial.command`: add one of them",
+        "error: the study file says none of `trial.python`, `trial.module`, `trial.trainable` and `trial.command`: add one of them",
     ),
     (
         "run missing.yaml",

@@ -9,8 +9,8 @@ use pollux_tune::{
     goodput::LrRule,
     ids::GpuType,
     space::{
-        Algorithm, Diagnostics, Direction, Domain, Machines, Objective, Program, Space, StoppingRule, Study,
-        schema,
+        Algorithm, Diagnostics, Direction, Domain, Machines, Objective, Program, PythonEntry, PythonProgram,
+        Space, StoppingRule, Study, schema,
     },
 };
 use proptest::prelude::*;
@@ -106,6 +106,11 @@ fn studies() -> impl Strategy<Value = Study> {
         }
         study.trial.program = match lists.2 {
             0 => None,
+            1 if flag => {
+                let entry = PythonEntry::Script(format!("{}.py", words[0]));
+                let interpreter = durations.1.map(|_| "python3.12".to_owned());
+                Some(Program::Python(PythonProgram { entry, interpreter }))
+            }
             1 => Some(Program::Trainable(format!("t{}", words[0]))),
             _ => Some(Program::Command(words)),
         };
@@ -208,6 +213,18 @@ fn mistakes_name_place_path_and_what_is_allowed() {
             "trial: {trainable: a, command: b}",
             "study.yaml:3:32: trial.command: there are both a trainable and a \
           command, allowed is one of them",
+        ),
+        (
+            "trial: {python: a.py, module: 'b:c'}",
+            "study.yaml:3:31: trial.module: there are both a Python script and a Python module, allowed is one of them",
+        ),
+        (
+            "trial: {module: train}",
+            "study.yaml:3:17: trial.module: found `train`, allowed is a function of a module, such as package.train:main",
+        ),
+        (
+            "trial: {command: a, interpreter: python3.12}",
+            "study.yaml:3:34: trial.interpreter: there is nothing that an interpreter of Python runs, allowed is interpreter beside python or module",
         ),
         (
             "trial: {min_gpus: 4, max_gpus: 2}",

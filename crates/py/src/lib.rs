@@ -2,6 +2,7 @@
 
 mod error;
 mod search;
+mod worker;
 
 use pyo3::prelude::*;
 
@@ -9,5 +10,6 @@ use pyo3::prelude::*;
 #[pymodule]
 fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("VERSION", env!("CARGO_PKG_VERSION"))?;
-    search::register(module)
+    search::register(module)?;
+    worker::register(module)
 }

@@ -133,7 +133,6 @@ pub(crate) fn decide(readings: &Readings, request: &Request) -> Result<Devices, 
 }
 
 /// What there is for somebody who asks, for people.
-#[cfg(feature = "torch")]
 pub(crate) fn there(readings: &Readings, request: &Request) -> String {
     describe(&if request.cpu { Vec::new() } else { visible::gpus(readings, &mut Vec::new()) })
 }

@@ -1,8 +1,10 @@
 //! The slots of this machine.
 
-use crate::agent::devices::{self, Devices, Readings, Request, TooFew};
-#[cfg(feature = "torch")]
-use crate::{agent::devices::SlotsWanted, alloc::ClusterSpec, trials::agent::AgentNode};
+use crate::{
+    agent::devices::{self, Devices, Readings, Request, SlotsWanted, TooFew},
+    alloc::ClusterSpec,
+    trials::agent::AgentNode,
+};
 
 /// The GPUs that there are for programs that are not ours.
 pub(super) fn gpus(request: &Request) -> Result<Vec<String>, TooFew> {
@@ -11,14 +13,12 @@ pub(super) fn gpus(request: &Request) -> Result<Vec<String>, TooFew> {
 }
 
 /// The slots that trainings can use.
-#[cfg(feature = "torch")]
 pub(super) struct Slots {
     pub(super) nodes: Vec<AgentNode>,
     /// What the user should know.
     notes: Vec<String>,
 }
 
-#[cfg(feature = "torch")]
 impl Slots {
     /// Nothing of this machine.
     pub(super) const fn none() -> Self {
@@ -42,7 +42,6 @@ impl Slots {
 }
 
 /// Why there are no slots.
-#[cfg(feature = "torch")]
 pub(super) enum NoSlots {
     /// The user has asked for others than there are.
     Asked(TooFew),
@@ -50,10 +49,14 @@ pub(super) enum NoSlots {
     Described { wanted: String, there: String },
 }
 
-/// The slots that were asked for, else those of the study file, else one for each GPU, else two.
-#[cfg(feature = "torch")]
-pub(super) fn slots(request: &Request, described: Option<&ClusterSpec>) -> Result<Slots, NoSlots> {
-    let readings = Readings::read(Some(crate::worker::gpus()));
+/// The slots that were asked for, else those of the study file, else one for each GPU, else two. `usable` are the GPUs that this program can
+/// train on, if it is the one who trains.
+pub(super) fn slots(
+    request: &Request,
+    described: Option<&ClusterSpec>,
+    usable: Option<u32>,
+) -> Result<Slots, NoSlots> {
+    let readings = Readings::read(usable);
     let mut request = request.clone();
     let described = described.filter(|_| request.slots.is_none());
     let other =

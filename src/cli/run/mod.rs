@@ -4,6 +4,7 @@ mod display;
 mod failures;
 mod machine;
 mod progress;
+mod python;
 mod shortage;
 mod signals;
 
@@ -19,9 +20,7 @@ use std::{
 use thiserror::Error;
 use tracing_subscriber::filter::LevelFilter;
 
-#[cfg(feature = "torch")]
-use self::machine::NoSlots;
-use self::{display::Display, signals::Signals};
+use self::{display::Display, machine::NoSlots, signals::Signals};
 use super::{
     ExitStatus, Trainables, dashboard,
     output::{Format, write_atomically},
@@ -101,12 +100,13 @@ pub(super) enum Error {
     Listen { text: String, problem: String },
     #[error("`--slots`")]
     Devices(#[source] TooFew),
-    #[cfg(feature = "torch")]
     #[error(
         "{} wants {wanted}, and this machine has {there}: give `--slots`, or `--emulate` what it has not",
         .file.display()
     )]
     OtherMachine { file: PathBuf, wanted: String, there: String },
+    #[error(transparent)]
+    Python(#[from] python::Error),
 }
 
 /// Runs the study, and prints its results.
@@ -226,6 +226,7 @@ enum Backend {
     },
     #[cfg(feature = "torch")]
     Trainables(machine::Slots),
+    Python(machine::Slots),
 }
 
 /// Finds out what the trials run on, and whether they can.
@@ -241,6 +242,9 @@ fn backend(
             Some(Program::Trainable(trainable)) => trainable,
             Some(Program::Command(_)) => {
                 return Err(Error::NotTrainable { file: file(), what: "a program" }.into());
+            }
+            Some(Program::Python(_)) => {
+                return Err(Error::NotTrainable { file: file(), what: "Python code" }.into());
             }
             None => return Err(Error::NotTrainable { file: file(), what: "neither" }.into()),
         };
@@ -274,6 +278,10 @@ fn backend(
             Ok(Backend::Programs { slots, gpus })
         }
         Some(Program::Trainable(name)) => trainable(settings, study, name, trainables),
+        Some(Program::Python(program)) => {
+            python::check(program).map_err(Error::from)?;
+            Ok(Backend::Python(own_slots(settings, study, None)?))
+        }
     }
 }
 
@@ -310,10 +318,16 @@ fn trainable(
     {
         return Err(Error::NotReady { name: name.to_owned(), source }.into());
     }
+    Ok(Backend::Trainables(own_slots(settings, study, Some(crate::worker::gpus()))?))
+}
+
+/// What of this machine elastic trials run on.
+fn own_slots(settings: &Settings, study: &Study, usable: Option<u32>) -> Result<machine::Slots, cli::Error> {
     if settings.devices.slots.is_none() && study.machines.is_some() {
-        return Ok(Backend::Trainables(machine::Slots::none()));
+        return Ok(machine::Slots::none());
     }
-    let slots = machine::slots(&settings.devices, study.cluster.as_ref()).map_err(|wrong| match wrong {
+    let slots = machine::slots(&settings.devices, study.cluster.as_ref(), usable);
+    let slots = slots.map_err(|wrong| match wrong {
         NoSlots::Asked(source) => Error::Devices(source),
         NoSlots::Described { wanted, there } => {
             Error::OtherMachine { file: settings.file.clone(), wanted, there }
@@ -322,7 +336,7 @@ fn trainable(
     if settings.listen.is_none() && study.machines.is_none() {
         actors::check_room(study, &slots.nodes)?;
     }
-    Ok(Backend::Trainables(slots))
+    Ok(slots)
 }
 
 impl Backend {
@@ -331,7 +345,7 @@ impl Backend {
             Self::Emulated { cluster, time_scale } => {
                 Some(format!("{}, time scale {time_scale}", emulated_devices(cluster)))
             }
-            Self::Programs { .. } => None,
+            Self::Programs { .. } | Self::Python(_) => None,
             #[cfg(feature = "torch")]
             Self::Trainables(_) => None,
         }
@@ -349,6 +363,7 @@ impl Backend {
             }
             #[cfg(feature = "torch")]
             Self::Trainables(slots) => slots.describe(),
+            Self::Python(slots) => slots.describe(),
         }
     }
 
@@ -361,6 +376,7 @@ impl Backend {
             Self::Emulated { cluster, time_scale } => runner.run_emulated(&cluster, time_scale),
             #[cfg(feature = "torch")]
             Self::Trainables(slots) => runner.run_nodes(slots.nodes),
+            Self::Python(slots) => runner.run_python_on(slots.nodes),
         }
     }
 }

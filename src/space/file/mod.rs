@@ -20,7 +20,7 @@ pub use self::{
     schema::schema,
     settings::{
         Algorithm, Direction, EarlyStopping, InvalidKeepCheckpoints, KeepCheckpoints, Objective, Program,
-        SchedulerSettings, SearchSettings, StoppingRule, TrialSettings,
+        PythonEntry, PythonProgram, SchedulerSettings, SearchSettings, StoppingRule, TrialSettings,
     },
     study::Study,
 };

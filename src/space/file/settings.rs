@@ -110,6 +110,45 @@ pub enum Program {
     Trainable(String),
     /// A program and its arguments.
     Command(Vec<String>),
+    /// Python code that trains elastically.
+    Python(PythonProgram),
+}
+
+/// Python code that trains elastically, with the package `pollux_tune`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PythonProgram {
+    /// What trains.
+    pub entry: PythonEntry,
+    /// What runs it; none for `python3` beside this program, or else that of the search path.
+    pub interpreter: Option<String>,
+}
+
+/// Which function trains.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PythonEntry {
+    /// That of a script, by its path.
+    Script(String),
+    /// `package.module:function`.
+    Function(String),
+}
+
+impl PythonEntry {
+    /// As study files have it.
+    #[must_use]
+    pub fn text(&self) -> &str {
+        match self {
+            Self::Script(text) | Self::Function(text) => text,
+        }
+    }
+}
+
+/// Whether a text is `package.module:function`.
+pub(super) fn is_function(text: &str) -> bool {
+    let is_name = |name: &str| {
+        name.starts_with(|c: char| c.is_alphabetic() || c == '_')
+            && name.chars().all(|c| c.is_alphanumeric() || c == '_')
+    };
+    text.split_once(':').is_some_and(|(module, function)| module.split('.').all(is_name) && is_name(function))
 }
 
 /// Which trials keep their checkpoints when they have ended with a result. Those that run, wait or have failed always keep theirs.

@@ -7,8 +7,8 @@ use super::{
     read::{Reader, Values},
     scalar::bad,
     settings::{
-        Algorithm, Direction, EarlyStopping, Objective, Program, SchedulerSettings, SearchSettings,
-        StoppingRule, TrialSettings,
+        Algorithm, Direction, EarlyStopping, Objective, Program, PythonEntry, PythonProgram,
+        SchedulerSettings, SearchSettings, StoppingRule, TrialSettings,
     },
     table::{OBJECTIVE, STUDY},
 };
@@ -74,6 +74,31 @@ impl Study {
         open: impl FnOnce(&str) -> Result<String, String>,
     ) -> Result<Self, Diagnostics> {
         read(file, text, |reader| reader.study(text, open))
+    }
+}
+
+impl Study {
+    /// Whether the files that a study file runs are there, as `exists` says of their paths. The file itself has to be right.
+    ///
+    /// ```
+    /// use pollux_tune::space::Study;
+    /// let yaml = "{space: {x: {float: [0, 1]}}, objective: {minimize: loss}, trial: {python: train.py}}";
+    /// assert!(Study::check_files("study.yaml", yaml, |path| path == "train.py").is_ok());
+    /// let wrong = Study::check_files("study.yaml", yaml, |_| false).unwrap_err();
+    /// assert!(wrong.to_string().contains("trial.python"));
+    /// ```
+    pub fn check_files(file: &str, text: &str, exists: impl Fn(&str) -> bool) -> Result<(), Diagnostics> {
+        read(file, text, |reader| {
+            let node = reader.document(text)?;
+            let values = reader.section(&node, STUDY, "");
+            let trial = values.section("trial")?;
+            if let Some(script) = trial.text("python").filter(|script| !exists(script)) {
+                let found = format!("`{script}`, which is not there");
+                let allowed = "the path of a Python script, from the folder in which trials run";
+                reader.wrong(trial.place("python"), "trial.python", bad(found, allowed));
+            }
+            Some(())
+        })
     }
 }
 
@@ -212,17 +237,7 @@ impl Reader<'_> {
             let mistake = DiagnosticKind::Conflict { found, allowed: "a maximum not below the minimum" };
             self.wrong(values.place("max_gpus"), "trial.max_gpus", mistake);
         }
-        let program = match (values.text("trainable"), values.words("command")) {
-            (Some(_), Some(_)) => {
-                let found = "there are both a trainable and a command".to_owned();
-                let mistake = DiagnosticKind::Conflict { found, allowed: "one of them" };
-                self.wrong(values.place("command"), "trial.command", mistake);
-                None
-            }
-            (Some(name), None) => Some(Program::Trainable(name.to_owned())),
-            (None, Some(words)) => Some(Program::Command(words.to_vec())),
-            (None, None) => None,
-        };
+        let program = self.program(values);
         let silence = values.duration("silence");
         if silence.is_some_and(|silence| silence.is_zero()) {
             let found = "nobody gives signs all the time".to_owned();
@@ -250,6 +265,34 @@ impl Reader<'_> {
             timeout: values.duration("timeout"),
             silence,
         })
+    }
+
+    fn program(&mut self, values: &Values<'_>) -> Option<Program> {
+        let interpreter = values.text("interpreter").map(str::to_owned);
+        let python = |entry| Program::Python(PythonProgram { entry, interpreter: interpreter.clone() });
+        let text = |key: &str| values.text(key).map(str::to_owned);
+        let programs = [
+            ("trainable", "a trainable", text("trainable").map(Program::Trainable)),
+            ("command", "a command", values.words("command").map(|words| Program::Command(words.to_vec()))),
+            ("python", "a Python script", text("python").map(|path| python(PythonEntry::Script(path)))),
+            ("module", "a Python module", text("module").map(|name| python(PythonEntry::Function(name)))),
+        ];
+        let mut given = programs.into_iter().filter_map(|(key, what, found)| Some((key, what, found?)));
+        let program = match (given.next(), given.next()) {
+            (Some((_, first, _)), Some((key, second, _))) => {
+                let found = format!("there are both {first} and {second}");
+                let mistake = DiagnosticKind::Conflict { found, allowed: "one of them" };
+                self.wrong(values.place(key), &format!("trial.{key}"), mistake);
+                None
+            }
+            (first, _) => first.map(|(_, _, program)| program),
+        };
+        if interpreter.is_some() && !matches!(program, None | Some(Program::Python(_))) {
+            let found = "there is nothing that an interpreter of Python runs".to_owned();
+            let mistake = DiagnosticKind::Conflict { found, allowed: "interpreter beside python or module" };
+            self.wrong(values.place("interpreter"), "trial.interpreter", mistake);
+        }
+        program
     }
 
     fn search(&mut self, values: &Values<'_>, epochs: f64, objectives: usize) -> Option<SearchSettings> {

@@ -2,7 +2,7 @@
 
 use super::{
     machines::{Gres, NodeRange, SlotSet, is_host, is_listen, is_name, is_name_list},
-    settings::{Algorithm, Direction, StoppingRule},
+    settings::{Algorithm, Direction, StoppingRule, is_function},
 };
 use crate::{alloc::PolicyKind, goodput::LrRule};
 
@@ -205,6 +205,28 @@ pub(super) const OBJECTIVE: &[Field] = &[
 pub(super) const TRIAL: &[Field] = &[
     field("trainable", Kind::Text, None, "The name of a trainable that is built in"),
     field("command", Kind::Words, None, "A program and its arguments, instead of a trainable"),
+    field(
+        "python",
+        Kind::Text,
+        None,
+        "A Python script that trains elastically with the package pollux_tune, instead of a trainable",
+    ),
+    field(
+        "module",
+        Kind::Form(&Form {
+            fits: is_function,
+            allowed: "a function of a module, such as package.train:main",
+            pattern: r"^[^:]+:[^:.]+$",
+        }),
+        None,
+        "A function that trains elastically with the package pollux_tune, as package.module:function",
+    ),
+    field(
+        "interpreter",
+        Kind::Text,
+        None,
+        "The Python of `python` and `module`; by default python3 beside this program, else that of PATH",
+    ),
     field(
         "epochs",
         Kind::Positive,

@@ -5,7 +5,7 @@ use std::{fmt::Write, time::Duration};
 use super::{
     super::value::text_to_yaml,
     machines::{Machines, PilotSpec, SshHost},
-    settings::{Objective, Program, SchedulerSettings, SearchSettings, TrialSettings},
+    settings::{Objective, Program, PythonEntry, SchedulerSettings, SearchSettings, TrialSettings},
     study::Study,
 };
 
@@ -117,15 +117,27 @@ fn host(host: &SshHost) -> Entries<3> {
     ]
 }
 
-fn trial(trial: &TrialSettings) -> Entries<14> {
-    let (trainable, command) = match &trial.program {
-        Some(Program::Trainable(name)) => (Some(text_to_yaml(name)), None),
-        Some(Program::Command(command)) => (None, Some(words(command))),
-        None => (None, None),
-    };
+fn trial(trial: &TrialSettings) -> Entries<17> {
+    let (mut trainable, mut command, mut python, mut module, mut interpreter) =
+        (None, None, None, None, None);
+    match &trial.program {
+        Some(Program::Trainable(name)) => trainable = Some(text_to_yaml(name)),
+        Some(Program::Command(all)) => command = Some(words(all)),
+        Some(Program::Python(program)) => {
+            match &program.entry {
+                PythonEntry::Script(path) => python = Some(text_to_yaml(path)),
+                PythonEntry::Function(name) => module = Some(text_to_yaml(name)),
+            }
+            interpreter = program.interpreter.as_deref().map(text_to_yaml);
+        }
+        None => {}
+    }
     [
         ("trainable", trainable),
         ("command", command),
+        ("python", python),
+        ("module", module),
+        ("interpreter", interpreter),
         ("epochs", Some(number(trial.epochs))),
         ("initial_batch", Some(trial.initial_batch.to_string())),
         ("max_batch", Some(trial.max_batch.to_string())),

@@ -81,7 +81,7 @@ impl TrialKind {
     #[must_use]
     pub const fn of(study: &Study) -> Self {
         match study.trial.program {
-            Some(Program::Trainable(_)) => Self::Elastic,
+            Some(Program::Trainable(_) | Program::Python(_)) => Self::Elastic,
             Some(Program::Command(_)) | None => Self::Rigid,
         }
     }

@@ -130,7 +130,7 @@ impl State {
     pub fn shortage(&self, study: &Study) -> Option<String> {
         match study.trial.program.as_ref()? {
             Program::Command(_) => self.shortage_of(1),
-            Program::Trainable(_) => self.shortage_of(study.trial.min_gpus),
+            Program::Trainable(_) | Program::Python(_) => self.shortage_of(study.trial.min_gpus),
         }
     }
 

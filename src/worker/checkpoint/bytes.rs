@@ -2,7 +2,7 @@
 
 use std::io::{self, Cursor};
 
-use super::envelope::{self, Contents, Kind, Position};
+use super::envelope::{self, Contents, Kind, Position, Stored};
 use crate::{ids::Round, trials::group::Task, worker::checkpoint::Identity};
 
 /// Whether these bytes are a checkpoint of a training of the task: the steps behind it, or what is wrong.
@@ -16,7 +16,7 @@ pub fn make_checkpoint(task: &Task, steps: u64, numbers: &[f32]) -> io::Result<V
     let contents = Contents {
         position: Position { steps, round: Round(1) },
         state: "{}".to_owned(),
-        vectors: vec![("weights".to_owned(), numbers.len() as u64)],
+        vectors: vec![Stored::numbers("weights", numbers.len() as u64)],
     };
     let mut bytes = Vec::new();
     envelope::write(&mut bytes, &Identity::of(task), Kind::Trained, &contents, |out| {

@@ -3,7 +3,7 @@
 //! ```text
 //! 8 bytes   length of the header
 //! header    JSON: whose state it is and how far it has come as `__metadata__`, then names and places of all tensors
-//! vectors   numbers of 32 bits, one vector after the other
+//! tensors   the numbers of one after the other; those of Rust trainables are vectors of 32 bits
 //! 32 bytes  the tensor `checksum`: BLAKE3 of everything before
 //! ```
 
@@ -54,8 +54,26 @@ pub(crate) struct Contents {
     pub(crate) position: Position,
     /// What else the backend knows of the state, as JSON.
     pub(crate) state: String,
-    /// Names of vectors and how many numbers they have, in the order of the file.
-    pub(crate) vectors: Vec<(String, u64)>,
+    /// In the order of the file.
+    pub(crate) vectors: Vec<Stored>,
+}
+
+/// A tensor of a checkpoint, without its numbers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Stored {
+    pub(crate) name: String,
+    /// The type of its numbers as safetensors calls it, such as `F32`.
+    pub(crate) dtype: String,
+    pub(crate) shape: Vec<u64>,
+    pub(crate) bytes: u64,
+}
+
+impl Stored {
+    /// A vector of numbers of 32 bits.
+    pub(crate) fn numbers(name: &str, count: u64) -> Self {
+        let (name, dtype) = (name.to_owned(), "F32".to_owned());
+        Self { name, dtype, shape: vec![count], bytes: count * NUMBER_BYTES }
+    }
 }
 
 /// Why a file cannot be used as the checkpoint of a trial.
@@ -123,16 +141,14 @@ impl Header {
         let Position { steps, round } = contents.position;
         let mut begin = 0;
         let mut tensors = BTreeMap::new();
-        let mut add = |name: &str, dtype: &str, count: u64, bytes: u64| {
+        let mut add = |Stored { name, dtype, shape, bytes }: &Stored| {
             let data_offsets = (begin, begin + bytes);
             begin = data_offsets.1;
-            let tensor = Tensor { dtype: dtype.to_owned(), shape: vec![count], data_offsets };
-            tensors.insert(name.to_owned(), tensor);
+            tensors.insert(name.clone(), Tensor { dtype: dtype.clone(), shape: shape.clone(), data_offsets });
         };
-        for (name, numbers) in &contents.vectors {
-            add(name, "F32", *numbers, numbers * NUMBER_BYTES);
-        }
-        add(CHECKSUM, "U8", CHECKSUM_BYTES, CHECKSUM_BYTES);
+        contents.vectors.iter().for_each(&mut add);
+        let (name, dtype) = (CHECKSUM.to_owned(), "U8".to_owned());
+        add(&Stored { name, dtype, shape: vec![CHECKSUM_BYTES], bytes: CHECKSUM_BYTES });
         let metadata = Metadata {
             format: FORMAT.to_owned(),
             version: VERSION.to_owned(),
@@ -181,15 +197,18 @@ impl Header {
             steps: number(&metadata.steps, "steps")?,
             round: Round(number(&metadata.round, "round")?),
         };
-        let mut vectors: Vec<(u64, String, u64)> = tensors
+        let mut vectors: Vec<(u64, Stored)> = tensors
             .into_iter()
             .filter(|(name, _)| name != CHECKSUM)
-            .map(|(name, Tensor { data_offsets: (begin, end), .. })| {
-                (begin, name, end.saturating_sub(begin) / NUMBER_BYTES)
+            .map(|(name, Tensor { dtype, shape, data_offsets: (begin, end) })| {
+                (begin, Stored { name, dtype, shape, bytes: end.saturating_sub(begin) })
             })
             .collect();
-        vectors.sort();
-        let vectors = vectors.into_iter().map(|(_, name, numbers)| (name, numbers)).collect();
+        // Those without numbers begin where the next one does.
+        vectors.sort_by(|(begin, one), (other, two)| {
+            (begin, one.bytes, &one.name).cmp(&(other, two.bytes, &two.name))
+        });
+        let vectors = vectors.into_iter().map(|(_, stored)| stored).collect();
         Ok(Contents { position, state: metadata.state, vectors })
     }
 }

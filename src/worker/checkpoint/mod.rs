@@ -12,13 +12,15 @@ mod identity;
 mod survey;
 #[cfg(test)]
 mod tests;
+mod writer;
 
 pub use self::bytes::{check_checkpoint, make_checkpoint, seal_checkpoint};
 #[cfg(feature = "cli")]
 pub(crate) use self::survey::{Survey, survey};
 pub(crate) use self::{
-    envelope::{Contents, Kind, Position, Problem},
+    envelope::{Contents, Kind, Position, Problem, Stored},
     files::checkpoint_steps,
     folder::{CheckpointFolder, Durability, Loaded, NotSaved, State, Unreadable},
     identity::Identity,
+    writer::CheckpointWriter,
 };

@@ -31,7 +31,7 @@ fn position(steps: u64) -> Position {
 
 /// A state with two vectors, whose numbers are 0, 1, 2 and so on.
 fn contents(steps: u64) -> Contents {
-    let vectors = vec![("weights".to_owned(), 5), ("moments.0".to_owned(), 3)];
+    let vectors = vec![Stored::numbers("weights", 5), Stored::numbers("moments.0", 3)];
     Contents { position: position(steps), state: "{\"epochs\": 1.5}".to_owned(), vectors }
 }
 

@@ -5,10 +5,7 @@ use std::time::Instant;
 use tch::Device;
 
 use super::{
-    abort::Aborts,
-    checkpoint::{self, CheckpointWriter},
-    host::HostedTrial,
-    rendezvous::Rendezvous,
+    checkpoint,
     session::{Seen, Session},
     team::Team,
     trainable::Registry,
@@ -21,8 +18,11 @@ use crate::{
     wire::with_causes,
     worker::{
         Error,
-        checkpoint::NotSaved,
+        abort::Aborts,
+        checkpoint::{CheckpointWriter, NotSaved},
+        host::HostedTrial,
         protocol::{Backend, Failure, Role, StepProgress, StepRequest},
+        rendezvous::Rendezvous,
     },
 };
 

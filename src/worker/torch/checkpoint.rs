@@ -1,16 +1,13 @@
 //! A trial on disk: the safety net for when all its workers are gone.
 
-use std::{
-    io::{self, Read, Write},
-    thread::{self, JoinHandle},
-};
+use std::io::{self, Read, Write};
 
 use serde::{Deserialize, Serialize};
 use tch::{Device, Kind, Tensor, no_grad};
 
 use super::{
     flat::{Layout, copy},
-    session::{Counters, Session},
+    session::Session,
 };
 use crate::{
     ids::Round,
@@ -18,9 +15,10 @@ use crate::{
     worker::{
         Error,
         checkpoint::{
-            self, CheckpointFolder, Contents, Durability, Loaded, NotSaved, Position, Problem, State,
-            Unreadable,
+            self, CheckpointFolder, CheckpointWriter, Contents, Durability, Loaded, NotSaved, Position,
+            Problem, State, Stored, Unreadable,
         },
+        counters::Counters,
     },
 };
 
@@ -36,53 +34,6 @@ struct Progress {
     counters: Counters,
 }
 
-/// Writes checkpoints on a thread of its own, one after the other.
-///
-/// A checkpoint that is being written is waited for before the next one is, and before the writer is dropped: after a release the trial
-/// may be started elsewhere, and has to find it.
-#[derive(Debug, Default)]
-pub(super) struct CheckpointWriter {
-    writing: Option<Writing>,
-}
-
-#[derive(Debug)]
-struct Writing {
-    steps: u64,
-    thread: JoinHandle<Result<(), NotSaved>>,
-}
-
-impl CheckpointWriter {
-    fn start(
-        &mut self,
-        steps: u64,
-        write: impl FnOnce() -> Result<(), NotSaved> + Send + 'static,
-    ) -> Result<(), NotSaved> {
-        self.finish(true)?;
-        let thread = thread::Builder::new().name("checkpoint".to_owned()).spawn(write);
-        let thread =
-            thread.map_err(|error| NotSaved(format!("no thread for checkpoints can be started: {error}")))?;
-        self.writing = Some(Writing { steps, thread });
-        Ok(())
-    }
-
-    /// The steps of a checkpoint that was written since the last call; with `wait`, after it is.
-    pub(super) fn finish(&mut self, wait: bool) -> Result<Option<u64>, NotSaved> {
-        let done = self.writing.take_if(|writing| wait || writing.thread.is_finished());
-        let Some(Writing { steps, thread }) = done else { return Ok(None) };
-        match thread.join() {
-            Ok(written) => written.map(|()| Some(steps)),
-            Err(_) => Err(NotSaved("the thread that writes checkpoints has panicked".to_owned())),
-        }
-    }
-}
-
-impl Drop for CheckpointWriter {
-    fn drop(&mut self) {
-        // Nobody is left to report it to.
-        let _ = self.finish(true);
-    }
-}
-
 /// Copies the state, which takes no longer than a copy in memory, and has it written.
 pub(super) fn save(session: &Session, round: Round, writer: &mut CheckpointWriter) -> Result<(), NotSaved> {
     let failed = |error: Error| NotSaved(with_causes(&error));
@@ -90,7 +41,7 @@ pub(super) fn save(session: &Session, round: Round, writer: &mut CheckpointWrite
     let state = serde_json::to_string(&progress).map_err(|error| NotSaved(error.to_string()))?;
     let (mut vectors, mut copies) = (Vec::new(), Vec::new());
     for (name, vector) in self::vectors(session) {
-        vectors.push((name, vector.numel() as u64));
+        vectors.push(Stored::numbers(&name, vector.numel() as u64));
         copies.push(copy(&vector, Device::Cpu).map_err(failed)?);
     }
     let position = Position { steps: session.steps(), round };
@@ -170,8 +121,8 @@ fn check(contents: &Contents, layout: &Layout, vectors: &[(String, Tensor)]) -> 
     if progress.layout != *layout {
         return Err(Problem::State("the model has other variables now".to_owned()));
     }
-    let wanted: Vec<(String, u64)> =
-        vectors.iter().map(|(name, vector)| (name.clone(), vector.numel() as u64)).collect();
+    let wanted: Vec<Stored> =
+        vectors.iter().map(|(name, vector)| Stored::numbers(name, vector.numel() as u64)).collect();
     if contents.vectors != wanted {
         let problem = format!("it has the vectors {:?} instead of {wanted:?}", contents.vectors);
         return Err(Problem::State(problem));
@@ -181,51 +132,10 @@ fn check(contents: &Contents, layout: &Layout, vectors: &[(String, Tensor)]) -> 
 
 #[cfg(test)]
 mod tests {
-    use std::sync::{Arc, Mutex, mpsc};
+    use std::{sync::mpsc, thread};
 
     use super::*;
     use crate::{ids::TrialId, trials::group::Task};
-
-    /// A write that takes until it is let go, and is then put down.
-    fn slow(
-        log: &Arc<Mutex<Vec<u64>>>,
-        steps: u64,
-    ) -> (mpsc::Sender<()>, impl FnOnce() -> Result<(), NotSaved> + use<>) {
-        let (go, gone) = mpsc::channel();
-        let log = log.clone();
-        (go, move || {
-            gone.recv().expect("it is let go");
-            log.lock().expect("no panic").push(steps);
-            Ok(())
-        })
-    }
-
-    #[test]
-    fn a_checkpoint_is_on_disk_before_the_next_one_is_written_and_before_the_writer_is_gone() {
-        let log = Arc::new(Mutex::new(Vec::new()));
-        let mut writer = CheckpointWriter::default();
-        let (go, first) = slow(&log, 1);
-        writer.start(1, first).expect("it starts");
-        assert_eq!(writer.finish(false).expect("no error"), None, "it is not done");
-        go.send(()).expect("it waits");
-        let (go, second) = slow(&log, 2);
-        writer.start(2, second).expect("it starts");
-        assert_eq!(*log.lock().expect("no panic"), [1]);
-        go.send(()).expect("it waits");
-        drop(writer);
-        assert_eq!(*log.lock().expect("no panic"), [1, 2]);
-    }
-
-    #[test]
-    fn a_checkpoint_is_told_once_and_so_is_why_there_is_none() {
-        let mut writer = CheckpointWriter::default();
-        writer.start(7, || Ok(())).expect("it starts");
-        assert_eq!(writer.finish(true).expect("it is written"), Some(7));
-        assert_eq!(writer.finish(true).expect("nothing is written"), None);
-        writer.start(8, || Err(NotSaved("no space".to_owned()))).expect("it starts");
-        assert_eq!(writer.finish(true).expect_err("it failed").to_string(), "no space");
-        assert_eq!(writer.finish(true).expect("nothing is written"), None);
-    }
 
     /// What Ctrl-C does in the middle of a background checkpoint: the trial is saved once more, and its worker is free.
     #[test]
@@ -238,7 +148,7 @@ mod tests {
             let (folder, numbers) = (folder.clone(), vec![numbers.copy()]);
             let position = Position { steps, round: Round(1) };
             let contents =
-                Contents { position, state: "{}".to_owned(), vectors: vec![("weights".to_owned(), 3)] };
+                Contents { position, state: "{}".to_owned(), vectors: vec![Stored::numbers("weights", 3)] };
             let state = State { contents, durability: Durability::OnDisk };
             move || {
                 folder.write(&state, |out| {

@@ -1,6 +1,5 @@
 //! Training with libtorch: workers that are processes, and reduce their gradients through c10d.
 
-mod abort;
 mod backend;
 mod checkpoint;
 mod flat;
@@ -9,8 +8,8 @@ mod host;
 mod loader;
 mod memory;
 mod optimizer;
-mod rendezvous;
 mod session;
+mod store;
 mod team;
 mod trainable;
 mod transfer;

@@ -1,18 +1,13 @@
 //! One trial on one worker: model, data, optimizer and how far it has come.
 
-use std::{
-    collections::BTreeMap,
-    ops::Range,
-    time::{Instant, SystemTime, UNIX_EPOCH},
-};
+use std::{collections::BTreeMap, ops::Range, time::Instant};
 
-use serde::{Deserialize, Serialize};
 use tch::{Device, Tensor, nn};
 
 use super::{
     ElasticSampler, Error, Registry, Schedule, Trainable,
     flat::{FlatParameters, copy},
-    gradient::{Comparison, Gradients},
+    gradient::Gradients,
     loader::Loader,
     memory::{self, Memory},
     optimizer::OptimizerState,
@@ -21,32 +16,18 @@ use super::{
 };
 use crate::{
     goodput::{
-        LrContext, LrRule, NoiseEstimator, NoiseScale, NoiseState, Observations, Shape, StatisticalProgress,
-        scale_lr,
+        LrContext, LrRule, NoiseEstimator, NoiseScale, Observations, Shape, StatisticalProgress, scale_lr,
     },
     space::{Params, Value},
     trials::group::{Batch, Task},
+    worker::{
+        comparison::Comparison,
+        counters::{Counters, unix_time},
+    },
 };
 
 /// How many examples of the test data are evaluated at once.
 const EVALUATION_BATCH: u64 = 250;
-
-/// The progress of a trial: what is handed over besides the vectors.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub(super) struct Counters {
-    /// Optimizer steps.
-    pub(super) steps: u64,
-    /// Examples: the position in the order.
-    pub(super) examples: u64,
-    /// Examples at full statistical efficiency.
-    pub(super) useful: f64,
-    /// Gradient statistics.
-    pub(super) noise: NoiseState,
-    /// Evaluations.
-    pub(super) evaluations: u64,
-    /// When the last step ended, in seconds of UNIX time: only for how long training was interrupted.
-    pub(super) stepped_at: f64,
-}
 
 /// One trial on one worker.
 pub(super) struct Session {
@@ -563,9 +544,4 @@ fn assignment(task: &Task) -> Result<Params, Error> {
         Ok((name.clone(), value))
     };
     task.params.iter().map(value).collect()
-}
-
-/// Seconds since 1970.
-fn unix_time() -> f64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64())
 }

@@ -1,32 +1,22 @@
 //! How a team forms, and how its members get the state of the trial.
 
-use std::{
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{sync::Arc, time::Instant};
 
-use c10d::{GroupOptions, KeyValueStore, ProcessGroup, Store};
+use c10d::{GroupOptions, ProcessGroup, Store};
 use tch::{Device, Kind, Tensor};
 
-use super::{
-    abort::Aborts,
-    checkpoint,
-    rendezvous::{Remote, Rendezvous},
-    session::Session,
-    team::Team,
-};
+use super::{checkpoint, session::Session, store::TorchStore, team::Team};
 use crate::{
-    trials::group::{Form, Member, Pause},
+    trials::group::{Form, Pause},
     wire::Secret,
-    worker::{Error, link::LINK_TIMEOUT, protocol::Role},
+    worker::{
+        Error,
+        abort::Aborts,
+        link::LINK_TIMEOUT,
+        protocol::Role,
+        rendezvous::{CONNECT_TIMEOUT, Rendezvous, Room, STEP_TIMEOUT, await_all},
+    },
 };
-
-/// How long to wait for members that were all alive a moment ago.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(15);
-/// A member that is silent for this long in the middle of a step counts as lost.
-const STEP_TIMEOUT: Duration = Duration::from_secs(300);
-/// How often to look whether the head has sent something else while others are awaited.
-const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// How the members of one group connect.
 pub(super) struct StateTransfer<'a> {
@@ -76,10 +66,12 @@ impl<'a> StateTransfer<'a> {
                 Pause { total_s: session.idle_s(), form_s: 0.0, hand_over_s: began.elapsed().as_secs_f64() };
             return Ok((Some(team), pause));
         }
-        let store = self.store(place)?;
-        await_all(&store, everybody).await?;
+        let Room { address, store } =
+            self.own.room(form, place, CONNECT_TIMEOUT).map_err(c10d::Error::from)?;
+        await_all(&*store, everybody).await.map_err(c10d::Error::from)?;
+        let store = Store::custom(&address, Arc::new(TorchStore(store)), CONNECT_TIMEOUT)?;
         let group = ProcessGroup::form(&store.prefix("all")?, place as usize, everybody, &self.options)?;
-        self.aborts.register(form, group.abort_handle());
+        self.register(&group);
         let peers = Peers::meet(&store.prefix("all")?, &group, session.device())?;
         let form_s = began.elapsed().as_secs_f64();
         hand_over(&group, &peers, session)?;
@@ -96,7 +88,7 @@ impl<'a> StateTransfer<'a> {
             let size = form.members.len();
             let store = store.prefix("members")?;
             let group = ProcessGroup::form(&store, place as usize, size, &self.options)?;
-            self.aborts.register(form, group.abort_handle());
+            self.register(&group);
             Peers::meet(&store, &group, session.device())?.gather(&group, 0)?;
             Team::new(nodes, group, &session.flat, session.task.measure_noise)?
         };
@@ -104,18 +96,9 @@ impl<'a> StateTransfer<'a> {
         Ok((Some(team), Pause { total_s: session.idle_s(), form_s, hand_over_s }))
     }
 
-    /// The room of the first member: whoever else dies, a group without its first member is broken anyway.
-    fn store(&self, place: u32) -> Result<Store, Error> {
-        let form = self.form;
-        let (address, store): (&str, Arc<dyn KeyValueStore>) = match (place, form.members.first()) {
-            (0, _) => (self.own.address(), self.own.enter(form.trial, form.round)),
-            (_, Some(Member { rendezvous_addr, .. })) => {
-                let (secret, room) = (self.own.secret(), (form.trial, form.round));
-                (rendezvous_addr, Arc::new(Remote::connect(rendezvous_addr, secret, room, CONNECT_TIMEOUT)?))
-            }
-            (_, None) => return Err(Error::Protocol("a group without members".to_owned())),
-        };
-        Ok(Store::custom(address, store, CONNECT_TIMEOUT)?)
+    fn register(&self, group: &ProcessGroup) {
+        let handle = group.abort_handle();
+        self.aborts.register(self.form, Box::new(move || handle.abort()));
     }
 }
 
@@ -123,24 +106,6 @@ impl<'a> StateTransfer<'a> {
 fn host_of(address: &str) -> &str {
     let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
     host.trim_start_matches('[').trim_end_matches(']')
-}
-
-/// Waits until all members are there. Connecting to one that never joins would take the whole timeout; this may be aborted before. It is
-/// over when a member has been silent for as long as one may be in the middle of a step.
-async fn await_all(store: &Store, everybody: usize) -> Result<(), Error> {
-    let began = Instant::now();
-    if store.add("here", 1)? == signed(everybody as u64) {
-        store.set("everybody", b"")?;
-    }
-    loop {
-        match store.wait(&["everybody"], POLL_INTERVAL) {
-            Ok(()) => return Ok(()),
-            Err(c10d::Error::Timeout { .. }) if began.elapsed() < STEP_TIMEOUT => {
-                tokio::task::yield_now().await;
-            }
-            Err(error) => return Err(error.into()),
-        }
-    }
 }
 
 /// Without others, the state is here, or in a checkpoint, or nowhere yet.

@@ -15,7 +15,7 @@ use crate::{
     ids::{Generation, NodeId, SlotId},
     space::{Params, Value},
     trials::{
-        agent::{AgentEvent, HeldCheckpoint, ProgramLaunch, Welcome, Work},
+        agent::{AgentEvent, HeldCheckpoint, ProgramLaunch, PythonWork, Welcome, Work},
         engine::{Checkpoint, GroupEvent, Metrics, Number, Report},
         group::MemoryLimit,
         node::ProcessFault,
@@ -72,8 +72,20 @@ fn work() -> impl Strategy<Value = Work> {
     prop_oneof![
         Just(Work::Trainable),
         any::<f64>().prop_map(|time_scale| Work::Emulated { time_scale }),
-        Just(Work::Programs)
+        Just(Work::Programs),
+        python().prop_map(|work| Work::Python(Box::new(work))),
     ]
+}
+
+prop_compose! {
+    fn python()(
+        interpreter in option::of(".*"),
+        arguments in vec(".*", 0..3),
+        env in prop::collection::btree_map(".*", ".*", 0..3),
+        folder in option::of(".*"),
+    ) -> PythonWork {
+        PythonWork { interpreter, arguments, env, folder: folder.map(Into::into) }
+    }
 }
 
 prop_compose! {

@@ -8,7 +8,6 @@ use std::{
     time::Duration,
 };
 
-use c10d::KeyValueStore;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{self, TcpStream},
@@ -21,6 +20,7 @@ use super::{
     MESSAGE, WAIT_MAX,
     frame::{HEADER, Request, Response, length},
     room::{Room, Rooms},
+    store::{GroupStore, StoreError},
 };
 use crate::{
     ids::{Round, TrialId},
@@ -33,7 +33,7 @@ const ACCEPT_AGAIN: Duration = Duration::from_millis(50);
 
 /// Hosts the rooms of groups whose first member is this worker, for as long as it lives.
 #[derive(Debug)]
-pub(in super::super) struct Rendezvous {
+pub(in crate::worker) struct Rendezvous {
     address: String,
     secret: Secret,
     rooms: Arc<Rooms>,
@@ -43,7 +43,7 @@ pub(in super::super) struct Rendezvous {
 
 impl Rendezvous {
     /// On a free port of the machine's address, or else of the loopback interface, in a thread of its own.
-    pub(in super::super) fn host(machine_address: Option<IpAddr>, secret: &Secret) -> Result<Self, Error> {
+    pub(in crate::worker) fn host(machine_address: Option<IpAddr>, secret: &Secret) -> Result<Self, Error> {
         let place = link::listening(machine_address);
         let failed = || Error::io(format!("listening on a port of {}", place.ip()));
         let listener = TcpListener::bind(place).map_err(failed())?;
@@ -72,16 +72,16 @@ impl Rendezvous {
         Ok(Self { address, secret: secret.clone(), rooms, _running: running })
     }
 
-    pub(in super::super) fn address(&self) -> &str {
+    pub(in crate::worker) fn address(&self) -> &str {
         &self.address
     }
 
-    pub(in super::super) const fn secret(&self) -> &Secret {
+    pub(in crate::worker) const fn secret(&self) -> &Secret {
         &self.secret
     }
 
     /// The room of a group, for this process.
-    pub(in super::super) fn enter(&self, trial: TrialId, round: Round) -> Arc<dyn KeyValueStore> {
+    pub(in crate::worker) fn enter(&self, trial: TrialId, round: Round) -> Arc<dyn GroupStore> {
         Arc::new(Local(self.rooms.enter((trial, round))))
     }
 }
@@ -159,37 +159,37 @@ async fn answer(room: &Room, request: Request) -> Response {
 #[derive(Debug)]
 struct Local(Arc<Room>);
 
-fn refused(during: &'static str) -> impl FnOnce(String) -> c10d::Error {
-    move |message| c10d::Error::Other { during, message }
+fn refused(during: &'static str) -> impl FnOnce(String) -> StoreError {
+    move |message| StoreError::Refused { during, message }
 }
 
-pub(super) fn late(during: &'static str, keys: &[&str]) -> c10d::Error {
-    c10d::Error::Timeout { during, message: format!("nobody has set {}", keys.join(", ")) }
+pub(super) fn late(during: &'static str, keys: &[&str]) -> StoreError {
+    StoreError::Timeout { during, message: format!("nobody has set {}", keys.join(", ")) }
 }
 
-impl KeyValueStore for Local {
-    fn set(&self, key: &str, value: &[u8]) -> c10d::Result<()> {
+impl GroupStore for Local {
+    fn set(&self, key: &str, value: &[u8]) -> Result<(), StoreError> {
         self.0.set(key, value).map_err(refused("setting a key"))
     }
 
-    fn get(&self, key: &str, timeout: Duration) -> c10d::Result<Vec<u8>> {
+    fn get(&self, key: &str, timeout: Duration) -> Result<Vec<u8>, StoreError> {
         self.0.wait_blocking(&[key], timeout);
         self.0.get(key).ok_or_else(|| late("getting a key", &[key]))
     }
 
-    fn add(&self, key: &str, delta: i64) -> c10d::Result<i64> {
+    fn add(&self, key: &str, delta: i64) -> Result<i64, StoreError> {
         self.0.add(key, delta).map_err(refused("adding to a key"))
     }
 
-    fn wait(&self, keys: &[&str], timeout: Duration) -> c10d::Result<()> {
+    fn wait(&self, keys: &[&str], timeout: Duration) -> Result<(), StoreError> {
         self.0.wait_blocking(keys, timeout).then_some(()).ok_or_else(|| late("waiting for keys", keys))
     }
 
-    fn contains(&self, keys: &[&str]) -> c10d::Result<bool> {
+    fn contains(&self, keys: &[&str]) -> Result<bool, StoreError> {
         Ok(self.0.contains(keys))
     }
 
-    fn delete(&self, key: &str) -> c10d::Result<bool> {
+    fn delete(&self, key: &str) -> Result<bool, StoreError> {
         Ok(self.0.delete(key))
     }
 }

@@ -7,12 +7,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use c10d::{Error, KeyValueStore, Result};
-
 use super::{
     MESSAGE, WAIT_MAX,
     frame::{HEADER, Request, Response, length},
     server::late,
+    store::{GroupStore, StoreError},
 };
 use crate::{
     ids::{Round, TrialId},
@@ -22,28 +21,31 @@ use crate::{
 
 /// A room that another process hosts.
 #[derive(Debug)]
-pub(in super::super) struct Remote {
+pub(in crate::worker) struct Remote {
     address: String,
     /// None after it has failed.
     connection: Mutex<Option<TcpStream>>,
 }
 
-fn gone(during: &'static str, address: &str, error: &io::Error) -> Error {
+fn gone(during: &'static str, address: &str, error: &io::Error) -> StoreError {
     let reason = match error.kind() {
         ErrorKind::WouldBlock | ErrorKind::TimedOut => "it does not answer".to_owned(),
         _ => error.to_string(),
     };
-    Error::PeerLost { during, message: format!("the worker at {address}, where the group meets: {reason}") }
+    StoreError::PeerLost {
+        during,
+        message: format!("the worker at {address}, where the group meets: {reason}"),
+    }
 }
 
 impl Remote {
     /// Connects to the first member of a group.
-    pub(in super::super) fn connect(
+    pub(in crate::worker) fn connect(
         address: &str,
         secret: &Secret,
         (trial, round): (TrialId, Round),
         timeout: Duration,
-    ) -> Result<Self> {
+    ) -> Result<Self, StoreError> {
         let connect = || {
             let resolved = address.to_socket_addrs()?.next();
             let resolved = resolved.ok_or_else(|| io::Error::from(ErrorKind::AddrNotAvailable))?;
@@ -60,8 +62,14 @@ impl Remote {
     }
 
     /// Asks for something, and waits for the answer. Each request has one, in order.
-    fn ask(&self, during: &'static str, request: &Request, patience: Duration) -> Result<Response> {
-        let sent = request.encode().map_err(|error| Error::Invalid { during, message: error.to_string() })?;
+    fn ask(
+        &self,
+        during: &'static str,
+        request: &Request,
+        patience: Duration,
+    ) -> Result<Response, StoreError> {
+        let sent =
+            request.encode().map_err(|error| StoreError::Invalid { during, message: error.to_string() })?;
         let mut connection = self.connection.lock().unwrap_or_else(PoisonError::into_inner);
         let exchange = |stream: &mut TcpStream| {
             stream.set_read_timeout(Some(MESSAGE + patience))?;
@@ -77,7 +85,7 @@ impl Remote {
             None => Err(ErrorKind::NotConnected.into()),
         };
         match answer {
-            Ok(Response::Refused(message)) => Err(Error::Other { during, message }),
+            Ok(Response::Refused(message)) => Err(StoreError::Refused { during, message }),
             Ok(response) => Ok(response),
             Err(error) => {
                 // An answer that is late must not be taken for that to the next request.
@@ -93,7 +101,7 @@ impl Remote {
         during: &'static str,
         timeout: Duration,
         request: impl Fn(u32) -> Request,
-    ) -> Result<Option<Response>> {
+    ) -> Result<Option<Response>, StoreError> {
         let began = Instant::now();
         loop {
             let left = timeout.saturating_sub(began.elapsed());
@@ -107,9 +115,9 @@ impl Remote {
         }
     }
 
-    fn unexpected(&self, during: &'static str, response: &Response) -> Error {
+    fn unexpected(&self, during: &'static str, response: &Response) -> StoreError {
         let message = format!("the worker at {} answers something else: {response:?}", self.address);
-        Error::Other { during, message }
+        StoreError::Refused { during, message }
     }
 }
 
@@ -117,8 +125,8 @@ fn owned(keys: &[&str]) -> Vec<String> {
     keys.iter().map(|key| (*key).to_owned()).collect()
 }
 
-impl KeyValueStore for Remote {
-    fn set(&self, key: &str, value: &[u8]) -> Result<()> {
+impl GroupStore for Remote {
+    fn set(&self, key: &str, value: &[u8]) -> Result<(), StoreError> {
         const DURING: &str = "setting a key";
         let request = Request::Set { key: key.to_owned(), value: value.to_owned() };
         match self.ask(DURING, &request, Duration::ZERO)? {
@@ -127,7 +135,7 @@ impl KeyValueStore for Remote {
         }
     }
 
-    fn get(&self, key: &str, timeout: Duration) -> Result<Vec<u8>> {
+    fn get(&self, key: &str, timeout: Duration) -> Result<Vec<u8>, StoreError> {
         const DURING: &str = "getting a key";
         match self.await_answer(DURING, timeout, |wait_ms| Request::Get { key: key.to_owned(), wait_ms })? {
             Some(Response::Value(value)) => Ok(value),
@@ -136,7 +144,7 @@ impl KeyValueStore for Remote {
         }
     }
 
-    fn add(&self, key: &str, delta: i64) -> Result<i64> {
+    fn add(&self, key: &str, delta: i64) -> Result<i64, StoreError> {
         const DURING: &str = "adding to a key";
         match self.ask(DURING, &Request::Add { key: key.to_owned(), delta }, Duration::ZERO)? {
             Response::Sum(sum) => Ok(sum),
@@ -144,7 +152,7 @@ impl KeyValueStore for Remote {
         }
     }
 
-    fn wait(&self, keys: &[&str], timeout: Duration) -> Result<()> {
+    fn wait(&self, keys: &[&str], timeout: Duration) -> Result<(), StoreError> {
         const DURING: &str = "waiting for keys";
         match self.await_answer(DURING, timeout, |wait_ms| Request::Wait { keys: owned(keys), wait_ms })? {
             Some(Response::Done) => Ok(()),
@@ -153,7 +161,7 @@ impl KeyValueStore for Remote {
         }
     }
 
-    fn contains(&self, keys: &[&str]) -> Result<bool> {
+    fn contains(&self, keys: &[&str]) -> Result<bool, StoreError> {
         const DURING: &str = "looking for keys";
         match self.ask(DURING, &Request::Contains { keys: owned(keys) }, Duration::ZERO)? {
             Response::Flag(all) => Ok(all),
@@ -161,7 +169,7 @@ impl KeyValueStore for Remote {
         }
     }
 
-    fn delete(&self, key: &str) -> Result<bool> {
+    fn delete(&self, key: &str) -> Result<bool, StoreError> {
         const DURING: &str = "deleting a key";
         match self.ask(DURING, &Request::Delete { key: key.to_owned() }, Duration::ZERO)? {
             Response::Flag(existed) => Ok(existed),

@@ -2,12 +2,13 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use c10d::AbortHandle;
-
 use crate::{
     ids::{Round, TrialId},
     trials::group::Form,
 };
+
+/// Makes a member of a group give up what it waits for. May be called more than once, and when nothing waits.
+pub(super) type AbortHandle = Box<dyn Fn() + Send>;
 
 /// The group that can be aborted from another thread.
 #[derive(Clone, Default)]
@@ -26,7 +27,7 @@ impl State {
             && broken == trial
             && round < before
         {
-            handle.abort();
+            handle();
         }
     }
 }
@@ -51,7 +52,7 @@ impl Aborts {
     /// Whatever group there is has to end.
     pub(super) fn abort(&self) {
         if let Some((_, _, handle)) = &self.state().current {
-            handle.abort();
+            handle();
         }
     }
 

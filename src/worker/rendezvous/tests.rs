@@ -8,9 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use c10d::{Error, KeyValueStore, Store};
-
-use super::{Remote, Rendezvous};
+use super::{GroupStore, Remote, Rendezvous, StoreError};
 use crate::{
     ids::{Round, TrialId},
     wire::Secret,
@@ -44,7 +42,7 @@ fn members_share_what_is_in_their_room_and_nothing_else() {
     assert!(there.delete("colour").expect("it is there"));
     assert!(!here.delete("colour").expect("it is gone"));
     here.set("word", b"no number").expect("it fits");
-    assert!(matches!(there.add("word", 1), Err(Error::Other { .. })));
+    assert!(matches!(there.add("word", 1), Err(StoreError::Refused { .. })));
     assert!(there.contains(&["word"]).expect("it is still there"), "a refusal is no end");
 }
 
@@ -52,9 +50,9 @@ fn members_share_what_is_in_their_room_and_nothing_else() {
 fn a_wait_ends_when_the_key_comes_or_the_time_is_up() {
     let (host, _) = host();
     let (here, there) = (host.enter(ROOM.0, ROOM.1), remote(&host, ROOM));
-    for store in [&here as &dyn KeyValueStore_, &there] {
-        assert!(matches!(store.it().wait(&["never"], SHORT), Err(Error::Timeout { .. })));
-        assert!(matches!(store.it().get("never", SHORT), Err(Error::Timeout { .. })));
+    for store in [&here as &dyn EitherStore, &there] {
+        assert!(matches!(store.it().wait(&["never"], SHORT), Err(StoreError::Timeout { .. })));
+        assert!(matches!(store.it().get("never", SHORT), Err(StoreError::Timeout { .. })));
     }
     let waiter = thread::spawn(move || there.get("late", SOON));
     here.set("late", b"now").expect("it fits");
@@ -66,43 +64,20 @@ fn a_wait_ends_when_the_key_comes_or_the_time_is_up() {
 }
 
 /// Either kind.
-trait KeyValueStore_ {
-    fn it(&self) -> &dyn KeyValueStore;
+trait EitherStore {
+    fn it(&self) -> &dyn GroupStore;
 }
 
-impl KeyValueStore_ for std::sync::Arc<dyn KeyValueStore> {
-    fn it(&self) -> &dyn KeyValueStore {
+impl EitherStore for std::sync::Arc<dyn GroupStore> {
+    fn it(&self) -> &dyn GroupStore {
         &**self
     }
 }
 
-impl KeyValueStore_ for Remote {
-    fn it(&self) -> &dyn KeyValueStore {
+impl EitherStore for Remote {
+    fn it(&self) -> &dyn GroupStore {
         self
     }
-}
-
-/// It is what libtorch sees.
-#[test]
-fn libtorch_can_use_it() {
-    let (host, _) = host();
-    let here = Store::custom(host.address(), host.enter(ROOM.0, ROOM.1), SOON).expect("a store");
-    let there =
-        Store::custom(host.address(), std::sync::Arc::new(remote(&host, ROOM)), SOON).expect("a store");
-    there.prefix("all").and_then(|all| all.set("key", &[0, 255])).expect("it fits");
-    assert_eq!(here.get("all/key", SOON).expect("it was set"), [0, 255]);
-    assert_eq!(there.add("count", 1).expect("a counter"), 1);
-    for store in [&here, &there] {
-        assert!(matches!(store.wait(&["never"], SHORT), Err(Error::Timeout { .. })));
-    }
-    drop(host);
-    let lost = loop {
-        // The thread of the host may take a moment to end.
-        if let Err(error) = there.add("count", 1) {
-            break error;
-        }
-    };
-    assert!(matches!(lost, Error::PeerLost { .. }), "{lost}");
 }
 
 #[test]
@@ -162,8 +137,8 @@ fn strangers_stall_nobody() {
 fn a_member_cannot_store_without_end() {
     let (host, _) = host();
     let there = remote(&host, ROOM);
-    assert!(matches!(there.set("large", &vec![0; 1 << 20]), Err(Error::Invalid { .. })), "a message");
-    assert!(matches!(there.set(&"k".repeat(2000), b""), Err(Error::Other { .. })), "a key");
+    assert!(matches!(there.set("large", &vec![0; 1 << 20]), Err(StoreError::Invalid { .. })), "a message");
+    assert!(matches!(there.set(&"k".repeat(2000), b""), Err(StoreError::Refused { .. })), "a key");
     let value = vec![0; 1 << 19];
     let stored = (0..1000).take_while(|number| there.set(&format!("key {number}"), &value).is_ok()).count();
     assert!((60..70).contains(&stored), "{stored}");
@@ -196,7 +171,7 @@ fn a_host_that_is_none_is_noticed() {
     let began = Instant::now();
     let error = Remote::connect(&address, &secret, ROOM, SHORT).expect_err("it is silent");
     assert!(
-        matches!(&error, Error::PeerLost { message, .. } if message.contains("does not answer")),
+        matches!(&error, StoreError::PeerLost { message, .. } if message.contains("does not answer")),
         "{error}"
     );
     assert!(began.elapsed() < SOON);

@@ -1,0 +1,474 @@
+"""Elastic trials: an ordinary PyTorch loop that changes its number of workers and its batch while it trains."""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import time
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+
+from . import _core
+from .elastic_data import Loader, collate
+from .elastic_group import Group
+from .elastic_state import from_file, pack, seal, to_file
+from .elastic_step import ElasticModel, GradScaler, Stepper
+
+# How many examples are evaluated at once.
+EVALUATION_BATCH = 256
+_GROUP_ERRORS = (RuntimeError, OSError, TimeoutError)
+
+
+class _Released(BaseException):
+    """The trial is over for this worker. Unwinds the trial's function."""
+
+
+class _Finished(BaseException):
+    """Another worker has the result of the trial. Unwinds the trial's function."""
+
+
+class Trial:
+    """A trial, for the function that trains it."""
+
+    def __init__(self, worker: Any, task: dict[str, Any], training: Any) -> None:
+        self._worker, self._task, self._training = worker, task, training
+        self._asked: tuple[Any, ...] = ("prepare",) if worker else ("train", False, False)
+        self._stepper: Stepper | None = None
+        self._kept: dict[str, Any] = {}
+        self._reports: list[tuple[float, dict[str, float]]] = []
+        self._last: dict[str, float] = {}
+        self._evaluation: dict[str, float] = {}
+        self._result: dict[str, float] | None = None
+        self._by_epoch = False
+        self._loader: Loader | None = None
+        #: Hyper-parameters by name.
+        self.params: dict[str, Any] = task["params"]
+        #: The number of the trial.
+        self.number: int = task["trial"]
+        #: Where this worker computes.
+        self.device = torch.device("cuda", 0) if worker and worker.is_gpu else torch.device("cpu")
+        torch.manual_seed(task["seed"])
+
+    # --- for users ---------------------------------------------------------------------------------------------------------------
+    def elastic(
+        self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, *, find_unused_parameters: bool = False
+    ) -> tuple[ElasticModel, torch.optim.Optimizer]:
+        """Makes model and optimizer elastic, in place of `init_process_group` and `DistributedDataParallel`."""
+        if self._stepper is not None:
+            raise RuntimeError("trial.elastic was called before; a trial has one model and one optimizer")
+        model.to(self.device)
+        self._stepper = Stepper(self._training, model, optimizer, find_unused_parameters)
+        self._stepper.seed = self._task["seed"]
+        return ElasticModel(model, self._stepper), optimizer
+
+    def keep(self, name: str, thing: Any) -> Any:
+        """Makes something with `state_dict` and `load_state_dict` part of the trial's state: a scheduler, an average, a scaler."""
+        if not (hasattr(thing, "state_dict") and hasattr(thing, "load_state_dict")):
+            raise TypeError(f"`{name}` has no state_dict and load_state_dict, so that it cannot be kept")
+        self._kept[name] = thing
+        return thing
+
+    def scaler(self, **settings: Any) -> GradScaler:
+        """A `torch.amp.GradScaler` for this trial, which is part of its state."""
+        return self.keep("scaler", GradScaler(self._must_be_elastic(), self.device.type, **settings))
+
+    def epochs(self) -> Iterator[int]:
+        """The epochs that are left, each a statistical epoch: `for epoch in trial.epochs(): for x, y in trial.batches(data): ...`."""
+        self._by_epoch = True
+        while True:
+            if self._asked[0] != "prepare":
+                self._between()
+                if self._asked[0] == "evaluate" or self._training.is_finished:
+                    return
+            yield self._training.evaluations
+            if self._asked[0] == "prepare":
+                raise RuntimeError("every epoch has to loop over trial.batches(...)")
+
+    def batches(
+        self, dataset: Any, *, num_workers: int = 0, collate_fn: Callable[[list[Any]], Any] | None = None, halves: bool = True
+    ) -> Iterator[Any]:
+        """This worker's part of each step, until the trial has had its statistical epochs, or the one of `epochs()`.
+
+        Say `halves=False` if the loss compares examples of a batch with each other.
+        """
+        stepper = self._must_be_elastic()
+        self._training.open(len(dataset), halves)
+        self._begin()
+        if self._result is not None:
+            raise _Finished
+        if self._loader is None or self._loader.dataset is not dataset:
+            self._loader = Loader(dataset, num_workers, collate_fn or collate, self._training)
+        while True:
+            self._between()
+            if self._asked[0] == "evaluate" or self._training.is_finished:
+                return
+            plan = self._training.plan(0)
+            stepper.begin(plan, self._asked[1], self._asked[2])
+            for batch in self._loader.step(plan):
+                stepper.next_pass()
+                yield batch
+            stepper.leave_loop()
+            if stepper.broken is not None:
+                self._loader.restart()
+            elif self._by_epoch and self._training.wants_evaluation:
+                return
+
+    @property
+    def progress(self) -> float:
+        """Statistical epochs so far: what learning-rate schedules should follow."""
+        return self._training.epochs
+
+    @property
+    def total_epochs(self) -> float:
+        """Statistical epochs of the whole trial."""
+        return self._training.total_epochs
+
+    @property
+    def should_evaluate(self) -> bool:
+        """Whether the step that was just taken has completed an epoch; then all workers say so."""
+        return self._training.wants_evaluation
+
+    @property
+    def rank(self) -> int:
+        """This worker's number in its group; it may change from step to step."""
+        return self._training.group[0]
+
+    @property
+    def size(self) -> int:
+        """The workers of the group; it may change from step to step."""
+        return self._training.group[1]
+
+    @property
+    def batch_size(self) -> int:
+        """Examples of a step over all workers."""
+        return self._training.group[3]
+
+    def clip_grad_norm_(self, max_norm: float, norm_type: float = 2.0) -> torch.Tensor | None:
+        """Clips the gradient of the whole batch; call it before `optimizer.step`, on every pass."""
+        stepper = self._must_be_elastic()
+        if not stepper.is_last or stepper.is_done:
+            return None
+        stepper.settle()
+        if stepper.broken is not None:
+            return None
+        return torch.nn.utils.clip_grad_norm_(stepper.parameters, max_norm, norm_type)
+
+    def report(self, metrics: Mapping[str, float] | None = None, **more: float) -> None:
+        """Reports metrics of now, the objective among them: early stopping follows them. All workers call it."""
+        values = _numbers({**(metrics or {}), **more})
+        self._last = values
+        if self._asked[0] == "evaluate":
+            self._evaluation.update(values)
+        else:
+            self._reports.append((self._training.epochs, values))
+
+    def evaluate(
+        self, dataset: Any, fn: Callable[[Any], Mapping[str, Any]], *, batch_size: int = EVALUATION_BATCH,
+        collate_fn: Callable[[list[Any]], Any] | None = None,
+    ) -> dict[str, float]:
+        """Means over a dataset, of which every worker takes a part. `fn(batch)` gives sums over the examples of a batch."""
+        stepper = self._must_be_elastic()
+        self._evaluating()
+        sums: dict[str, float] = {}
+        count, group = len(dataset), stepper.group
+        collated = collate_fn or collate
+        rank, size = (group.rank, group.size) if group is not None and stepper.broken is None else (0, 1)
+
+        def add(part: int, of: int) -> None:
+            for start in range(count * part // of, count * (part + 1) // of, batch_size):
+                end = min(start + batch_size, count * (part + 1) // of)
+                for name, value in fn(collated(Loader.load(dataset, range(start, end)))).items():
+                    sums[name] = sums.get(name, 0.0) + float(value)
+
+        was_training = stepper.module.training
+        stepper.module.eval()
+        try:
+            with torch.no_grad():
+                self._average_buffers()
+                add(rank, size)
+                if size > 1 and not self._sum(sums, group):
+                    # Whoever is left has the whole dataset, and needs nobody.
+                    sums.clear()
+                    add(0, 1)
+        finally:
+            stepper.module.train(was_training)
+        return {name: value / count for name, value in sums.items()}
+
+    # --- the protocol ------------------------------------------------------------------------------------------------------------
+    def _must_be_elastic(self) -> Stepper:
+        if self._stepper is None:
+            raise RuntimeError("call `model, optimizer = trial.elastic(model, optimizer)` first")
+        return self._stepper
+
+    def _begin(self) -> None:
+        """The model is made and the data are open: the head may form a group."""
+        if self._worker is None:
+            if self._training.state_steps is None:
+                self._training.form_alone(self._task["initial_batch"], 0)
+        elif self._asked[0] == "prepare":
+            self._worker.done()
+            self._next()
+
+    def _next(self) -> None:
+        """Waits until the head wants steps or an evaluation; does what else it wants before that."""
+        while True:
+            asked = self._worker.next()
+            if asked is None:
+                os._exit(0)
+            kind = asked[0]
+            if kind == "form":
+                self._form(asked[1])
+            elif kind == "save":
+                self._save()
+            elif kind == "leave":
+                self._drop_group()
+                self._worker.done()
+            elif kind == "forget":
+                self._drop_group()
+                self._worker.done()
+                raise _Released
+            else:
+                self._asked = asked
+                return
+
+    def _between(self) -> None:
+        """After the body of the loop: tells the head what it should know, and hears what it wants."""
+        stepper = self._must_be_elastic()
+        if self._training.wants_evaluation and stepper.is_done:
+            self._training.evaluated()
+        if self._worker is None:
+            self._reports.clear()
+            return
+        if self._asked[0] == "evaluate":
+            if self._training.is_finished and not self._is_mid_evaluation:
+                return
+            self._is_mid_evaluation = False
+            values, self._evaluation = self._evaluation, {}
+            self._worker.evaluated(values)
+            self._next()
+        if self._asked[0] == "train" and stepper.at >= 0:
+            if stepper.broken is not None:
+                reason = stepper.broken
+                stepper.begin_nothing()
+                self._worker.failed("group", reason)
+                self._next()
+            elif stepper.left or stepper.retuned or self._reports or self._training.is_finished or not self._worker.may_continue():
+                self._answer_trained(False)
+                self._next()
+
+    _is_mid_evaluation = False
+
+    def _answer_trained(self, evaluates: bool) -> None:
+        stepper = self._must_be_elastic()
+        if stepper.retuned and self._loader is not None:
+            self._loader.restart()
+        reports, self._reports = self._reports, []
+        left, retuned = stepper.left, stepper.retuned
+        stepper.begin_nothing()
+        stepper.left = stepper.retuned = False
+        self._worker.trained(left, retuned, evaluates, reports)
+
+    def _evaluating(self) -> None:
+        stepper = self._must_be_elastic()
+        if self._worker and self._asked[0] == "train" and stepper.at >= 0 and stepper.broken is None:
+            self._answer_trained(True)
+            self._next()
+            self._is_mid_evaluation = True
+
+    def _average_buffers(self) -> None:
+        """Each worker's batches have moved its own running statistics: from here on all have the mean of them."""
+        stepper = self._must_be_elastic()
+        group = stepper.group
+        moved = [b for b in stepper.module.buffers() if b.is_floating_point()]
+        if group is None or not moved or stepper.broken is not None:
+            return
+        try:
+            flat = torch.cat([b.reshape(-1).double() for b in moved])
+            group.all_reduce(flat).div_(group.size)
+            for buffer, part in zip(moved, flat.split([b.numel() for b in moved])):
+                buffer.copy_(part.reshape(buffer.shape))
+        except _GROUP_ERRORS:
+            pass  # The next step tells.
+
+    def _sum(self, sums: dict[str, float], group: Group) -> bool:
+        try:
+            values = torch.tensor([sums[name] for name in sorted(sums)], dtype=torch.float64, device=group.device)
+            sums.update(zip(sorted(sums), group.all_reduce(values).tolist()))
+            return True
+        except _GROUP_ERRORS:
+            return False
+
+    # --- groups and state --------------------------------------------------------------------------------------------------------
+    def _form(self, request: Any) -> None:
+        try:
+            form_s, hand_over_s = self._join(request)
+        except _Unfit as error:
+            self._worker.failed("trial", str(error))
+        except _GROUP_ERRORS as error:
+            self._drop_group()
+            self._worker.failed("group", str(error).splitlines()[0] if str(error) else type(error).__name__)
+        else:
+            self._worker.formed(form_s, hand_over_s)
+
+    def _join(self, request: Any) -> tuple[float, float]:
+        self._drop_group()
+        began = time.perf_counter()
+        group = None
+        formed = began
+        if request.everybody > 1:
+            group = Group(self._worker, request.room, "all", request.place, request.everybody)
+            self._worker.on_abort(request, group.abort)
+            mine = self._training.state_steps
+            steps = group.gather(-1 if mine is None else mine)
+            formed = time.perf_counter()
+            source = steps.index(max(steps))
+            if max(steps) < 0 and request.place == source:
+                self._load()
+            if max(steps) < 0 or min(steps) != max(steps):
+                received = group.hand_over(source, self._state() if request.place == source else None)
+                if received is not None:
+                    self._restore(received)
+        elif self._training.state_steps is None:
+            self._load()
+        if group is not None and (request.is_donor or request.members == 1 or request.members < request.everybody):
+            group.close()
+            group = None
+        if request.is_donor:
+            return 0.0, 0.0
+        if 1 < request.members < request.everybody:
+            group = Group(self._worker, request.room, "members", request.place, request.members)
+            self._worker.on_abort(request, group.abort)
+            group.gather(0)
+        request.enter(self._training)
+        stepper = self._must_be_elastic()
+        stepper.begin_nothing()
+        stepper.join(group)
+        if self._loader is not None:
+            self._loader.restart()
+        return formed - began, time.perf_counter() - formed
+
+    def _drop_group(self) -> None:
+        if self._stepper is not None:
+            self._stepper.drop()
+
+    def _state(self) -> dict[str, Any]:
+        stepper = self._must_be_elastic()
+        return {
+            "model": stepper.module.state_dict(),
+            "optimizer": stepper.optimizer.state_dict(),
+            "kept": {name: thing.state_dict() for name, thing in self._kept.items()},
+            "books": self._training.state(),
+            "last": self._last,
+            "result": self._result,
+        }
+
+    def _restore(self, state: dict[str, Any]) -> None:
+        stepper = self._must_be_elastic()
+        try:
+            stepper.module.load_state_dict(state["model"])
+            stepper.optimizer.load_state_dict(state["optimizer"])
+            for name, thing in self._kept.items():
+                if name in state["kept"]:
+                    thing.load_state_dict(state["kept"][name])
+            self._training.restore(state["books"])
+            self._last, self._result = state["last"], state["result"]
+        except (RuntimeError, ValueError, KeyError) as error:
+            raise _Unfit(f"the state of the trial does not fit the model: {error}") from error
+        if self._result is not None:
+            self._training.finish()
+
+    def _load(self) -> None:
+        found = self._training.load()
+        if found is not None:
+            self._restore(from_file(found[1]))
+
+    def _save(self) -> None:
+        try:
+            rest, tensors = pack(self._state())
+            self._worker.saved(to_file(seal(rest, tensors), tensors))
+        except Exception as error:
+            self._worker.failed("environment", f"the state cannot be copied: {error}")
+
+    # --- the end -----------------------------------------------------------------------------------------------------------------
+    def _returned(self, result: Any) -> None:
+        if result is not None and not isinstance(result, Mapping):
+            raise TypeError(f"the function of a trial returns its metrics as a dict, and not {type(result).__name__}")
+        values = _numbers(result) if result else self._last
+        if not values:
+            raise ValueError("the function has neither returned nor reported any metrics")
+        if self._worker is None:
+            return
+        if self._asked[0] == "prepare":
+            raise RuntimeError("the function has returned without training: loop over trial.batches(...)")
+        self._result = values
+        self._training.finish()
+        stepper = self._must_be_elastic()
+        while True:
+            if self._asked[0] == "train":
+                if stepper.broken is not None:
+                    self._worker.failed("group", stepper.broken)
+                else:
+                    self._answer_trained(False)
+            elif self._is_mid_evaluation:
+                self._is_mid_evaluation = False
+                self._worker.evaluated(self._evaluation)
+            else:
+                self._worker.evaluated(values)
+            self._next()
+
+    def _failed(self, reason: str) -> None:
+        if self._worker is None:
+            return
+        was = self._asked[0]
+        self._worker.failed("trial", reason)
+        if was != "prepare":
+            self._next()
+            self._worker.failed("trial", reason)
+
+
+class _Unfit(Exception):
+    """A state that is not that of the model."""
+
+
+def _numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
+    values = {str(name): float(value) for name, value in metrics.items()}
+    for name, value in values.items():
+        if value != value or value in (float("inf"), float("-inf")):
+            raise FloatingPointError(f"the metric `{name}` is {value}; the training has diverged")
+    return values
+
+
+def run(worker: Any, function: Callable[[Trial], Any], task: dict[str, Any], training: Any) -> None:
+    """One trial on this worker, from its preparation until it is forgotten."""
+    trial = Trial(worker, task, training)
+    try:
+        try:
+            trial._returned(function(trial))
+        except Exception:
+            trial._failed(traceback.format_exc().strip())
+        except _Finished:
+            trial._returned(trial._result)
+        except SystemExit as error:
+            trial._failed(f"the function has called sys.exit({error.code!r})\n{traceback.format_exc().strip()}")
+    except _Released:
+        pass
+    trial._drop_group()
+    del trial
+    gc.collect()
+
+
+def serve(worker: Any, function: Callable[[Trial], Any], first: tuple[Any, ...] | None = None) -> None:
+    """Trains whatever the head wants, until it is gone."""
+    torch.set_num_threads(worker.threads)
+    asked = first or worker.next()
+    while asked is not None:
+        if asked[0] == "prepare":
+            run(worker, function, json.loads(asked[1]), asked[2])
+        else:
+            worker.done()
+        asked = worker.next()
+    os._exit(0)

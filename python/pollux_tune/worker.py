@@ -1,0 +1,51 @@
+"""`python -m pollux_tune.worker train.py`: a worker process. The program `pollux-tune` starts it; nobody else needs to."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import runpy
+import sys
+import traceback
+from typing import Any
+
+from . import _core
+
+
+def _load(arguments: argparse.Namespace, worker: Any, asked: Any) -> None:
+    from . import trials
+    from .elastic import serve
+
+    trials.serving = (worker, asked)
+    if arguments.module is not None:
+        name, _, function = arguments.module.partition(":")
+        sys.path.insert(0, "")
+        serve(worker, getattr(importlib.import_module(name), function), asked)
+    sys.argv = [arguments.script]
+    runpy.run_path(arguments.script, run_name="__main__")
+    trials.main()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m pollux_tune.worker", description=__doc__)
+    parser.add_argument("script", nargs="?", help="a script with a function @pollux_tune.trial")
+    parser.add_argument("--module", help="a function, as package.module:function, instead of a script")
+    arguments = parser.parse_args()
+    if (arguments.script is None) == (arguments.module is None):
+        parser.error("either a script or --module")
+    worker = _core.Worker.attach()
+    if worker is None:
+        parser.error("this is for the program pollux-tune; to try a script, run it: `python train.py`")
+    # What is wrong with the code is told for each trial, and not only in the log of the worker.
+    while (asked := worker.next()) is not None:
+        if asked[0] != "prepare":
+            worker.done()
+            continue
+        try:
+            _load(arguments, worker, asked)
+        except (Exception, SystemExit):
+            worker.failed("trial", traceback.format_exc().strip())
+
+
+if __name__ == "__main__":
+    main()

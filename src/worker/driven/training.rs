@@ -1,0 +1,377 @@
+//! The books of a trial: how far it has come, what comes next, and what its gradients tell.
+
+use crate::{
+    goodput::{
+        ConsecutiveNorms, GradientNorms, GradientSample, GradientStats, LrContext, LrRule, NoiseEstimator,
+        NoiseScale, Observation, Observations, Optimizer, Preconditioner, Shape, StatisticalProgress,
+        scale_lr,
+    },
+    trials::group::{Batch, Task, WorkerReport},
+    worker::{
+        ElasticSampler, Error,
+        comparison::Comparison,
+        counters::{Counters, unix_time},
+        shard,
+    },
+};
+
+/// A worker's place in its group, and what a step of that takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct GroupPlace {
+    /// From 0.
+    pub rank: u32,
+    /// Workers.
+    pub size: u32,
+    /// Machines.
+    pub nodes: u32,
+    /// What a step takes.
+    pub batch: Batch,
+}
+
+/// What the gradients of a step are compared with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Comparing {
+    /// Those of the other workers.
+    Workers,
+    /// Those of the passes of the step, each by itself.
+    Passes,
+    /// That of the step before, which has to be kept.
+    Steps,
+}
+
+/// What a worker does in a step.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StepPlan {
+    /// Its number.
+    pub step: u64,
+    /// Examples over all workers.
+    pub total: u32,
+    /// The examples of each pass of this worker, at least one pass. A pass may be empty if there are fewer examples than passes.
+    pub passes: Vec<Vec<u32>>,
+    /// How its gradients are compared, if they are measured.
+    pub comparing: Option<Comparing>,
+    /// Whether the next step is compared with this one.
+    pub keep_gradients: bool,
+}
+
+/// What was seen since the last report.
+#[derive(Debug, Default)]
+struct Seen {
+    times: Observations,
+    loss_sum: f64,
+    losses: u32,
+    learning_rate: f64,
+}
+
+/// The books of one trial on one worker.
+#[derive(Debug)]
+pub struct Training {
+    task: Task,
+    rule: LrRule,
+    optimizer: Optimizer,
+    may_be_halved: bool,
+    order: Option<ElasticSampler>,
+    noise: NoiseEstimator,
+    progress: StatisticalProgress,
+    steps: u64,
+    examples: u64,
+    evaluations: u64,
+    stepped_at: f64,
+    is_current: bool,
+    is_over: bool,
+    group: GroupPlace,
+    /// The first step of a group or a batch pays for what later ones do not.
+    is_warm: bool,
+    seen: Seen,
+    pub(super) warning: Option<String>,
+}
+
+impl Training {
+    /// The books of a trial that has not begun.
+    pub fn new(task: Task) -> Result<Self, Error> {
+        let m0 = f64::from(task.initial_batch);
+        let rule: LrRule = task.lr_rule.parse()?;
+        let batch = Batch { total: task.initial_batch, accumulation: 0 };
+        Ok(Self {
+            rule,
+            optimizer: Optimizer::Sgd,
+            may_be_halved: true,
+            order: None,
+            noise: NoiseEstimator::new(m0)?,
+            progress: StatisticalProgress::new(m0)?,
+            steps: 0,
+            examples: 0,
+            evaluations: 0,
+            stepped_at: 0.0,
+            is_current: false,
+            is_over: false,
+            group: GroupPlace { rank: 0, size: 1, nodes: 1, batch },
+            is_warm: false,
+            seen: Seen::default(),
+            warning: None,
+            task,
+        })
+    }
+
+    /// How many examples the training data have, and whether a batch may be computed in halves. Later calls have to say the same.
+    pub fn open(&mut self, examples: u64, may_be_halved: bool) -> Result<(), Error> {
+        let unfit = |problem: String| Err(Error::Unfit(problem));
+        let Ok(count) = u32::try_from(examples) else {
+            return unfit(format!("the training data have {examples} examples, allowed are {}", u32::MAX));
+        };
+        self.may_be_halved = may_be_halved;
+        match &self.order {
+            Some(order) if order.count() == count => Ok(()),
+            Some(order) => {
+                let before = order.count();
+                unfit(format!(
+                    "the training data have {count} examples now and had {before} before; use the same dataset in all epochs of a trial"
+                ))
+            }
+            None => {
+                self.order = ElasticSampler::new(self.task.seed, count);
+                match self.order {
+                    Some(_) => Ok(()),
+                    None => unfit("the training data have no examples".to_owned()),
+                }
+            }
+        }
+    }
+
+    /// Which optimizer weights the gradient.
+    pub const fn set_optimizer(&mut self, optimizer: Optimizer) {
+        self.optimizer = optimizer;
+    }
+
+    /// A group is together, and this worker has its state.
+    pub fn form(&mut self, place: GroupPlace) {
+        self.group = place;
+        self.is_current = true;
+        self.is_warm = false;
+        self.seen = Seen::default();
+    }
+
+    /// Another batch from the next step on.
+    pub const fn retune(&mut self, batch: Batch) {
+        self.group.batch = batch;
+        self.is_warm = false;
+    }
+
+    /// This worker's place in its group.
+    #[must_use]
+    pub const fn group(&self) -> GroupPlace {
+        self.group
+    }
+
+    /// Optimizer steps that the state has behind it; none if there is only a model as it was made.
+    #[must_use]
+    pub fn state_steps(&self) -> Option<u64> {
+        self.is_current.then_some(self.steps)
+    }
+
+    /// Optimizer steps so far.
+    #[must_use]
+    pub const fn steps(&self) -> u64 {
+        self.steps
+    }
+
+    /// Statistical epochs so far.
+    pub fn epochs(&self) -> Result<f64, Error> {
+        self.order.as_ref().map_or(Ok(0.0), |order| Ok(self.progress.epochs(u64::from(order.count()))?))
+    }
+
+    /// Statistical epochs of the whole training.
+    #[must_use]
+    pub const fn total_epochs(&self) -> f64 {
+        self.task.epochs
+    }
+
+    /// How often it was evaluated, or could have been.
+    #[must_use]
+    pub const fn evaluations(&self) -> u64 {
+        self.evaluations
+    }
+
+    /// Whether another evaluation is due.
+    pub fn wants_evaluation(&self) -> Result<bool, Error> {
+        Ok(self.due_evaluations()? > self.evaluations)
+    }
+
+    /// All evaluations that are due have had their chance.
+    pub fn evaluated(&mut self) -> Result<(), Error> {
+        self.evaluations = self.due_evaluations()?;
+        Ok(())
+    }
+
+    fn due_evaluations(&self) -> Result<u64, Error> {
+        Ok((self.epochs()? / self.task.evaluate_every) as u64)
+    }
+
+    /// Whether it has reached its last epoch, or has ended itself.
+    pub fn is_finished(&self) -> Result<bool, Error> {
+        Ok(self.is_over || self.epochs()? >= self.task.epochs)
+    }
+
+    /// The trial has come to its end, whatever its progress is.
+    pub const fn finish(&mut self) {
+        self.is_over = true;
+    }
+
+    /// Seconds since the last step, whichever worker took it.
+    #[must_use]
+    pub fn idle_s(&self) -> f64 {
+        if self.steps == 0 { 0.0 } else { (unix_time() - self.stepped_at).max(0.0) }
+    }
+
+    fn comparison(&self) -> Option<Comparison> {
+        let GroupPlace { size, batch, .. } = self.group;
+        let compare = || Comparison::of(size, batch.accumulation + 1, batch.total, self.may_be_halved);
+        self.task.measure_noise.then(compare)
+    }
+
+    /// What this worker does in the next step, or so many steps after that if nothing changes until then.
+    pub fn plan(&mut self, ahead: u64) -> Result<StepPlan, Error> {
+        let (comparison, GroupPlace { rank, size, batch, .. }) = (self.comparison(), self.group);
+        let step = self.steps + ahead;
+        let passes = batch.accumulation + 1;
+        let passes = comparison.map_or(passes, |comparison| comparison.passes(step, passes));
+        let start = self.examples + ahead * u64::from(batch.total);
+        let mine = shard(&(start..start + u64::from(batch.total)), rank, size);
+        let Some(order) = &mut self.order else {
+            return Err(Error::Unfit("there are no training data yet".to_owned()));
+        };
+        let passes = (0..passes).map(|pass| order.examples(shard(&mine, pass, passes))).collect();
+        let measures = |step| comparison.is_some_and(|comparison| comparison.measures(step));
+        let comparing = comparison.filter(|_| measures(step)).map(|comparison| match comparison {
+            Comparison::Workers => Comparing::Workers,
+            Comparison::Passes | Comparison::Halves => Comparing::Passes,
+            Comparison::Steps => Comparing::Steps,
+        });
+        let keep_gradients = comparison == Some(Comparison::Steps) && measures(step + 1);
+        Ok(StepPlan { step, total: batch.total, passes, comparing, keep_gradients })
+    }
+
+    /// Squared norms of several gradients of the step under way.
+    pub fn measure(&mut self, norms: GradientNorms) -> Result<(), Error> {
+        self.push(norms.into())
+    }
+
+    /// Squared norms of the gradients of the step under way and of the one before.
+    pub fn measure_consecutive(&mut self, norms: ConsecutiveNorms) -> Result<(), Error> {
+        self.push(norms.into())
+    }
+
+    fn push(&mut self, sample: GradientSample) -> Result<(), Error> {
+        let every = self.comparison().map_or(1, Comparison::every);
+        self.noise.push_for(sample, every).map_err(|_| Error::Diverged {
+            what: "the norm of the gradient",
+            value: f64::NAN,
+            step: self.steps,
+        })
+    }
+
+    /// What the learning rate of the step under way is multiplied with.
+    pub fn learning_rate_factor(&self) -> Result<f64, Error> {
+        let context = LrContext {
+            initial_batch: f64::from(self.task.initial_batch),
+            batch: f64::from(self.group.batch.total),
+            stats: self.noise.stats(),
+            epochs: self.epochs()?,
+        };
+        Ok(scale_lr(&self.rule, &context)?)
+    }
+
+    /// How Adam and its kin weight the gradient before the step under way: `1 - beta2^t`, or none if all coordinates weigh alike.
+    pub fn bias_correction(&self, optimizer: Optimizer) -> Result<Option<f64>, Error> {
+        Ok(match optimizer.preconditioner(self.steps)? {
+            Preconditioner::InverseRms { bias_correction2, .. } => Some(bias_correction2),
+            Preconditioner::Identity => None,
+        })
+    }
+
+    /// The step under way is complete. How long it took counts from the second one of a group on.
+    pub fn stepped(&mut self, seconds: f64, learning_rate: f64, loss: Option<f64>) -> Result<(), Error> {
+        let GroupPlace { size, nodes, batch, .. } = self.group;
+        if let Some(loss) = loss {
+            if !loss.is_finite() {
+                return Err(Error::Diverged { what: "the loss", value: loss, step: self.steps });
+            }
+            self.seen.loss_sum += loss;
+            self.seen.losses += 1;
+        }
+        let phi = self.noise.noise_scale().unwrap_or(NoiseScale::ZERO);
+        self.progress.add_step(f64::from(batch.total), phi)?;
+        self.steps += 1;
+        self.examples += u64::from(batch.total);
+        self.stepped_at = unix_time();
+        self.seen.learning_rate = learning_rate;
+        if self.is_warm && seconds > 0.0 {
+            let per_gpu = batch.total.div_ceil(size * (batch.accumulation + 1));
+            self.seen.times.record(Shape::new(size, nodes)?, per_gpu, batch.accumulation, seconds)?;
+        }
+        self.is_warm = true;
+        if self.optimizer.changes_unit(self.steps) {
+            // Norms from before have another unit.
+            self.noise.reset();
+        }
+        Ok(())
+    }
+
+    /// What was measured since the last call; the worker adds the rest.
+    pub(super) fn report(&mut self) -> Result<WorkerReport, Error> {
+        let Seen { times, loss_sum, losses, learning_rate } = std::mem::take(&mut self.seen);
+        self.seen.learning_rate = learning_rate;
+        let GroupPlace { size, nodes, batch, .. } = self.group;
+        let shape = Shape::new(size, nodes)?;
+        Ok(WorkerReport {
+            steps: self.steps,
+            examples: self.examples,
+            epochs: self.epochs()?,
+            loss: (losses > 0).then(|| loss_sum / f64::from(losses)),
+            learning_rate,
+            batch: Some(batch),
+            step_times: times.iter().map(|times| Observation { shape, ..times }).collect(),
+            noise: self.noise.settled(),
+            ..WorkerReport::default()
+        })
+    }
+
+    /// What the user should know of checkpoints that were not used.
+    pub fn warn(&mut self, warning: Option<String>) {
+        self.warning = warning;
+    }
+
+    /// The statistics of the gradient as they are now, if there are any.
+    #[must_use]
+    pub fn statistics(&self) -> Option<GradientStats> {
+        self.noise.stats()
+    }
+
+    /// What another worker needs to continue, as JSON.
+    pub fn state(&self) -> Result<String, Error> {
+        let counters = Counters {
+            steps: self.steps,
+            examples: self.examples,
+            useful: self.progress.examples(),
+            noise: self.noise.state(),
+            evaluations: self.evaluations,
+            stepped_at: self.stepped_at,
+        };
+        serde_json::to_string(&counters)
+            .map_err(|error| Error::Protocol(format!("the counters cannot be written: {error}")))
+    }
+
+    /// Continues where another worker, or a checkpoint, was.
+    pub fn restore(&mut self, state: &str) -> Result<(), Error> {
+        let counters: Counters = serde_json::from_str(state)
+            .map_err(|error| Error::Protocol(format!("the counters cannot be read: {error}")))?;
+        self.noise = NoiseEstimator::restore(counters.noise)?;
+        self.progress = StatisticalProgress::resume(f64::from(self.task.initial_batch), counters.useful)?;
+        self.steps = counters.steps;
+        self.examples = counters.examples;
+        self.evaluations = counters.evaluations;
+        self.stepped_at = counters.stepped_at;
+        self.is_current = true;
+        Ok(())
+    }
+}
