@@ -24,6 +24,7 @@ run: cifar10 ## Run a real study, CIFAR-10 on this machine (4 to 6 minutes), or 
 test: ## Run all tests, documentation examples included; gets libtorch first
 	$(TORCH) test $(ALL) --lib --bins --tests --examples
 	$(TORCH) test $(ALL) --doc
+	scripts/with-libtorch.sh sh -c 'exec scripts/browser-tests.py "$${CARGO_TARGET_DIR:-target}/debug/pollux-tune"'
 
 verify: ## Check everything, change nothing
 	$(CARGO) fmt --all --check
