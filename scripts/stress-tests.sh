@@ -5,7 +5,8 @@
 #
 # ROUNDS (20) times all test programs, while BUSY (10) processes do nothing but keep the cores busy. Filters are those of the test
 # harness. TESTS names the programs ("lib runtime cli elastic it"), LIMIT the seconds that one may take (1800), CARGO the build tool with its arguments
-# (as `make test`: with libtorch). Output of failed runs is kept in target/stress. Exit code 1 if a test has failed.
+# (as `make test`: with libtorch). Where others work on the machine, too: NICE (0) is the niceness of the tests, BUSY_NICE (0) that of the busy
+# processes. Output of failed runs is kept in target/stress, or LOGS. Exit code 1 if a test has failed.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -16,7 +17,7 @@ case ${1:-} in [0-9]*) busy=$1; shift ;; esac
 tests=${TESTS:-lib runtime cli elastic it}
 limit=${LIMIT:-1800}
 cargo=${CARGO:-scripts/with-libtorch.sh cargo}
-logs=target/stress
+logs=${LOGS:-target/stress}
 rm -rf "$logs"
 mkdir -p "$logs"
 
@@ -43,7 +44,7 @@ loops=()
 # Only what was started here.
 trap 'for loop in "${loops[@]}"; do kill "$loop" 2>/dev/null || true; done' EXIT
 for _ in $(seq "$busy"); do
-  sh -c 'while :; do :; done' &
+  nice -n "${BUSY_NICE:-0}" sh -c 'while :; do :; done' &
   loops+=($!)
 done
 
@@ -55,7 +56,7 @@ for round in $(seq "$rounds"); do
     runs=$((runs + 1))
     code=0
     # In its own package, where it finds its files.
-    (cd "$folder" && RUST_BACKTRACE=1 timeout --kill-after=10 "$limit" "$program" "$@") >"$log" 2>&1 </dev/null || code=$?
+    (cd "$folder" && RUST_BACKTRACE=1 nice -n "${NICE:-0}" timeout --kill-after=10 "$limit" "$program" "$@") >"$log" 2>&1 </dev/null || code=$?
     if [ "$code" -eq 0 ]; then
       rm "$log"
       result=ok

@@ -252,9 +252,8 @@ impl Agents {
     fn lost(&mut self, id: AgentKey, reason: &str) {
         let Some(agent) = self.present.remove(&id) else { return };
         self.tell_pilots(agent.job.as_deref(), |job| PilotNews::Lost { job });
-        if id != AgentKey::Local {
-            self.notify(&format!("{} is gone: {reason}", agent.name));
-        }
+        // People are told by the facts about its nodes.
+        tracing::info!(agent = agent.name, reason, "an agent is gone");
         for (node, actor) in agent.nodes {
             self.nodes.remove(node);
             let reason = reason.to_owned();
@@ -346,7 +345,7 @@ impl Handler<ReleaseNode> for Agents {
         let Some((&id, agent)) = self.present.iter_mut().find(|(_, agent)| has(agent)) else { return };
         agent.released.insert(node);
         if agent.released.len() == agent.nodes.len() {
-            let reason = "it was let go";
+            let reason = "it has left, as it was asked to";
             // If it is gone already, so much the better.
             let _ = agent.commands.send(AgentCommand::Leave { reason: reason.to_owned() });
             self.lost(id, reason);

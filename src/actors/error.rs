@@ -67,6 +67,11 @@ pub enum Error {
         /// How often.
         times: u32,
     },
+    /// The queue gives no machines, and there are no others.
+    #[error(
+        "there is no machine to run trials on, and none to be expected: {0}; when that is mended, run the study again"
+    )]
+    NoNodes(String),
     /// No worker can be started.
     #[error("no worker can be started: {0}")]
     NoWorkers(String),
@@ -94,7 +99,7 @@ impl Error {
     pub const fn is_of_input(&self) -> bool {
         match self {
             Self::Store(error) => error.is_of_input(),
-            Self::Slurm(error) => matches!(error, crate::slurm::Error::Impossible { .. }),
+            Self::Slurm(error) => error.is_of_input(),
             Self::Engine(_)
             | Self::Wire(_)
             | Self::Emulation(_)
@@ -105,7 +110,9 @@ impl Error {
             | Self::NoProgram
             | Self::NoFolder
             | Self::NoSuchProgram(_) => true,
-            Self::Agent(_) | Self::Died { .. } | Self::NoWorkers(_) | Self::Io { .. } => false,
+            Self::Agent(_) | Self::Died { .. } | Self::NoNodes(_) | Self::NoWorkers(_) | Self::Io { .. } => {
+                false
+            }
         }
     }
 

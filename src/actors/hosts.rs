@@ -18,9 +18,9 @@ use tokio::{
 
 use super::session::Notify;
 use crate::{
-    slurm::{AgentPlace, tail},
+    slurm::AgentPlace,
     space::SshHost,
-    store::Folder,
+    store::{Folder, tail},
 };
 
 /// The first pause before an agent is started again; each one is twice as long as the one before.

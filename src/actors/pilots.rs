@@ -12,7 +12,8 @@ use actix::{
 
 use super::{
     clock::Clock,
-    exit::{ActorGuard, ExitSender},
+    error::Error,
+    exit::{ActorGuard, ExitSender, SessionExit},
     message::EngineInput,
     session::Notify,
 };
@@ -86,6 +87,8 @@ pub(super) struct Pilots {
     asked: Option<tokio::time::Instant>,
     /// The queue did not answer the last time, and people were told.
     in_trouble: bool,
+    /// The study has something to do: before that is known, nothing is asked for.
+    is_needed: bool,
     _guard: ActorGuard,
 }
 
@@ -99,6 +102,7 @@ impl Pilots {
             polled: None,
             asked: None,
             in_trouble: false,
+            is_needed: false,
             _guard: around.exit.guard("pilots"),
             around,
         }
@@ -213,16 +217,9 @@ impl Pilots {
     }
 
     fn tick(&mut self, context: &mut Context<Self>) {
-        let is_quiet =
-            self.controller.pilots().all(|(_, pilot)| matches!(pilot.phase, PilotPhase::Joined { .. }));
-        let every = if is_quiet && self.polled.is_some() { LAZY_POLL } else { POLL };
-        if self.polled.is_none_or(|polled| polled.elapsed() >= self.real(every)) {
-            self.polled = Some(tokio::time::Instant::now());
-            self.poll();
+        if self.is_needed {
+            self.advance();
         }
-        let now_s = self.now_s();
-        let actions = self.controller.tick(now_s);
-        self.carry_out(actions);
         if self.asked.is_none_or(|asked| asked.elapsed() >= self.real(ASK)) {
             self.asked = Some(tokio::time::Instant::now());
             let answer = self.around.demand.send(TakeDemand).into_actor(self);
@@ -235,10 +232,35 @@ impl Pilots {
         }
     }
 
+    /// Looks at the queue if that is due, and does what else is.
+    fn advance(&mut self) {
+        let is_quiet =
+            self.controller.pilots().all(|(_, pilot)| matches!(pilot.phase, PilotPhase::Joined { .. }));
+        let every = if is_quiet && self.polled.is_some() { LAZY_POLL } else { POLL };
+        if self.polled.is_none_or(|polled| polled.elapsed() >= self.real(every)) {
+            self.polled = Some(tokio::time::Instant::now());
+            self.poll();
+        }
+        let now_s = self.now_s();
+        let actions = self.controller.tick(now_s);
+        self.carry_out(actions);
+    }
+
     /// What the study could use.
     fn consider(&mut self, demand: Demand) {
         if demand.is_over {
             // The session ends, and says so.
+            return;
+        }
+        if !std::mem::replace(&mut self.is_needed, true) {
+            // First what an earlier head has left in the queue.
+            self.advance();
+        }
+        let has_hosts =
+            self.around.study.machines.as_ref().is_some_and(|machines| !machines.hosts.is_empty());
+        let is_alone = !has_hosts && demand.snapshot.cluster.iter().next().is_none();
+        if let Some(reason) = self.controller.hopeless().filter(|_| is_alone) {
+            self.around.exit.send(SessionExit::Failed(Error::NoNodes(reason)));
             return;
         }
         self.handle_event(PilotEvent::Busy(demand.busy.clone()));

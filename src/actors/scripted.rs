@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use super::allocator::AllocatorService;
 use crate::{
     alloc::{Allocation, Plan, Reason, TrialPlacement},
+    goodput::{Compared, Comparison},
     ids::{NodeId, TrialId},
     trials::{
         engine::{
@@ -75,5 +76,13 @@ impl AllocatorService for ScriptedAllocator {
                 Input::PlanSolved { revision, answer: Ok(self.plan(snapshot)) }
             }
         }
+    }
+
+    fn comparison(&mut self) -> Option<Comparison> {
+        self.service.comparison()
+    }
+
+    fn learn(&mut self, compared: Compared) {
+        self.service.learn(compared);
     }
 }

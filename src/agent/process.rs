@@ -3,7 +3,7 @@
 use std::{
     fs::{File, OpenOptions},
     future::Future,
-    io::{self, Read, Seek, SeekFrom},
+    io,
     os::unix::process::ExitStatusExt,
     path::Path,
     pin::Pin,
@@ -106,19 +106,4 @@ async fn watch(mut child: Child, kill: oneshot::Receiver<()>) -> Gone {
         },
         Err(error) => format!("its process was lost: {error}").into(),
     }
-}
-
-/// How much of the output of what has failed is reported.
-const TAIL: u64 = 600;
-
-/// The last lines of a file.
-pub(super) fn tail(path: &Path) -> io::Result<String> {
-    let mut file = File::open(path)?;
-    let length = file.metadata()?.len();
-    file.seek(SeekFrom::Start(length.saturating_sub(TAIL)))?;
-    let mut bytes = Vec::new();
-    file.read_to_end(&mut bytes)?;
-    let text = String::from_utf8_lossy(&bytes);
-    let whole = if length > TAIL { text.split_once('\n').map_or("", |(_, rest)| rest) } else { &text };
-    Ok(whole.trim_end().to_owned())
 }

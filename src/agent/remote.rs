@@ -31,6 +31,8 @@ const LONGEST_REDIAL: Duration = Duration::from_secs(5);
 const AFTER_WARNING: Duration = Duration::from_secs(110);
 /// How much time is left after `SIGTERM`, which is followed by `SIGKILL` after 30 s on most clusters.
 const AFTER_TERM: Duration = Duration::from_secs(25);
+/// Signals so close to each other are one request: `timeout` sends one to a process and one to its group.
+const TOGETHER: Duration = Duration::from_secs(1);
 
 /// Where the way to the head is written down.
 #[derive(Debug, Clone)]
@@ -178,6 +180,7 @@ impl RemoteAgent<'_> {
         let (pass_on, mut passed) = mpsc::unbounded_channel();
         let mut pass_on = Some(pass_on);
         let mut deadline: Option<Instant> = None;
+        let mut asked: Option<Instant> = None;
         let serving = serve(&self.machine, welcome, Some(folder), secret, transfer, &mut passed, events);
         let mut serving = std::pin::pin!(serving);
         loop {
@@ -199,6 +202,12 @@ impl RemoteAgent<'_> {
                 },
                 (left, reason) = signals.next() => {
                     let over = Instant::now() + left;
+                    if left == AFTER_TERM {
+                        if asked.is_some_and(|asked| asked.elapsed() < TOGETHER) {
+                            continue;
+                        }
+                        asked = Some(Instant::now());
+                    }
                     // Who is asked twice wants it now.
                     let is_again = deadline.is_some() && left == AFTER_TERM;
                     deadline = Some(if is_again { Instant::now() } else { deadline.map_or(over, |set| set.min(over)) });

@@ -15,14 +15,14 @@ use tokio::{
 
 use super::{
     Error,
-    process::{Gone, Spawner, tail},
+    process::{Gone, Spawner},
     program::Programs,
     shipping::{Ready, Shipped, Shipping},
 };
 use crate::{
     emulate,
     ids::{NodeId, SlotId},
-    store::Folder,
+    store::{Folder, tail},
     trials::{
         agent::{AgentCommand, AgentEvent, AgentNode, Welcome, Work},
         group::WorkerCommand,
@@ -367,9 +367,9 @@ impl<'a> Serving<'a> {
     fn tell_end(&mut self, node: NodeId, process: u32, Gone { how, fault }: Gone) {
         tracing::warn!(%node, process, how, "a worker process has ended");
         self.forget(node, process);
-        let output = self.log(node, process).map_or_else(String::new, |log| {
-            format!("its output, in {}:\n{}", log.display(), tail(&log).unwrap_or_default())
-        });
+        let output = self
+            .log(node, process)
+            .map_or_else(String::new, |log| format!("its output, in {}:\n{}", log.display(), tail(&log)));
         self.tell(AgentEvent::Ended { node, process, how, fault, output });
     }
 

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, convert::Infallible, fmt::Write, sync::Arc};
 use rand::RngExt;
 
 use super::{
-    Fault, Life,
+    Fault, INJECTED, Life,
     trace::{shown, shown_command, shown_fact},
     world::{Address, CrashPoint, Event, Message, World},
 };
@@ -14,7 +14,8 @@ use crate::{
     store::Journal,
     trials::{
         engine::{
-            Command, Engine, GroupCommand, Input, JournalEntry, Outcome, Replay, Services, Step, TrialKind,
+            Command, Engine, GroupCommand, Input, JournalEntry, NoSuggestion, Outcome, Replay, Services,
+            Step, TrialKind,
         },
         group::{Driver, FinalState, Task},
         node::{NodeDriver, ProcessFault, SlotOwner},
@@ -367,6 +368,7 @@ impl World {
             }
             // Each of its trials has failed by a fault, or it would have been noticed.
             Outcome::Failed(_) if self.rules.all_have_failed() => self.is_done = true,
+            Outcome::Failed(reason) if reason.contains(INJECTED) => self.is_done = true,
             Outcome::Failed(reason) => return Err(format!("the study has failed: {reason}")),
         }
         Ok(())
@@ -395,7 +397,12 @@ impl World {
                 }
             }
             (Address::Suggester, Message::Suggest(request)) => {
-                let answer = head.services.suggest.answer(request);
+                let answer = if self.site.borrow_mut().strikes(Fault::SuggesterFails) {
+                    let answer = Err(NoSuggestion::Failed(INJECTED.to_owned()));
+                    Input::Suggested { revision: request.revision, answer }
+                } else {
+                    head.services.suggest.answer(request)
+                };
                 self.send(Address::Supervisor, Message::Input(answer));
             }
             (Address::Allocator, Message::Allocate(request)) => self.allocate(&request),

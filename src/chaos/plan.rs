@@ -47,6 +47,8 @@ pub(crate) enum Fault {
     SlowMessages,
     /// No plan is found.
     SolverFails,
+    /// The suggester has nothing but an error: the study ends with what it has.
+    SuggesterFails,
     /// The speed of a trial cannot be fitted.
     FitFails,
     /// A trial fails by its own fault.
@@ -60,7 +62,7 @@ pub(crate) enum Fault {
 }
 
 impl Fault {
-    pub(crate) const ALL: [Self; 21] = [
+    pub(crate) const ALL: [Self; 22] = [
         Self::WorkerKilled,
         Self::WorkerExits,
         Self::ConnectionLost,
@@ -77,6 +79,7 @@ impl Fault {
         Self::ClockJumped,
         Self::SlowMessages,
         Self::SolverFails,
+        Self::SuggesterFails,
         Self::FitFails,
         Self::TrialFails,
         Self::GroupBreaks,
@@ -96,6 +99,7 @@ impl Fault {
                 | Self::StudyStopped
                 | Self::ClockJumped
                 | Self::SlowMessages
+                | Self::SuggesterFails
                 | Self::TrialFails
                 | Self::GroupBreaks
                 | Self::EnvironmentFails
@@ -123,6 +127,7 @@ impl fmt::Display for Fault {
             Self::ClockJumped => "clock jumped",
             Self::SlowMessages => "slow messages",
             Self::SolverFails => "solver fails",
+            Self::SuggesterFails => "suggester fails",
             Self::FitFails => "fit fails",
             Self::TrialFails => "trial fails",
             Self::GroupBreaks => "group breaks",

@@ -7,7 +7,7 @@ use crate::{
     ids::{SlotId, TrialId},
     trials::{
         End,
-        engine::{Engine, Fact, JournalEntry, State},
+        engine::{Engine, Fact, JournalEntry, Severity, State},
     },
 };
 
@@ -169,6 +169,12 @@ impl Rules {
         let asked = scenario.study.search.trials as usize;
         if !state.active.is_empty() || (state.ended.len() != asked && state.search_ended.is_none()) {
             return Err(format!("{} of {asked} trials have ended", state.ended.len()));
+        }
+        if let Some(end) = state.search_ended.as_ref().filter(|end| end.limit.is_none())
+            && end.severity == Severity::Failure
+            && !end.reason.contains(INJECTED)
+        {
+            return Err(format!("the suggester has failed without a fault: {}", end.reason));
         }
         let mut again = engine(scenario)?;
         for entry in entries {

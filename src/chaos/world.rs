@@ -459,10 +459,13 @@ impl World {
                 let for_s = self.seconds(5.0, 30.0);
                 self.after(for_s, Event::Fast);
             }
+            // It ends a study early, so that it must not come often.
+            Fault::SuggesterFails if !self.rng.random_bool(0.1) => return Ok(()),
             // These hit the next one who can have them, and count then.
             Fault::StartFails | Fault::SolverFails | Fault::FitFails | Fault::GroupBreaks if !elastic => {}
             Fault::StartFails
             | Fault::SolverFails
+            | Fault::SuggesterFails
             | Fault::FitFails
             | Fault::TrialFails
             | Fault::GroupBreaks

@@ -42,6 +42,7 @@ pub(super) struct Settings {
     pub(super) slots: Option<SlotsWanted>,
     pub(super) threads: Option<u32>,
     pub(super) cpu: bool,
+    pub(super) only_gpus: bool,
     pub(super) address: Option<IpAddr>,
     pub(super) island: String,
     pub(super) scratch: Option<PathBuf>,
@@ -76,7 +77,8 @@ fn end_with_input() {
 
 /// Serves until the head needs this machine no longer.
 pub(super) fn run(settings: Settings, stderr: &mut impl Write) -> Result<ExitStatus, Error> {
-    let Settings { way, tethered, name, slots, threads, cpu, address, island, scratch, job } = settings;
+    let Settings { way, tethered, name, slots, threads, cpu, only_gpus, .. } = settings;
+    let Settings { address, island, scratch, job, .. } = settings;
     let join = match way {
         Way::File(path) if path == Path::new("-") => {
             let text = first_value().map_err(Error::Stdin)?;
@@ -102,7 +104,7 @@ pub(super) fn run(settings: Settings, stderr: &mut impl Write) -> Result<ExitSta
     let usable = Some(crate::worker::gpus());
     #[cfg(not(feature = "torch"))]
     let usable = None;
-    let devices = devices::decide(&Readings::read(usable), &Request { slots, threads, cpu })?;
+    let devices = devices::decide(&Readings::read(usable), &Request { slots, threads, cpu, only_gpus })?;
     for note in &devices.notes {
         // Without stderr there is nowhere to tell it.
         let _ = writeln!(stderr, "{note}");

@@ -141,7 +141,7 @@ impl Error {
             Self::Train(error) => error.is_of_input(),
             Self::Store(error) => error.is_of_input(),
             Self::Dashboard(error) => error.is_of_input(),
-            Self::Slurm(error) => matches!(error, slurm::Error::Impossible { .. }),
+            Self::Slurm(error) => error.is_of_input(),
             Self::Actors(error) => error.is_of_input(),
             Self::Unfinished { source, .. } => source.is_of_input(),
             #[cfg(feature = "torch")]

@@ -5,8 +5,9 @@ use std::{io::Write, path::Path};
 use super::{error::ExitStatus, output::pluralize};
 use crate::{
     cli,
-    ids::TrialId,
-    store::{self, Examination, Repair},
+    ids::{StudyId, TrialId},
+    store::{self, Examination, Folder, Repair},
+    worker::checkpoint::{self, Survey},
 };
 
 /// So many trials are listed by their numbers.
@@ -18,9 +19,10 @@ pub(super) fn run(folder: &Path, is_repair: bool, out: &mut impl Write) -> Resul
         store::repair(folder)?
     } else {
         let found = store::examine(folder)?;
-        return show(folder, &found, out)
-            .map(|()| if found.problems.is_empty() { ExitStatus::Success } else { ExitStatus::Failure })
-            .map_err(cli::Error::Stdout);
+        show(folder, &found, out).map_err(cli::Error::Stdout)?;
+        let are_whole = checkpoints(folder, found.study, out)?;
+        let is_whole = found.problems.is_empty() && are_whole;
+        return Ok(if is_whole { ExitStatus::Success } else { ExitStatus::Failure });
     };
     let mut tell = || {
         show(folder, &found, out)?;
@@ -30,6 +32,33 @@ pub(super) fn run(folder: &Path, is_repair: bool, out: &mut impl Write) -> Resul
     };
     tell().map_err(cli::Error::Stdout)?;
     Ok(ExitStatus::Success)
+}
+
+/// Prints what is whole of the checkpoints. Gives whether all are.
+fn checkpoints(folder: &Path, study: Option<StudyId>, out: &mut impl Write) -> Result<bool, cli::Error> {
+    let place = Folder::new(folder).checkpoints();
+    let found = checkpoint::survey(&place, study).map_err(cli::Error::reading(&place))?;
+    let tell = |Survey { whole, unusable }: &Survey, out: &mut dyn Write| {
+        if whole + unusable.len() > 0 {
+            let all = pluralize(whole + unusable.len(), "checkpoint");
+            writeln!(out, "  states   {whole} of {all} are whole and of this study")?;
+        }
+        for (path, problem) in unusable.iter().take(LISTED) {
+            writeln!(out, "  problem  {} {problem}", path.display())?;
+        }
+        if unusable.len() > LISTED {
+            writeln!(out, "  problem  and {} more", unusable.len() - LISTED)?;
+        }
+        if !unusable.is_empty() {
+            writeln!(
+                out,
+                "           they are not used: their trials go on from the checkpoint before, or start over"
+            )?;
+        }
+        std::io::Result::Ok(())
+    };
+    tell(&found, out).map_err(cli::Error::Stdout)?;
+    Ok(found.unusable.is_empty())
 }
 
 fn show(folder: &Path, found: &Examination, out: &mut impl Write) -> std::io::Result<()> {

@@ -12,7 +12,10 @@ use crate::{
 use serde_json::json;
 use thiserror::Error;
 
-use super::output::{Format, pluralize, table};
+use super::{
+    output::{Format, pluralize, table},
+    slurm,
+};
 
 /// What can be wrong with a question about a study.
 #[derive(Debug, Error)]
@@ -27,15 +30,20 @@ pub(crate) fn status(folder: &Path, format: Format, out: &mut impl Write) -> Res
     let (study, status) = (reader.study()?, reader.status()?);
     let best = reader.best(1)?.pop();
     let emulated = reader.folder().emulated();
+    let pilots = study.machines.as_ref().filter(|_| emulated.is_none() && !status.done);
+    let pilots = pilots.map_or(&[][..], |machines| &machines.slurm);
+    let jobs = slurm::summary(&reader, pilots, status.is_run);
     let text = match format {
         Format::Json => {
             let mut object = status_json(&study, &status, best.as_ref());
             object["emulated"] = json!(emulated);
+            object["slurm"] = json!(jobs);
             object.to_string()
         }
         Format::Text => {
             let mut text = status_text(folder, &study, &status, best.as_ref());
             text.extend(emulated.map(|devices| format!("\n  {}", of_emulation(&devices))));
+            text.extend(jobs.iter().map(|line| format!("\n  slurm   {line}")));
             text
         }
     };
@@ -236,13 +244,13 @@ pub(crate) fn event(entry: &JournalEntry, trial: TrialId) -> Option<String> {
     }
     Some(match &entry.fact {
         Fact::TrialCreated { .. } => "created".to_owned(),
-        Fact::TrialStarted { generation, slots, batch, holders, .. } => {
+        Fact::TrialStarted { slots, batch, holders, .. } => {
             let batch = batch
                 .map_or_else(String::new, |batch| format!(", batch {}", batch.total(slots.len() as u32)));
-            let how = if holders.is_empty() { "launched" } else { "reshaped" };
-            format!("{how} as generation {generation} on slots [{}]{batch}", on(slots))
+            let how = if holders.is_empty() { "launched on" } else { "moved to" };
+            format!("{how} slots [{}]{batch}", on(slots))
         }
-        Fact::GroupFormed { generation, .. } => format!("generation {generation} trains"),
+        Fact::GroupFormed { .. } => "trains".to_owned(),
         Fact::Retuned { batch, .. } => {
             format!("{} examples in {} passes on each slot", batch.total(1), batch.accumulation + 1)
         }

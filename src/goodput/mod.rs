@@ -33,7 +33,7 @@ pub use error::Error;
 pub(crate) use fit::damped_step;
 pub use fit::{Fit, ThroughputPrior, fit, rmsle};
 
-pub use knowledge::{Features, Sharing, StudyKnowledge};
+pub use knowledge::{Compared, Comparison, Features, Sharing, StudyKnowledge};
 pub use learning_rate::{LrContext, LrRule, LrScaling, scale_lr};
 pub use model::GoodputModel;
 pub use noise::{

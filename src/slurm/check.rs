@@ -89,18 +89,21 @@ impl Partitions {
             let found = format!("no such node of the partition {where_} has {} cores", spec.cores());
             return Err(wrong("cpus", found, format!("at most {cores}")));
         }
-        let nodes: u32 = able.iter().map(|row| row.nodes).sum();
-        if spec.nodes.max > nodes {
-            let found =
-                format!("there are {nodes} such nodes in the partition {where_}, not {}", spec.nodes.max);
-            return Err(wrong("nodes", found, format!("at most {nodes}")));
+        let room: u32 = able.iter().map(|row| row.nodes.saturating_mul(row.room(spec))).sum();
+        if spec.nodes.max > room {
+            let found = format!(
+                "the partition {where_} has room for {} like that, not for {}",
+                jobs(room),
+                spec.nodes.max
+            );
+            return Err(wrong("nodes", found, format!("at most {room}")));
         }
         let mut types: Vec<GpuType> = able.iter().flat_map(|row| row.types(spec)).collect();
         types.sort();
         types.dedup();
         let one = (types.len() == 1).then(|| types.swap_remove(0));
         let line = format!(
-            "{field}: nodes of {spec}: {} wanted, the partition {where_} has {nodes}, {}",
+            "{field}: nodes of {spec}: {} wanted, the partition {where_} has room for {room}, {}",
             spec.nodes,
             if limit == u64::MAX {
                 "without a limit of time".to_owned()
@@ -134,6 +137,14 @@ impl Partitions {
 impl Row {
     fn has(&self, spec: &PilotSpec) -> bool {
         spec.gres.is_none() || self.types_of(spec).next().is_some()
+    }
+
+    /// How many jobs of a kind one of these nodes has room for: each has a part of its GPUs and of its cores.
+    fn room(&self, spec: &PilotSpec) -> u32 {
+        let by_cores = self.cores / spec.cores().max(1);
+        let Some(wanted) = &spec.gres else { return by_cores };
+        let by_gpus = |there: &Gres| there.count / wanted.count.max(1);
+        self.types_of(spec).map(by_gpus).sum::<u32>().min(by_cores)
     }
 
     fn types_of<'a>(&'a self, spec: &'a PilotSpec) -> impl Iterator<Item = &'a Gres> {
@@ -185,6 +196,10 @@ fn minutes(text: &str) -> Option<Option<u64>> {
     Some(Some(days.checked_mul(1440)?.checked_add(hours.checked_mul(60)?)?.checked_add(minutes)?))
 }
 
+fn jobs(count: u32) -> String {
+    if count == 1 { "1 job".to_owned() } else { format!("{count} jobs") }
+}
+
 fn list(names: impl Iterator<Item = String>) -> String {
     let mut names: Vec<String> = names.collect();
     names.sort();
@@ -221,8 +236,13 @@ mod tests {
         assert_eq!(of("gres: 'gpu:8', nodes: 3"), None, "two types come into question");
         assert_eq!(of("slots: 16xcpu, partition: cpu, time: 48h").as_deref(), Some("cpu"));
         assert_eq!(of("gres: 'gpu:t4:4', partition: 'gpu,spot'").as_deref(), Some("t4"));
+        // A node with eight GPUs has room for four jobs with two each; one with 64 cores for four with 16.
+        assert_eq!(of("gres: 'gpu:a100:2', nodes: 8").as_deref(), Some("a100"));
+        assert_eq!(of("gres: 'gpu:a100:1', cpus: 16, nodes: 8").as_deref(), Some("a100"));
+        assert!(checked("gres: 'gpu:a100:1', cpus: 16, nodes: 9").is_err());
+        assert_eq!(of("slots: 2xcpu, partition: cpu, nodes: 72").as_deref(), Some("cpu"));
         let line = checked("gres: 'gpu:t4:4', partition: spot, nodes: 0..4").unwrap().line;
-        let wanted = "cluster.slurm[0]: nodes of gpu:t4:4 (spot): 0..4 wanted, the partition spot has 4, for up to 60 minutes";
+        let wanted = "cluster.slurm[0]: nodes of gpu:t4:4 (spot): 0..4 wanted, the partition spot has room for 4, for up to 60 minutes";
         assert_eq!(line, wanted);
     }
 
@@ -255,7 +275,7 @@ mod tests {
             ),
             (
                 "gres: 'gpu:a100:8', nodes: 1..3",
-                "nodes: there are 2 such nodes in the partition gpu, not 3, allowed is at most 2",
+                "nodes: the partition gpu has room for 2 jobs like that, not for 3, allowed is at most 2",
             ),
         ] {
             let found = checked(spec).unwrap_err();

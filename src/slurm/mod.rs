@@ -23,7 +23,6 @@ use thiserror::Error;
 pub use self::{
     check::{Checked, Partitions, check},
     emulated::{AgentProcess, EmulatedQueue, QueueClock, QueueModel, StartAgent, local_agents},
-    queue::tail,
     script::{AgentPlace, Script},
     tool::Tools,
 };
@@ -31,7 +30,7 @@ use self::{queue::Row, tool::Tool};
 use crate::{
     ids::StudyId,
     space::PilotSpec,
-    store::Folder,
+    store::{Folder, tail},
     trials::pilots::{JobEnd, JobReport, JobState},
 };
 
@@ -47,6 +46,12 @@ pub enum Error {
         /// Why not.
         problem: String,
     },
+    /// The configuration that was named is not there.
+    #[error("SLURM_CONF names {}, which is not there: correct or unset it", .path.display())]
+    NoConf {
+        /// Its path.
+        path: PathBuf,
+    },
     /// A program of Slurm reports a failure.
     #[error("`{program}` says: {text}")]
     Refused {
@@ -56,7 +61,9 @@ pub enum Error {
         text: String,
     },
     /// A program of Slurm does not come to an end.
-    #[error("`{program}` has not answered for {seconds} s")]
+    #[error(
+        "`{program}` has not answered for {seconds} s: does the controller of Slurm run (`scontrol ping`)?"
+    )]
     Silent {
         /// Which.
         program: &'static str,
@@ -89,6 +96,14 @@ pub enum Error {
         /// What the system says.
         problem: String,
     },
+}
+
+impl Error {
+    /// Whether the study file or the settings of the machine are wrong, and the user can correct that.
+    #[must_use]
+    pub const fn is_of_input(&self) -> bool {
+        matches!(self, Self::Impossible { .. } | Self::NoConf { .. })
+    }
 }
 
 /// A job that the queue knows of.
@@ -175,6 +190,14 @@ impl Slurm {
     }
 }
 
+/// Asks Slurm whether it would take a script, without submitting it, and when it would run.
+pub fn test(tools: &Tools, script: &Script) -> Result<String, Error> {
+    let printed = tools.run_with(Tool::Sbatch, &["--test-only"], &script.text)?;
+    let lines = printed.stderr.lines().chain(printed.stdout.lines());
+    let lines: Vec<&str> = lines.map(|line| line.trim_start_matches("sbatch: ").trim()).collect();
+    Ok(lines.into_iter().filter(|line| !line.is_empty()).collect::<Vec<_>>().join("; "))
+}
+
 fn rows(tools: &Tools, study: StudyId) -> Result<Vec<Row>, Error> {
     let text = tools.run(Tool::Squeue, &["--noheader", "--me", "--states=all", "--format", queue::FORMAT])?;
     let prefix = script::job_prefix(study);
@@ -209,6 +232,6 @@ impl Provider for Slurm {
     }
 
     fn log(&mut self, job: &str) -> String {
-        queue::tail(&self.folder.logs().join(format!("pilot-{job}.log")))
+        tail(&self.folder.logs().join(format!("pilot-{job}.log")))
     }
 }

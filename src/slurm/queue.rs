@@ -1,20 +1,10 @@
 //! What `squeue` and `sbatch` print.
 
-use std::{
-    fs::File,
-    io::{Read, Seek, SeekFrom},
-    path::Path,
-};
-
 use super::{Error, QueuedJob};
 use crate::trials::pilots::{JobEnd, JobState};
 
 /// Array job, name, state, start, end, node, reason: the last may hold anything.
 pub(super) const FORMAT: &str = "%F|%j|%T|%S|%e|%N|%r";
-
-/// Of what a job has printed, the last so many bytes and lines are shown.
-const TAIL_BYTES: u64 = 4096;
-const TAIL_LINES: usize = 12;
 
 /// A line of the queue.
 #[derive(Debug, Clone, PartialEq)]
@@ -86,22 +76,6 @@ pub(super) fn is_gone(text: &str) -> bool {
     text.split("; ").all(|part| {
         part.contains("Invalid job id") || part.contains("already completing or completed") || part.is_empty()
     })
-}
-
-/// The last lines of a file; none if it cannot be read.
-#[must_use]
-pub fn tail(path: &Path) -> String {
-    let read = || {
-        let mut file = File::open(path)?;
-        let length = file.metadata()?.len();
-        file.seek(SeekFrom::Start(length.saturating_sub(TAIL_BYTES)))?;
-        let mut bytes = Vec::new();
-        file.take(TAIL_BYTES).read_to_end(&mut bytes)?;
-        std::io::Result::Ok(bytes)
-    };
-    let text = String::from_utf8_lossy(&read().unwrap_or_default()).into_owned();
-    let lines: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();
-    lines[lines.len().saturating_sub(TAIL_LINES)..].join("\n")
 }
 
 #[cfg(test)]

@@ -19,6 +19,8 @@ pub struct AgentPlace {
     pub folder: PathBuf,
     /// The file that lets agents join, absolute.
     pub join_file: PathBuf,
+    /// Where the head runs: paths in a study file may begin there.
+    pub directory: PathBuf,
 }
 
 impl AgentPlace {
@@ -26,7 +28,7 @@ impl AgentPlace {
     pub fn of(folder: &Path) -> std::io::Result<Self> {
         let folder = std::path::absolute(folder)?;
         let join_file = folder.join("cluster").join("join.json");
-        Ok(Self { program: std::env::current_exe()?, folder, join_file })
+        Ok(Self { program: std::env::current_exe()?, folder, join_file, directory: std::env::current_dir()? })
     }
 }
 
@@ -57,6 +59,8 @@ impl Script {
             "# The study submits it when it can make use of it. By hand: sbatch and the name of this file.\n",
         );
         let _ = writeln!(text, "#SBATCH --job-name={name}");
+        // However it is submitted. It makes no other kind of pilot, so that those of an earlier head are known wherever this one runs.
+        let _ = writeln!(text, "#SBATCH --chdir={}", option(&shown(&place.directory)));
         text.push_str(&options);
         text.push_str(&body);
         Self { name, path, text }
@@ -83,7 +87,7 @@ fn options(spec: &PilotSpec, place: &AgentPlace) -> String {
         "--no-requeue".to_owned(),
         "--open-mode=append".to_owned(),
         format!("--signal=B:USR1@{warning_s}"),
-        format!("--output=\"{}\"", log.replace('\\', "\\\\").replace('"', "\\\"")),
+        format!("--output={}", option(&log)),
     ];
     lines.extend(spec.gres.as_ref().map(|gres| format!("--gres={gres}")));
     lines.extend(spec.partition.as_ref().map(|partition| format!("--partition={partition}")));
@@ -107,8 +111,13 @@ fn body(spec: &PilotSpec, place: &AgentPlace) -> String {
         quoted(&place.program),
         quoted(&place.join_file),
     );
-    if let Some(slots) = &spec.slots {
-        let _ = write!(text, " --slots {slots}");
+    match &spec.slots {
+        Some(slots) => {
+            let _ = write!(text, " --slots {slots}");
+        }
+        // A node whose GPUs cannot be used must not train on its cores, as if that were the same.
+        None if spec.gres.is_some() => text.push_str(" --only-gpus"),
+        None => {}
     }
     text.push('\n');
     text
@@ -117,6 +126,11 @@ fn body(spec: &PilotSpec, place: &AgentPlace) -> String {
 /// A path without what would end a line.
 fn shown(path: &Path) -> String {
     path.display().to_string().chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+}
+
+/// A value as `sbatch` takes it.
+fn option(value: &str) -> String {
+    format!("\"{}\"", value.replace('\\', "\\\\").replace('"', "\\\""))
 }
 
 /// A path as a shell takes it.
@@ -133,7 +147,8 @@ mod tests {
         let spec = Machines::from_yaml("c.yaml", &format!("cluster: {{slurm: {{{spec}}}}}")).unwrap().slurm;
         let folder = PathBuf::from(folder);
         let join_file = folder.join("cluster/join.json");
-        let place = AgentPlace { program: "/opt/it's/pollux-tune".into(), folder, join_file };
+        let directory = "/home/me/my work".into();
+        let place = AgentPlace { program: "/opt/it's/pollux-tune".into(), folder, join_file, directory };
         Script::new(StudyId(0xfeed), &spec[0], &place)
     }
 
@@ -149,6 +164,7 @@ mod tests {
 # A node of gpu:t4:4 (spot) for the study in /data/my 10% study.
 # The study submits it when it can make use of it. By hand: sbatch and the name of this file.
 #SBATCH --job-name={name}
+#SBATCH --chdir="/home/me/my work"
 #SBATCH --array=0
 #SBATCH --nodes=1
 #SBATCH --ntasks=1
@@ -170,6 +186,14 @@ exec '/opt/it'\''s/pollux-tune' agent --join-file '/data/my 10% study/cluster/jo
 "#
         );
         assert_eq!(script.text, wanted);
+    }
+
+    #[test]
+    fn an_agent_of_a_node_with_gpus_does_not_make_do_with_cores() {
+        let last = |spec: &str| script(spec, "/data").text.lines().last().unwrap_or_default().to_owned();
+        assert!(last("gres: 'gpu:8'").ends_with(" --only-gpus"));
+        assert!(last("gres: 'gpu:8', slots: 2xcpu").ends_with(" --slots 2xcpu"), "cores were asked for");
+        assert!(!last("slots: 2xcpu").contains("--only-gpus"));
     }
 
     #[test]

@@ -7,7 +7,7 @@ use rusqlite::ErrorCode;
 use rustix::io::Errno;
 use thiserror::Error;
 
-use crate::trials::engine;
+use crate::trials::{self, engine};
 
 /// What can go wrong with a study on disk.
 #[derive(Debug, Error)]
@@ -62,6 +62,19 @@ pub enum Error {
     /// Somebody else writes.
     #[error("the study in {} is run by another process: wait for it to end, or stop it", .0.display())]
     InUse(PathBuf),
+    /// Trials of one study make no sense in another one.
+    #[error("{} belongs to another study: {differences}; give another folder", .path.display())]
+    OtherStudy {
+        /// The folder.
+        path: PathBuf,
+        /// In which ways the study there is another one.
+        differences: String,
+        /// Whether its results mean the same.
+        same_objectives: bool,
+    },
+    /// What the search refuses.
+    #[error(transparent)]
+    Search(#[from] trials::Error),
     /// Writing is not allowed.
     #[error("cannot write {}: give a folder that can be written", .path.display())]
     NotWritable {

@@ -12,7 +12,8 @@
 //! emulated         on which devices, if they are emulated
 //! ```
 //!
-//! [`Store`] writes, [`Reader`] answers questions, also while a store writes; [`examine`] and [`repair`] are for damaged ones. [`Memory`] keeps facts for as long as it lives.
+//! [`Store`] writes, [`Reader`] answers questions, also while a store writes; [`examine`] and [`repair`] are for damaged ones. [`Memory`] keeps facts for as long as it lives;
+//! [`KeptSearch`] is a search without a run.
 //!
 //! *Architecture invariant:* when [`Journal::append`] returns, all facts that it was given survive the death of the process;
 //! when it fails, none of them is there, and it can be tried again. When [`Journal::sync`] returns, all facts survive a loss of power.
@@ -23,12 +24,14 @@ mod error;
 mod facts;
 mod folder;
 mod fsck;
+mod log;
 mod memory;
 mod opening;
 mod place;
 mod project;
 mod reader;
 mod seal;
+mod search;
 mod sqlite;
 mod tables;
 mod writer;
@@ -37,9 +40,11 @@ pub use self::{
     error::Error,
     folder::{Folder, Runner},
     fsck::{Examination, Repair, examine, repair},
+    log::tail,
     memory::Memory,
     opening::Opening,
     reader::{Reader, Span, Status, TrialRow, TrialState},
+    search::KeptSearch,
     writer::Store,
 };
 use crate::trials::engine::JournalEntry;

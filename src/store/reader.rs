@@ -85,7 +85,8 @@ impl TrialState {
 
 impl fmt::Display for TrialState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.name())
+        // Only what is stored keeps the word of those who form groups.
+        f.pad(if *self == Self::Forming { "starting" } else { self.name() })
     }
 }
 

@@ -9,9 +9,13 @@ use std::{
 use pollux_tune::{
     alloc::Reason,
     goodput::BatchPlan,
-    ids::{Generation, GpuType, NodeId, SlotId, TrialId},
+    ids::{Generation, GpuType, NodeId, SlotId, StudyId, TrialId},
+    internal::checkpoint::make_checkpoint,
     store::{Folder, Journal, Reader, Store},
-    trials::engine::{Checkpoint, Fact, JournalEntry, Metrics, Target},
+    trials::{
+        engine::{Checkpoint, Fact, JournalEntry, Metrics, Target},
+        group::Task,
+    },
 };
 
 const YAML: &str = "
@@ -179,18 +183,18 @@ trial 2: lr=0.001 act=relu
   slots   1, batch 64; 82 slot-seconds so far
        3.0 s  created
        4.0 s  planned for slots [0.2 0.3]: started
-       4.0 s  launched as generation 1 on slots [0.2 0.3], batch 128
-       5.0 s  generation 1 trains
+       4.0 s  launched on slots [0.2 0.3], batch 128
+       5.0 s  trains
       12.0 s  checkpoint at epoch 2.00
-      14.0 s  reshaped as generation 2 on slots [0.2], batch 64
-  1 min 15 s  generation 2 trains
+      14.0 s  moved to slots [0.2], batch 64
+  1 min 15 s  trains
 ";
     assert_eq!(said(&["show", "2"], &root), shown);
     let stopped = said(&["show", "1"], &root);
     assert!(stopped.contains("  state   stopped: rank 2 of 2\n"), "{stopped}");
     let json: serde_json::Value =
         serde_json::from_str(&said(&["show", "2", "--json"], &root)).expect("it is JSON");
-    assert_eq!(json["events"][3]["event"], "generation 1 trains");
+    assert_eq!(json["events"][3]["event"], "trains");
 }
 
 #[test]
@@ -298,10 +302,49 @@ fn a_study_of_an_earlier_version_is_resumed() {
     let (kept, after) = (before.lines().skip(1).take(10), said(&["trials"], &root));
     assert_eq!(after.lines().skip(1).take(10).collect::<Vec<_>>(), kept.collect::<Vec<_>>());
     let events = said(&["show", "9"], &root);
-    assert!(
-        events.contains("paused at epoch 0.62") && events.contains("launched as generation 3"),
-        "{events}"
-    );
+    assert!(events.contains("paused at epoch 0.62") && events.contains("launched on slots ["), "{events}");
+}
+
+/// Those that are whole, that were changed or cut, and that belong to others.
+#[test]
+fn checkpoints_are_examined_too() {
+    let (root, _store) = study("fsck-checkpoints");
+    let folder = Folder::new(&root);
+    let id = said(&["fsck"], &root);
+    let id = id.lines().find_map(|line| line.strip_prefix("  study    ")).expect("it is named");
+    let study: StudyId = serde_json::from_value(id.into()).expect("an id");
+    let save = |study, trial: u32, place: u32, damage: &dyn Fn(&mut Vec<u8>)| {
+        let task = Task { study, ..Task::new(TrialId(trial), "toy") };
+        let mut bytes = make_checkpoint(&task, 7, &[1.0, 2.0, 3.0]).expect("into memory");
+        damage(&mut bytes);
+        let home = folder.checkpoint(TrialId(place));
+        fs::create_dir_all(&home).expect("a folder");
+        let name = format!("{:012}-{:016x}-{:016x}.checkpoint", 7, 1, study.0 as u64 ^ u64::from(trial));
+        fs::write(home.join(name), bytes).expect("it can be written");
+    };
+    let nothing = |_: &mut Vec<u8>| {};
+    save(study, 0, 0, &nothing);
+    save(study, 1, 1, &nothing);
+    let whole = said(&["fsck"], &root);
+    assert!(whole.ends_with("  states   2 of 2 checkpoints are whole and of this study\n"), "{whole}");
+    save(study, 2, 2, &|bytes| *bytes.last_mut().expect("not empty") ^= 1);
+    save(study, 3, 3, &|bytes| bytes.truncate(60));
+    save(StudyId(5), 4, 4, &nothing);
+    save(study, 6, 5, &nothing);
+    let output = program(&["fsck"], &root);
+    let text = String::from_utf8(output.stdout).expect("it is text");
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    assert!(text.contains("  states   2 of 6 checkpoints are whole and of this study\n"), "{text}");
+    for (trial, problem) in [
+        (2, "is damaged: its checksum is wrong"),
+        (3, "is cut off: it has 60 of"),
+        (4, "is of another study (00000000000000000000000000000005)"),
+        (5, "is of another trial (6)"),
+    ] {
+        let told =
+            |line: &str| line.contains(&format!("checkpoints/trial-{trial}/")) && line.contains(problem);
+        assert!(text.lines().any(told), "{trial}: {text}");
+    }
 }
 
 #[test]

@@ -116,14 +116,14 @@ fn machines_are_shown_and_taken_from_a_study_that_runs() {
     let (code, said) = program("drain", &root, &["1"]);
     assert_eq!(code, Some(0), "{said}");
     assert!(said.contains("leaves when nothing runs there any more"), "{said}");
-    head.until("is to leave when nothing runs there any more: its user takes it away");
+    head.until("will leave when nothing runs there any more: its user takes it away");
     assert_eq!(states(&root), [(0, up()), (1, "draining".to_owned())]);
 
     // Both nodes are of one machine, which goes when both may.
     let (code, said) = program("remove", &root, &["0", "--grace", "0s"]);
     assert_eq!(code, Some(0), "{said}");
-    head.until("is gone: it was let go");
-    head.until("is gone: it was let go");
+    head.until("is gone: it has left, as it was asked to");
+    head.until("is gone: it has left, as it was asked to");
     head.until("the study waits: all machines are gone; it goes on by itself when there is room");
     let (_, status) = program("status", &root, &[]);
     assert!(status.contains("waits   all machines are gone"), "{status}");

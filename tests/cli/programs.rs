@@ -211,6 +211,21 @@ fn a_second_interrupt_kills_at_once() {
     }
 }
 
+/// `timeout` sends its signal to the program and then to the whole group: that is one request.
+#[test]
+fn timeout_stops_a_run_in_an_orderly_way() {
+    let scene = Scene::new("timeout", SAVES, "", 1);
+    let running = scene.run_through(&["timeout", "--signal=TERM", "1000"]);
+    scene.hear("begun");
+    // What its clock would make it do.
+    running.signal(Signal::TERM);
+    scene.hear("asked");
+    scene.tell("release");
+    let (_, said) = running.end();
+    assert!(!said.contains("stopped at once"), "{said}");
+    assert!(scene.file("saved").exists());
+}
+
 #[test]
 fn who_does_not_mind_the_end_of_the_terminal_goes_on() {
     let script = "echo begun > begun; read line < release; echo '{\"loss\": 1}'";

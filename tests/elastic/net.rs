@@ -24,6 +24,8 @@ const CLASSES: i64 = 4;
 pub(crate) const EXAMPLES: u32 = 600;
 /// The batch with which steps are counted.
 pub(crate) const BATCH: u32 = 24;
+/// What an example takes of a training that is slow.
+const EXAMPLE: Duration = Duration::from_millis(2);
 /// Where mischief that comes late does.
 const LATE: u64 = 30;
 
@@ -37,6 +39,8 @@ pub(crate) struct Net {
     whole: bool,
     gates: Vec<Stop>,
     brake: Duration,
+    /// While this file is there, every example takes its time.
+    slow: Option<PathBuf>,
     room: Option<Room>,
     /// Made by the first worker that kills itself, so that there is no second one.
     marker: Option<PathBuf>,
@@ -214,8 +218,9 @@ impl Net {
         let gates = Stop::all(params.text("gates").unwrap_or_default());
         let brake = Duration::from_millis(params.int("brake_ms").unwrap_or(0).cast_unsigned());
         let marker = params.text("marker").ok().map(PathBuf::from);
+        let slow = params.text("slow").ok().map(PathBuf::from);
         let (room, steps) = (Room::new(root, params), Cell::new(0));
-        Ok(Self { layers, lr, adam, mischief, jitter, whole, gates, brake, room, marker, steps })
+        Ok(Self { layers, lr, adam, mischief, jitter, whole, gates, brake, slow, room, marker, steps })
     }
 }
 
@@ -253,6 +258,9 @@ impl Trainable for Net {
             .filter(|gate| gate.after_steps <= steps && gate.slot.is_none_or(|of| slot() == Some(of)))
             .for_each(Stop::wait);
         thread::sleep(self.brake);
+        if self.slow.as_ref().is_some_and(|slow| slow.exists()) {
+            thread::sleep(EXAMPLE * batch[1].size()[0] as u32);
+        }
         let is = |kind| self.mischief.is(kind, steps);
         if is("error") {
             return Err("out of memory, says the test".into());

@@ -7,10 +7,9 @@ use std::{
 };
 
 use crate::{
-    checkpoint_files::assert_same,
     machines::Machines,
     net::Gate,
-    world::{MACHINES, World, end_of, until},
+    world::{MACHINES, Training, World, until},
 };
 
 /// After so many steps the training waits for the next misfortune.
@@ -51,15 +50,11 @@ fn machine_of(pid: u32) -> Option<usize> {
 pub(crate) fn a_training_survives_the_loss_of_machines_and_links() {
     let Some(machines) = Machines::new(MACHINES as u8) else { return };
     let mut world = World::new(machines, "faults");
-    let undisturbed = world.run("undisturbed", "", 1, &["--slots", "1"]).status().expect("it runs");
-    assert!(undisturbed.success());
+    world.run_undisturbed(6);
 
     let gates: Vec<Gate> = STEPS.iter().map(|steps| Gate::closed(&world.root, &steps.to_string())).collect();
     let text: String = gates.iter().zip(STEPS).map(|(gate, steps)| gate.after(steps, None)).collect();
-    let head = world.run("study", &text, 2, &["--listen", "10.77.0.1", "--slots", "0"]).spawn();
-    world.head = Some(head.expect("it starts"));
-    let join = world.folder().join("cluster/join.json");
-    until("the head writes a join file", || join.exists());
+    world.start_head(&Training { gates: text, gpus: (2, 2), ..Training::default() });
     for machine in 0..MACHINES {
         world.start_agent(machine);
     }
@@ -90,7 +85,5 @@ pub(crate) fn a_training_survives_the_loss_of_machines_and_links() {
     world.machines.set_parted(&parted, false);
 
     gates[3].open();
-    let mut head = world.head.take().expect("it runs");
-    assert!(head.wait().expect("it is ours").success());
-    assert_same(&end_of(&world.folder()), &end_of(&world.root.join("undisturbed")), "disturbed");
+    world.ends_as_undisturbed("disturbed");
 }

@@ -6,12 +6,16 @@
 
 #[path = "../support/checkpoint_files.rs"]
 mod checkpoint_files;
+mod disk;
 mod faults;
+mod growth;
 #[path = "../support/machines.rs"]
 mod machines;
 #[path = "../elastic/net.rs"]
 mod net;
 mod shipping;
+#[path = "../support/disk.rs"]
+mod small_disk;
 mod world;
 
 use std::{env, process::ExitCode};
@@ -19,11 +23,13 @@ use std::{env, process::ExitCode};
 /// A test and its name.
 type Test = (&'static str, fn());
 
-const TESTS: [Test; 2] = [
+const TESTS: [Test; 4] = [
     (
         "a_training_survives_the_loss_of_machines_and_links",
         faults::a_training_survives_the_loss_of_machines_and_links,
     ),
+    ("a_training_grows_over_a_machine_that_joins", growth::a_training_grows_over_a_machine_that_joins),
+    ("a_full_disk_of_an_agent_costs_checkpoints_only", disk::a_full_disk_of_an_agent_costs_checkpoints_only),
     ("a_training_goes_on_where_no_folder_is_shared", shipping::a_training_goes_on_where_no_folder_is_shared),
 ];
 

@@ -9,25 +9,57 @@ use std::{
     time::{Duration, Instant},
 };
 
-use pollux_tune::{ids::TrialId, store::Folder};
+use pollux_tune::{
+    ids::TrialId,
+    store::{Folder, Reader},
+    trials::engine::JournalEntry,
+};
 
-use crate::{checkpoint_files::last_state, machines::Machines};
+use crate::{
+    checkpoint_files::{assert_same, last_state},
+    machines::Machines,
+};
 
 pub(crate) const MACHINES: usize = 3;
 /// For what comes sooner or later, also on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(180);
 
-/// One trial of two workers, whose result depends on nothing but its parameters.
-fn study(gates: &str, gpus: u32) -> String {
-    format!(
-        "
-space: {{lr: {{choice: [0.05]}}, gates: {{choice: ['{gates}']}}, init: {{choice: [7]}}}}
+/// One trial, whose result depends on nothing but its parameters and epochs.
+pub(crate) struct Training {
+    /// Where it waits.
+    pub(crate) gates: String,
+    /// While this file is there, it is slow.
+    pub(crate) slow: PathBuf,
+    /// The fewest and the most workers.
+    pub(crate) gpus: (u32, u32),
+    pub(crate) epochs: u32,
+    pub(crate) checkpoint_interval: &'static str,
+}
+
+impl Default for Training {
+    /// A short one of one worker that waits for nothing.
+    fn default() -> Self {
+        let (gates, slow) = (String::new(), PathBuf::from("never"));
+        Self { gates, slow, gpus: (1, 1), epochs: 6, checkpoint_interval: "1h" }
+    }
+}
+
+impl Training {
+    fn yaml(&self) -> String {
+        let Self { gates, slow, gpus: (least, most), epochs, checkpoint_interval } = self;
+        let slow = slow.display();
+        format!(
+            "
+space: {{lr: {{choice: [0.05]}}, gates: {{choice: ['{gates}']}}, slow: {{choice: ['{slow}']}}, init: {{choice: [7]}}}}
 objective: {{maximize: accuracy}}
-trial: {{trainable: net, epochs: 6, initial_batch: 24, max_batch: 24, min_gpus: {gpus}, max_gpus: {gpus}, checkpoint_interval: 1h}}
+trial:
+  {{trainable: net, epochs: {epochs}, initial_batch: 24, max_batch: 24, min_gpus: {least}, max_gpus: {most}, \
+            checkpoint_interval: {checkpoint_interval}}}
 search: {{trials: 1, parallel: 1}}
 scheduler: {{interval: 1s}}
 "
-    )
+        )
+    }
 }
 
 /// Everything of a test: processes end with it.
@@ -73,14 +105,41 @@ impl World {
     }
 
     /// Runs a study at the hub.
-    pub(crate) fn run(&self, name: &str, gates: &str, gpus: u32, arguments: &[&str]) -> Command {
+    pub(crate) fn run(&self, name: &str, training: &Training, arguments: &[&str]) -> Command {
         let file = self.root.join(format!("{name}.yaml"));
-        fs::write(&file, study(gates, gpus)).expect("a file");
+        fs::write(&file, training.yaml()).expect("a file");
         let mut head = Command::new(env::current_exe().expect("this program"));
         head.arg("run").arg(file).arg("--folder").arg(self.root.join(name));
         head.args(["--cpu", "--threads", "1", "--keep-checkpoints", "all"]).args(arguments);
         head.stdin(Stdio::null()).stdout(self.log("head")).stderr(self.log("head"));
         head
+    }
+
+    /// The same without other machines, to its end.
+    pub(crate) fn run_undisturbed(&self, epochs: u32) {
+        let training = Training { epochs, ..Training::default() };
+        let ended = self.run("undisturbed", &training, &["--slots", "1"]).status().expect("it runs");
+        assert!(ended.success());
+    }
+
+    /// Starts a head that only others work for, and waits until they can join.
+    pub(crate) fn start_head(&mut self, training: &Training) {
+        let head = self.run("study", training, &["--listen", "10.77.0.1", "--slots", "0"]).spawn();
+        self.head = Some(head.expect("it starts"));
+        let join = self.folder().join("cluster/join.json");
+        until("the head writes a join file", || join.exists());
+    }
+
+    /// The study ends well, with the parameters of the undisturbed run.
+    pub(crate) fn ends_as_undisturbed(&mut self, what: &str) {
+        let mut head = self.head.take().expect("it runs");
+        assert!(head.wait().expect("it is ours").success());
+        assert_same(&end_of(&self.folder()), &end_of(&self.root.join("undisturbed")), what);
+    }
+
+    /// The facts of the study so far.
+    pub(crate) fn facts(&self) -> Vec<JournalEntry> {
+        Reader::open(&self.folder()).and_then(|reader| reader.entries(0)).expect("a journal")
     }
 
     pub(crate) fn start_agent(&mut self, machine: usize) {
@@ -99,9 +158,14 @@ impl World {
         self.agents[machine] = Some(agent.spawn().expect("it starts"));
     }
 
+    /// Where an agent keeps its files that does not see those of the head.
+    pub(crate) fn scratch(&self, machine: usize) -> PathBuf {
+        self.root.join(format!("scratch-{machine}"))
+    }
+
     /// The same on a machine that does not see the folder of the study. Gives where it keeps its files.
     pub(crate) fn start_distant_agent(&mut self, machine: usize) -> PathBuf {
-        let (join, scratch) = (self.root.join("join.json"), self.root.join(format!("scratch-{machine}")));
+        let (join, scratch) = (self.root.join("join.json"), self.scratch(machine));
         // With its permissions.
         fs::copy(self.folder().join("cluster/join.json"), &join).expect("it is there");
         let name = format!("agent-{machine}");

@@ -72,7 +72,9 @@ fn exit_codes_and_numbers_that_are_none_are_failures_with_reasons() {
         other => panic!("{other:?}"),
     };
     let first = reason(&states[0]);
-    assert!(first.contains("exit code 3") && first.ends_with("oh no"), "{first}");
+    // The cause is in the first line, which is all that many see.
+    assert!(first.starts_with("it ended with exit code 3: oh no, see "), "{first}");
+    assert!(first.ends_with("\noh no"), "{first}");
     assert!(reason(&states[1]).contains("`loss`"), "{states:?}");
     assert!(reason(&states[2]).contains("it ended without a value for `loss`"), "{states:?}");
     assert_eq!(states[3], State::Ended(End::Done(vec![1.0])));

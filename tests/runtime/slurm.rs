@@ -2,9 +2,10 @@
 
 use std::{
     fs,
-    io::{Read, Write},
+    io::{BufRead, BufReader, Read, Write},
     path::Path,
     process::{Command, Stdio},
+    sync::{Arc, Mutex},
     thread,
     time::Instant,
 };
@@ -31,8 +32,9 @@ const STUDY: StudyId = StudyId(0xfeed);
 fn pilots_are_checked_submitted_found_again_signalled_and_cancelled() {
     let root = folder("cluster");
     let Some(slurm) = Slurm::start(&root) else { return };
-    let tools = Tools { conf: Some(slurm.conf()) };
+    let tools = Tools { conf: Some(slurm.conf()), ..Tools::default() };
     checks_name_what_there_is(&tools);
+    a_dry_run_asks_slurm(&slurm);
     jobs_go_their_way(&slurm, &tools);
 }
 
@@ -57,16 +59,49 @@ fn checks_name_what_there_is(tools: &Tools) {
     }
 }
 
+/// Partitions alone do not tell whether a job would be taken.
+fn a_dry_run_asks_slurm(slurm: &Slurm) {
+    let place = folder("dry");
+    fs::create_dir_all(&place).unwrap();
+    let run = |more: &str| {
+        let yaml = format!(
+            "space: {{x: {{float: [0, 1]}}}}\nobjective: {{minimize: loss}}\ntrial: {{command: [true]}}\n\
+             cluster: {{slurm: [{{gres: 'gpu:t4:2', partition: spot{more}}}]}}\n"
+        );
+        fs::write(place.join("study.yaml"), yaml).unwrap();
+        let mut run = slurm.command(env!("CARGO_BIN_EXE_pollux-tune"));
+        run.arg("run")
+            .arg(place.join("study.yaml"))
+            .arg("--folder")
+            .arg(place.join("study"))
+            .arg("--dry-run");
+        let output = run.output().unwrap();
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        (output.status.code(), text + &String::from_utf8_lossy(&output.stderr))
+    };
+    let (code, text) = run("");
+    assert_eq!(code, Some(0), "{text}");
+    assert!(text.contains("sbatch --test-only: Job ") && text.contains(" in partition spot"), "{text}");
+    let (code, text) = run(", extra: [--mem=100T]");
+    assert!(code != Some(0) && text.contains("`sbatch` says: "), "{text}");
+    assert!(slurm.queue().is_empty() && !place.join("study").exists(), "nothing was begun");
+    fs::remove_dir_all(place).unwrap();
+}
+
 fn jobs_go_their_way(slurm: &Slurm, tools: &Tools) {
     let study = folder("study");
     let agent = study.join("agent.sh");
     fs::create_dir_all(&study).unwrap();
     // Stands for the agent: says what it was started with, and leaves when it is told to.
     let text = "#!/bin/bash\ntrap 'echo warned' USR1\ntrap 'echo told to end; exit 0' TERM\necho \"$@\"\n\
-                echo devices $CUDA_VISIBLE_DEVICES\nwhile :; do sleep 0.1; done\n";
+                pwd > place\necho devices $CUDA_VISIBLE_DEVICES\nwhile :; do sleep 0.1; done\n";
     write_program(&agent, text);
-    let place =
-        AgentPlace { program: agent, folder: study.clone(), join_file: study.join("cluster/join.json") };
+    let place = AgentPlace {
+        program: agent,
+        folder: study.clone(),
+        join_file: study.join("cluster/join.json"),
+        directory: study.clone(),
+    };
     let machines = Machines::from_yaml(
         "c.yaml",
         "cluster: {slurm: [{gres: 'gpu:t4:2', partition: spot, time: 1h}, {gres: 'gpu:a100:2', partition: gpu, slots: 2xcpu, \
@@ -85,6 +120,11 @@ fn jobs_go_their_way(slurm: &Slurm, tools: &Tools) {
     let joined = format!("agent --join-file {}", place.join_file.display());
     assert!(log(&first).starts_with(&joined), "{}", log(&first));
     assert!(log(&second).starts_with("ready 1\n"), "{}", log(&second));
+    assert_eq!(
+        fs::read_to_string(study.join("place")).unwrap().trim(),
+        study.display().to_string(),
+        "where the head runs"
+    );
     let number = second.trim_end_matches("_0");
     assert!(
         log(&second).contains(&format!("-{number} --job slurm:{second} --slots 2xcpu")),
@@ -247,6 +287,85 @@ fn a_study_grows_and_survives_preemption_and_the_end_of_its_time() {
     assert!(!readable(&slurm, &study).contains(&token), "the token can be read");
     let _ = writeln!(std::io::stderr(), "from the first submission to the end: {took:?}");
     fs::remove_dir_all(place).unwrap();
+}
+
+/// What runs goes on, and when the controller is back, nothing is left in its queue.
+#[test]
+fn a_study_survives_the_loss_of_the_controller() {
+    const TRIALS: u32 = 6;
+    let root = folder("controller");
+    let Some(mut slurm) = Slurm::start(&root) else { return };
+    let place = folder("controller-study");
+    fs::create_dir_all(&place).unwrap();
+    let (study, gate) = (place.join("study"), place.join("gate"));
+    write_study(&place, &gate, TRIALS);
+    // One node, which lasts.
+    let yaml = fs::read_to_string(place.join("study.yaml")).unwrap();
+    let (yaml, _) = yaml.split_once("    - {nodes: 0..2").unwrap();
+    fs::write(place.join("study.yaml"), yaml.replace("time: 1m", "time: 1h")).unwrap();
+    let mut run = slurm.command(env!("CARGO_BIN_EXE_pollux-tune"));
+    run.arg("run").arg(place.join("study.yaml")).arg("--folder").arg(&study);
+    let mut head = run.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let notices = Notices::read(head.stderr.take().unwrap());
+    let runs = |facts: &[Fact]| facts.iter().any(|fact| matches!(fact, Fact::TrialStarted { .. }));
+    slurm.wait_until("its trials run", |_| runs(&facts(&study)));
+
+    slurm.kill_controller();
+    let killed = Instant::now();
+    slurm.wait_until("people are told", |_| notices.contain("the queue cannot be asked"));
+    let _ = writeln!(std::io::stderr(), "told of the loss of the controller after {:?}", killed.elapsed());
+    fs::write(&gate, "").unwrap();
+    let ended = || ends(&study).values().sum::<u32>() == TRIALS;
+    slurm.wait_until("all trials end", |_| ended());
+
+    slurm.start_controller();
+    let status = head.wait().unwrap();
+    assert!(status.success(), "{}", notices.text());
+    slurm.wait_until("no job is left", |slurm| slurm.queue().is_empty());
+    fs::remove_dir_all(place).unwrap();
+}
+
+#[test]
+fn a_wrong_setup_is_told_before_anything_is_waited_for() {
+    let place = folder("no-slurm");
+    fs::create_dir_all(&place).unwrap();
+    write_study(&place, &place.join("gate"), 1);
+    let mut run = Command::new(env!("CARGO_BIN_EXE_pollux-tune"));
+    run.arg("run")
+        .arg(place.join("study.yaml"))
+        .arg("--folder")
+        .arg(place.join("study"))
+        .stdin(Stdio::null());
+    let output = run.env("SLURM_CONF", "/no/such/slurm.conf").output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(said.contains("SLURM_CONF names /no/such/slurm.conf, which is not there"), "{said}");
+    assert!(!place.join("study").exists(), "nothing was begun");
+    fs::remove_dir_all(place).unwrap();
+}
+
+/// What a head says, while it runs.
+struct Notices(Arc<Mutex<String>>);
+
+impl Notices {
+    fn read(from: impl Read + Send + 'static) -> Self {
+        let text = Arc::<Mutex<String>>::default();
+        let lines = text.clone();
+        thread::spawn(move || {
+            for line in BufReader::new(from).lines().map_while(Result::ok) {
+                *lines.lock().unwrap() += &(line + "\n");
+            }
+        });
+        Self(text)
+    }
+
+    fn contain(&self, words: &str) -> bool {
+        self.0.lock().unwrap().contains(words)
+    }
+
+    fn text(&self) -> String {
+        self.0.lock().unwrap().clone()
+    }
 }
 
 /// Agents by an `ssh` that runs its command here: they join, serve and end with the study.

@@ -106,6 +106,20 @@ impl Slurm {
         self.daemons.push(command.spawn().unwrap());
     }
 
+    /// The controller dies. The daemons of nodes and what they run go on.
+    pub(crate) fn kill_controller(&mut self) {
+        let mut controller = self.daemons.remove(0);
+        controller.kill().unwrap();
+        controller.wait().unwrap();
+    }
+
+    /// The controller is back, and remembers its jobs.
+    pub(crate) fn start_controller(&mut self) {
+        self.daemon("slurmctld", &["-D"], "slurmctld-again");
+        let last = self.daemons.len() - 1;
+        self.daemons.swap(0, last);
+    }
+
     /// What `SLURM_CONF` has to be.
     pub(crate) fn conf(&self) -> PathBuf {
         self.root.join("slurm.conf")

@@ -42,7 +42,8 @@ impl Scene {
         program(&agent_program, &format!("#!/bin/sh\ncd '{}'\n{agent}\n", folder.display()));
         let join_file = folder.join("cluster/join.json");
         fs::write(&join_file, format!("{{\"token\": \"{TOKEN}\"}}\n")).unwrap();
-        let place = AgentPlace { program: agent_program, folder: folder.clone(), join_file };
+        let directory = folder.clone();
+        let place = AgentPlace { program: agent_program, folder: folder.clone(), join_file, directory };
         Self { folder, ssh, place, notices: Arc::default() }
     }
 

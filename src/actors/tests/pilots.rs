@@ -128,7 +128,7 @@ struct Scene {
     inputs: Arc<Mutex<Vec<Input>>>,
     notices: Arc<Mutex<Vec<String>>>,
     pilots: Addr<Pilots>,
-    _exits: mpsc::UnboundedReceiver<SessionExit>,
+    exits: Mutex<mpsc::UnboundedReceiver<SessionExit>>,
 }
 
 impl Scene {
@@ -155,7 +155,7 @@ impl Scene {
             exit: ExitSender::new(tell),
         };
         let pilots = Pilots::new(Box::new(queue.clone()), around).start();
-        Self { queue, demand, inputs, notices, pilots, _exits: exits }
+        Self { queue, demand, inputs, notices, pilots, exits: Mutex::new(exits) }
     }
 
     /// So many seconds of the study pass.
@@ -262,11 +262,43 @@ fn a_queue_that_does_not_answer_is_told_of_once_and_one_that_refuses_gives_its_r
         scene.queue.0.lock().unwrap().is_down = false;
         scene.pass(20).await;
         assert!(scene.has_notice("the queue answers again"));
-        assert!(
-            scene.has_notice("came to nothing: Slurm refused it: `sbatch` says: Invalid qos specification")
-        );
+        assert!(scene.has_notice("failed: Slurm refused it: `sbatch` says: Invalid qos specification"));
         scene.pass(600).await;
         assert_eq!(scene.submitted(), 3, "and then no more");
-        assert!(scene.has_notice("that was the third in a row"));
+        assert!(scene.has_notice("that was number 3 in a row"));
+        let Some(SessionExit::Failed(error)) = scene.exits.lock().unwrap().try_recv().ok() else {
+            panic!("the study has no machine, and waits for none");
+        };
+        assert!(error.to_string().contains("failed 3 times in a row: Slurm refused it"), "{error}");
+    });
+}
+
+/// Whoever has other machines goes on with them.
+#[test]
+fn a_study_with_a_machine_goes_on_without_pilots() {
+    in_virtual_time(async {
+        let queue = Queue::default();
+        queue.0.lock().unwrap().refusal = Some("Invalid qos specification".to_owned());
+        let scene = Scene::new(queue);
+        let cluster = &mut scene.demand.lock().unwrap().snapshot.cluster;
+        cluster.add(NodeId(7), Node { gpu_type: GpuType::cpu(), gpus: 2, island: 0 }).unwrap();
+        scene.pass(600).await;
+        assert_eq!(scene.submitted(), 3);
+        assert!(scene.exits.lock().unwrap().try_recv().is_err());
+    });
+}
+
+#[test]
+fn a_study_that_is_done_asks_for_nothing() {
+    in_virtual_time(async {
+        let queue = Queue::default();
+        let running = JobState::Running { since_s: 0.0, ends_s: None };
+        queue.0.lock().unwrap().jobs.insert("71_0".to_owned(), (0, running));
+        let scene = Scene::new(queue);
+        scene.demand.lock().unwrap().is_over = true;
+        scene.pass(60).await;
+        assert_eq!(scene.submitted(), 0);
+        scene.pilots.send(EndPilots).await.unwrap();
+        assert_eq!(scene.queue.alive(), 0, "what a killed head has left is cancelled");
     });
 }

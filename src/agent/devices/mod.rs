@@ -77,6 +77,8 @@ pub(crate) struct Request {
     pub(crate) threads: Option<u32>,
     /// Use cores even if there are GPUs. A type of GPU in `slots` is then only what they are called.
     pub(crate) cpu: bool,
+    /// Rather give nothing than cores.
+    pub(crate) only_gpus: bool,
 }
 
 /// What a machine gives.
@@ -92,7 +94,7 @@ pub(crate) struct Devices {
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("{wanted} were asked for, and this machine has {there}")]
 pub(crate) struct TooFew {
-    pub(crate) wanted: SlotsWanted,
+    pub(crate) wanted: String,
     pub(crate) there: String,
 }
 
@@ -105,7 +107,7 @@ pub(crate) fn decide(readings: &Readings, request: &Request) -> Result<Devices, 
     let as_cpu = request.cpu || request.slots.as_ref().is_some_and(SlotsWanted::is_cpu);
     let gpus = if as_cpu { Vec::new() } else { visible::gpus(readings, &mut notes) };
     let there = describe(&gpus);
-    let too_few = |wanted: &SlotsWanted| TooFew { wanted: wanted.clone(), there: there.clone() };
+    let too_few = |wanted: &SlotsWanted| TooFew { wanted: wanted.to_string(), there: there.clone() };
     let chosen = match &request.slots {
         _ if as_cpu => Vec::new(),
         None => gpus,
@@ -119,6 +121,12 @@ pub(crate) fn decide(readings: &Readings, request: &Request) -> Result<Devices, 
             of_type.into_iter().take(*count as usize).collect()
         }
     };
+    if chosen.is_empty() && request.only_gpus {
+        let why = notes.iter().fold(there.clone(), |text, note| text + "; " + note);
+        let why =
+            format!("{why}; for slots of cores give `--slots 2xcpu`, or `slots: 2xcpu` in the study file");
+        return Err(TooFew { wanted: "only GPUs".to_owned(), there: why });
+    }
     let nodes =
         if chosen.is_empty() { cpu_nodes(readings, request) } else { gpu_nodes(readings, request, chosen) };
     Ok(Devices { nodes, notes })

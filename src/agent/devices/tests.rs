@@ -221,6 +221,16 @@ fn what_is_asked_for_is_given_or_refused() {
     assert_eq!(decide(&mixed, &asked("0")), Ok(Devices { nodes: Vec::new(), notes: Vec::new() }));
     let devices = decide(&mixed, &asked("4xcpu")).expect("cores will do");
     assert_eq!((devices.nodes[0].gpu_type.clone(), devices.nodes[0].slots.len()), (GpuType::cpu(), 4));
+    // Cores are no GPUs.
+    let only = Request { only_gpus: true, ..Request::default() };
+    assert_eq!(decide(&mixed, &only).expect("there are some").nodes.len(), 2);
+    for request in [only.clone(), Request { only_gpus: true, ..asked("2xcpu") }] {
+        let error = decide(&Readings::default(), &request).expect_err("there are none").to_string();
+        assert!(error.starts_with("only GPUs were asked for, and this machine has no GPUs"), "{error}");
+    }
+    let unusable = Readings { usable: Some(0), ..machine(MIXED, "") };
+    let error = decide(&unusable, &only).expect_err("libtorch cannot use them").to_string();
+    assert!(error.contains("3 GPUs (1 a100, 2 t4), but this program's libtorch cannot use them"), "{error}");
     // Cores that go by another name.
     let devices = decide(&mixed, &Request { cpu: true, ..asked("2xa100") }).expect("cores will do");
     assert_eq!(given(&devices), one("a100", &["", ""]));

@@ -19,15 +19,17 @@ use tokio::{
 };
 
 use super::{
-    super::process::tail,
     FOLDER, PARAMS, PARAMS_FILE, Place, TRIAL,
     launch::Launch,
     lines::{Line, Lines},
     report::Reports,
 };
-use crate::trials::{
-    agent::{AgentEvent, ProgramLaunch},
-    engine::{FailureCause, GroupEvent, Report},
+use crate::{
+    store::tail,
+    trials::{
+        agent::{AgentEvent, ProgramLaunch},
+        engine::{FailureCause, GroupEvent, Report},
+    },
 };
 
 /// How much is read at a time.
@@ -35,6 +37,8 @@ const CHUNK: usize = 1 << 16;
 /// How long to read on after the end of a program, if something that it has started holds its output open.
 const AFTERMATH: Duration = Duration::from_secs(1);
 const QUIET: Duration = Duration::from_millis(100);
+/// How many characters of the last line of a program that has failed are in the first line of the reason.
+const COMPLAINT: usize = 160;
 /// How often to look whether a program is silent, in the time that it may be.
 const LOOKS: u32 = 8;
 
@@ -288,24 +292,28 @@ impl Attempt {
             }
         };
         let log = self.place.folder.log(self.launch.trial);
-        let output = tail(&log).unwrap_or_default();
-        let output = if output.is_empty() { output } else { format!("\n{output}") };
-        match status.code() {
-            Some(code) => self.fail(
-                format!("it ended with exit code {code}, see {}{output}", log.display()),
-                FailureCause::Trial,
-            ),
+        let output = tail(&log);
+        let (how, fault) = match status.code() {
+            Some(code) => (format!("it ended with exit code {code}"), FailureCause::Trial),
             // Whoever killed it had reasons that need not be the trial's fault.
-            None => self.fail(
-                format!("it was killed ({status}), see {}{output}", log.display()),
-                FailureCause::Infrastructure,
-            ),
-        }
+            None => (format!("it was killed ({status})"), FailureCause::Infrastructure),
+        };
+        let why = complaint(&output).map_or_else(String::new, |line| format!(": {line}"));
+        let output = if output.is_empty() { output } else { format!("\n{output}") };
+        self.fail(format!("{how}{why}, see {}{output}", log.display()), fault);
     }
 
     fn fail(&self, reason: String, cause: FailureCause) {
         self.send(GroupEvent::Failed { reason, cause });
     }
+}
+
+/// What a program has most likely failed for: its last line that is neither the command nor a report.
+fn complaint(output: &str) -> Option<String> {
+    let is_said = |line: &&str| !line.is_empty() && !line.starts_with(['#', '{']);
+    let line = output.lines().rev().map(str::trim).find(is_said)?;
+    let short: String = line.chars().take(COMPLAINT).collect();
+    Some(if short.len() < line.len() { format!("{short}...") } else { short })
 }
 
 /// Timers need some time.

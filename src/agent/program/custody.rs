@@ -35,6 +35,8 @@ const FIRST_LOOK: Duration = Duration::from_millis(5);
 /// In the environment of all that a program starts: the folder of its trial. It is not for users, who may set variables of this study in
 /// a shell of theirs.
 pub(super) const MARK: &str = "POLLUX_TUNE_PROGRAM";
+/// In the same environment: the agent that has started it. It is there before anything can be recorded.
+const OWNER: &str = "POLLUX_TUNE_PROGRAM_OWNER";
 
 /// Whether all children of this process are programs, or have lost one.
 static ADOPTS: AtomicBool = AtomicBool::new(false);
@@ -109,7 +111,11 @@ impl Custody {
         home: &Path,
         grace: Duration,
     ) -> io::Result<(Self, Child)> {
-        let child = children.spawn(command.env(MARK, home))?;
+        command.env(MARK, home);
+        if let Some(this) = Identity::of(process::id()) {
+            command.env(OWNER, this.to_string());
+        }
+        let child = children.spawn(command)?;
         let pid = child.id().unwrap_or_default();
         let Some(identity) = Identity::of(pid) else {
             // It is killed when it is dropped.
@@ -237,15 +243,27 @@ pub(super) fn end_left_behind(folder: &Folder) -> Result<(), Error> {
     }
     let (table, boot) = (processes::table(), processes::boot().unwrap_or_default());
     for (_, home) in homes(folder) {
-        if is_of_another(&home, &table, &boot) {
-            continue;
-        }
-        if let Some(Recorded::Process(Record { cgroup: Some(cgroup), .. })) = record::read(&home) {
-            Cgroup::at(cgroup).remove();
+        let Some(recorded) = record::read(&home) else { continue };
+        if let Recorded::Process(Record { boot: began, cgroup, .. }) = recorded {
+            // Where a folder is shared, records of other machines are theirs.
+            if began != boot || is_of_another(&home, &table, &boot) {
+                continue;
+            }
+            cgroup.into_iter().for_each(|cgroup| Cgroup::at(cgroup).remove());
         }
         record::remove(&home);
     }
     Ok(())
+}
+
+/// Whether this is another process, which lives.
+fn is_another(owner: Identity, table: &[Process]) -> bool {
+    owner.pid != process::id().cast_signed() && table.iter().any(|process| process.identity == owner)
+}
+
+/// The agent that has started a process of a program, as its environment says.
+fn owner(process: &Process) -> Option<Identity> {
+    str::from_utf8(&process.variable(OWNER)?).ok()?.parse().ok()
 }
 
 /// Whether the program of a trial is that of another agent, which lives: several may serve a study on one machine.
@@ -253,8 +271,7 @@ fn is_of_another(home: &Path, table: &[Process], boot: &str) -> bool {
     let Some(Recorded::Process(Record { owner: Some(owner), boot: began, .. })) = record::read(home) else {
         return false;
     };
-    let is_alive = || table.iter().any(|process| process.identity == owner);
-    began == boot && owner.pid != process::id().cast_signed() && is_alive()
+    began == boot && is_another(owner, table)
 }
 
 /// The folders of trials.
@@ -302,11 +319,19 @@ fn left_behind(folder: &Folder) -> Vec<(Option<TrialId>, Identity)> {
             _ => {}
         }
     }
-    let is_marked = |value: &[u8]| {
-        let home = std::str::from_utf8(value).map(Path::new);
-        home.is_ok_and(|home| home.parent() == Some(&root) && !is_of_another(home, &table, &boot))
+    let is_left = |process: &&Process| {
+        let Some(home) = process.variable(MARK).and_then(|value| String::from_utf8(value).ok()) else {
+            return false;
+        };
+        let home = Path::new(&home);
+        // Only earlier versions do not say whose it is.
+        let is_of_another = || match owner(process) {
+            Some(owner) => is_another(owner, &table),
+            None => is_of_another(home, &table, &boot),
+        };
+        home.parent() == Some(&root) && !is_of_another()
     };
-    let marked = table.iter().filter(|process| process.has_variable(MARK, is_marked));
+    let marked = table.iter().filter(is_left);
     add(None, marked.map(|process| process.identity.pid).collect());
     if ADOPTS.load(Ordering::Acquire) {
         let this = process::id().cast_signed();
@@ -324,6 +349,48 @@ mod tests {
 
     use super::*;
     use crate::agent::program::processes::Identity;
+
+    /// A program is known by its environment before anything of it can be recorded.
+    #[test]
+    fn a_program_that_another_agent_has_just_started_is_left_alone() {
+        let root = env::temp_dir().join(format!("pollux-custody-new-{}", process::id()));
+        let folder = Folder::new(&root);
+        let home = folder.checkpoint(TrialId(3));
+        std::fs::create_dir_all(&home).unwrap();
+        let mut agent = Command::new("sleep").arg("1000").spawn().unwrap();
+        let owner = Identity::of(agent.id()).unwrap();
+        let mut program = Command::new("sleep");
+        let mut program = program.arg("1000").env(MARK, &home).env(OWNER, owner.to_string()).spawn().unwrap();
+        // Its environment is there when it has begun.
+        while !Process::of(program.id().cast_signed()).unwrap().has_variable(MARK, |_| true) {
+            thread::yield_now();
+        }
+        end_left_behind(&folder).unwrap();
+        assert!(program.try_wait().unwrap().is_none(), "its agent lives");
+        agent.kill().unwrap();
+        agent.wait().unwrap();
+        let ended = thread::spawn(move || program.wait().unwrap());
+        end_left_behind(&folder).unwrap();
+        assert!(!ended.join().unwrap().success());
+        std::fs::remove_dir_all(root).unwrap();
+    }
+
+    /// Its number means nothing here.
+    #[test]
+    fn records_of_other_machines_stay_where_a_folder_is_shared() {
+        let root = env::temp_dir().join(format!("pollux-custody-shared-{}", process::id()));
+        let folder = Folder::new(&root);
+        let home = folder.checkpoint(TrialId(3));
+        std::fs::create_dir_all(&home).unwrap();
+        let record = Record::new(Identity { pid: i32::MAX, start: 1 }, None).unwrap();
+        Record { boot: "another".to_owned(), ..record.clone() }.write(&home).unwrap();
+        end_left_behind(&folder).unwrap();
+        assert!(record::read(&home).is_some());
+        Record { owner: None, ..record }.write(&home).unwrap();
+        end_left_behind(&folder).unwrap();
+        assert_eq!(record::read(&home), None, "that of this machine is over");
+        std::fs::remove_dir_all(root).unwrap();
+    }
 
     /// Several agents may serve a study on one machine: two jobs of Slurm on one node, for instance.
     #[test]

@@ -1,6 +1,6 @@
 //! The processes of this machine, from `/proc`.
 
-use std::{collections::BTreeSet, fs, io, path::Path};
+use std::{collections::BTreeSet, fmt, fs, io, path::Path, str::FromStr};
 
 use rustix::{
     io::Errno,
@@ -38,6 +38,26 @@ impl Identity {
     }
 }
 
+impl fmt::Display for Identity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.pid, self.start)
+    }
+}
+
+/// A text that names no process.
+#[derive(Debug)]
+pub(super) struct NoIdentity;
+
+impl FromStr for Identity {
+    type Err = NoIdentity;
+
+    fn from_str(text: &str) -> Result<Self, NoIdentity> {
+        let (pid, start) = text.split_once(':').ok_or(NoIdentity)?;
+        let (pid, start) = (pid.parse().map_err(|_| NoIdentity)?, start.parse().map_err(|_| NoIdentity)?);
+        Ok(Self { pid, start })
+    }
+}
+
 /// A line of the table of processes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Process {
@@ -70,11 +90,16 @@ impl Process {
 
     /// Whether its environment, as it was when it began, has this variable with such a value.
     pub(super) fn has_variable(&self, name: &str, is_value: impl Fn(&[u8]) -> bool) -> bool {
-        let environment = fs::read(format!("/proc/{}/environ", self.identity.pid)).unwrap_or_default();
-        environment.split(|byte| *byte == 0).any(|variable| {
-            let value = variable.strip_prefix(name.as_bytes()).and_then(|rest| rest.strip_prefix(b"="));
-            value.is_some_and(&is_value)
-        })
+        self.variable(name).is_some_and(|value| is_value(&value))
+    }
+
+    /// What its environment, as it was when it began, says of this variable.
+    pub(super) fn variable(&self, name: &str) -> Option<Vec<u8>> {
+        let environment = fs::read(format!("/proc/{}/environ", self.identity.pid)).ok()?;
+        let value = |variable: &[u8]| -> Option<Vec<u8>> {
+            Some(variable.strip_prefix(name.as_bytes())?.strip_prefix(b"=")?.to_vec())
+        };
+        environment.split(|byte| *byte == 0).find_map(value)
     }
 }
 

@@ -49,6 +49,9 @@ pub(crate) struct AgentArgs {
     /// Use CPU cores even if there are GPUs; a type of GPU in --slots is then only what they are called
     #[arg(long, help_heading = "Slots")]
     cpu: bool,
+    /// End with an error instead of using CPU cores if there are no GPUs that can be used
+    #[arg(long, conflicts_with = "cpu", help_heading = "Slots")]
+    only_gpus: bool,
     /// The address at which workers of other machines reach this one [default: that on the way to the head]
     #[arg(long, value_name = "IP", help_heading = "Network")]
     address: Option<IpAddr>,
@@ -71,12 +74,12 @@ pub(crate) struct AgentArgs {
 
 impl From<AgentArgs> for Settings {
     fn from(args: AgentArgs) -> Self {
-        let AgentArgs { join_file, join, token_file, name, slots, threads, cpu, .. } = args;
+        let AgentArgs { join_file, join, token_file, name, slots, threads, cpu, only_gpus, .. } = args;
         let AgentArgs { tethered, address, island, scratch, job, .. } = args;
         let way = match (join_file, join, token_file) {
             (_, Some(address), Some(file)) => Way::At { address, file },
             (file, _, _) => Way::File(file.unwrap_or_default()),
         };
-        Self { way, tethered, name, slots, threads, cpu, address, island, scratch, job }
+        Self { way, tethered, name, slots, threads, cpu, only_gpus, address, island, scratch, job }
     }
 }

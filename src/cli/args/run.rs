@@ -84,7 +84,7 @@ impl From<RunArgs> for run::Settings {
             run::Emulation { cluster, time_scale }
         });
         let folder = folder.unwrap_or_else(|| run::default_folder(&file));
-        let devices = Request { slots, threads, cpu };
+        let devices = Request { slots, threads, cpu, only_gpus: false };
         Self {
             file,
             folder,

@@ -212,7 +212,9 @@ const ABOUT_FSCK: &str = "\
 Tell whether the journal of a study is whole, and repair it
 
 Checks every fact against the checksums that were written with it, their number against journal.seal, and
-the tables that other commands read. The exit code is 0 if all is whole, and 1 if not.";
+the tables that other commands read; and every checkpoint: which are whole, damaged, or of another study.
+The exit code is 0 if all is whole, and 1 if not. --repair is for the journal: a checkpoint that cannot be
+used is put aside by the trial that meets it.";
 
 /// Show the best trials of a study, or its Pareto front
 #[derive(Debug, Args)]

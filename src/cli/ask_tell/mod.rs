@@ -3,7 +3,6 @@
 mod error;
 mod import;
 mod protocol;
-mod record;
 
 use std::{
     io::{BufRead, Write},
@@ -18,15 +17,14 @@ pub(crate) use self::{
 use self::{
     import::Imported,
     protocol::{Ranked, Report, Request, Status, Tell, plain_json},
-    record::Record,
 };
 use super::{output::pluralize, results, study};
 use crate::{
     cli,
     ids::TrialId,
     space::Study,
-    store::{self, Reader},
-    trials::{self, End, Search, State, Verdict, engine::Fact, stopping::EndKind},
+    store::{self, KeptSearch, Reader},
+    trials::{self, End, Search, State, Verdict, stopping::EndKind},
 };
 
 /// What the user asked for.
@@ -52,12 +50,9 @@ pub(crate) fn run(
     for (path, search) in &earlier {
         check_objectives(path, search.study(), &study)?;
     }
-    let mut session = Session {
-        search: Search::new(&study)
-            .map_err(|source| cli::Error::SearchOf { file: settings.study.clone(), source })?,
-        record: None,
-        is_exhausted: false,
-    };
+    let kept = KeptSearch::in_memory(&study)
+        .map_err(|source| cli::Error::SearchOf { file: settings.study.clone(), source })?;
+    let mut session = Session { kept };
     if let Some(folder) = folder(settings) {
         session.open(&folder, settings, &study, stderr)?;
     }
@@ -71,8 +66,7 @@ pub fn answer_requests(
     input: &mut impl BufRead,
     out: &mut impl Write,
 ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
-    let search = Search::new(study)?;
-    Ok(Session { search, record: None, is_exhausted: false }.converse(input, out)?)
+    Ok(Session { kept: KeptSearch::in_memory(study)? }.converse(input, out)?)
 }
 
 /// Where the study is kept: a journal of an earlier version has its folder next to it.
@@ -83,6 +77,19 @@ fn folder(settings: &Settings) -> Option<PathBuf> {
         None => journal.with_extension("study"),
     };
     settings.folder.clone().or_else(|| settings.journal.as_ref().map(next_to))
+}
+
+/// Errors of the store, in the words of this command.
+fn refused(error: store::Error) -> cli::Error {
+    match error {
+        store::Error::InUse(path) => Error::InUse(path).into(),
+        store::Error::OtherStudy { path, differences, same_objectives } => {
+            // Other studies with these objectives can be learned from.
+            let remedy = if same_objectives { ", or pass this one to --warm-start" } else { "" };
+            Error::OtherStudy { path, differences, remedy }.into()
+        }
+        error => error.into(),
+    }
 }
 
 /// A value of one objective means nothing for another one.
@@ -98,10 +105,7 @@ fn check_objectives(path: &Path, theirs: &Study, ours: &Study) -> Result<(), Err
 }
 
 struct Session {
-    search: Search,
-    record: Option<Record>,
-    /// There are no more suggestions.
-    is_exhausted: bool,
+    kept: KeptSearch,
 }
 
 /// What is wrong with a request.
@@ -130,14 +134,14 @@ impl Session {
         let is_wanted = |path: &&PathBuf| !path.is_dir() && (settings.folder.is_some() || path.exists());
         let journal = settings.journal.as_ref().filter(|path| is_new && is_wanted(path));
         let imported = journal.map(|path| import::read_begun(path)).transpose()?.flatten();
-        let (record, search) = Record::open(folder, study, imported.as_ref())?;
-        (self.record, self.search) = (Some(record), search);
+        let facts = imported.as_ref().map_or(&[][..], |imported| &imported.facts);
+        self.kept = KeptSearch::open_with(folder, study, facts).map_err(refused)?;
         if let Some(Imported { file, .. }) = imported {
             let _ = writeln!(stderr, "{}: imported into {}", file.display(), folder.display());
         } else if let (true, None, Some(file)) = (is_new, &settings.folder, &settings.journal) {
             let _ = writeln!(stderr, "{}: kept in the folder {}", file.display(), folder.display());
         }
-        let asked = self.search.trials().len();
+        let asked = self.kept.search().trials().len();
         if asked > 0 {
             let (running, asked) = (self.status().running.len(), pluralize(asked, "trial"));
             let _ =
@@ -152,18 +156,18 @@ impl Session {
         earlier: &[(PathBuf, Search)],
         stderr: &mut impl Write,
     ) -> Result<(), cli::Error> {
-        if self.search.trials().len() > 0 || self.search.learned() > 0 {
+        if self.kept.search().trials().len() > 0 || self.kept.search().learned() > 0 {
             return Ok(());
         }
         for (path, search) in earlier {
-            let (known, mut ended) = (self.search.learned(), 0);
+            let (known, mut ended) = (self.kept.search().learned(), 0);
             for trial in search.trials() {
                 let State::Ended(end) = &trial.state else { continue };
                 ended += 1;
                 // Others are not of this space.
-                let _ = self.search.learn(&trial.params, end, trial.last);
+                let _ = self.kept.search_mut().learn(&trial.params, end, trial.last);
             }
-            let learned = (self.search.learned() - known) as usize;
+            let learned = (self.kept.search().learned() - known) as usize;
             let others = if learned < ended { "; the others are not of this space" } else { "" };
             let of = pluralize(ended, "trial");
             let _ = writeln!(stderr, "{}: learned from {learned} of {of}{others}", path.display());
@@ -189,15 +193,7 @@ impl Session {
 
     /// Journals what became true, before it is answered.
     fn keep(&mut self) -> Result<(), cli::Error> {
-        let mut facts = self.search.take_facts();
-        let Some(record) = &mut self.record else { return Ok(()) };
-        if (self.is_exhausted || self.search.is_finished())
-            && !record.is_done()
-            && self.search.trials().all(|trial| trial.state != State::Running)
-        {
-            facts.push(Fact::StudyDone {});
-        }
-        if facts.is_empty() { Ok(()) } else { Ok(record.write(facts)?) }
+        Ok(self.kept.keep()?)
     }
 
     fn answer(&mut self, line: &[u8], number: usize) -> Result<Vec<Reply>, cli::Error> {
@@ -219,16 +215,16 @@ impl Session {
             Request::Report(report) => vec![self.report(&report)?],
             Request::Tell(tell) => vec![self.tell(tell)?],
             Request::Enqueue(params) => {
-                self.search.enqueue(&params)?;
-                vec![Reply::Enqueued { enqueued: self.search.waiting() }]
+                self.kept.search_mut().enqueue(&params)?;
+                vec![Reply::Enqueued { enqueued: self.kept.search().waiting() }]
             }
-            Request::Best(count) => vec![Reply::best(self.search.best(count))],
+            Request::Best(count) => vec![Reply::best(self.kept.search().best(count))],
             Request::Front {} => {
-                let front = self.search.pareto_front().into_iter().map(Ranked::from).collect();
+                let front = self.kept.search().pareto_front().into_iter().map(Ranked::from).collect();
                 vec![Reply::Front { front }]
             }
             Request::Importance {} => {
-                let importance = self.search.importance(0)?.into_iter().map(Share::from).collect();
+                let importance = self.kept.search().importance(0)?.into_iter().map(Share::from).collect();
                 vec![Reply::Importance { importance }]
             }
             Request::Status {} => vec![Reply::Status { status: self.status() }],
@@ -241,10 +237,9 @@ impl Session {
         }
         let mut replies = Vec::new();
         for _ in 0..count {
-            match self.search.ask() {
+            match self.kept.ask() {
                 Ok(trial) => replies.push(Reply::Trial { id: trial.id.0, params: trial.params }),
                 Err(error) if error.is_end() => {
-                    self.is_exhausted = true;
                     replies.push(Reply::Finished { finished: error.to_string() });
                     break;
                 }
@@ -259,7 +254,7 @@ impl Session {
     }
 
     fn report(&mut self, &Report { id, epochs, value }: &Report) -> Result<Reply, BadRequest> {
-        match self.search.report(TrialId(id), epochs, value) {
+        match self.kept.search_mut().report(TrialId(id), epochs, value) {
             Ok(Verdict::Continue) => Ok(Reply::Verdict { id, stop: false, reason: None }),
             Ok(Verdict::Stop(reason)) => {
                 Ok(Reply::Verdict { id, stop: true, reason: Some(reason.to_string()) })
@@ -278,16 +273,16 @@ impl Session {
     fn tell(&mut self, tell: Tell) -> Result<Reply, BadRequest> {
         let id = tell.id;
         let end = tell.end().map_err(|problem| BadRequest(problem.to_owned()))?;
-        self.search.tell(TrialId(id), end)?;
-        let end = self.search.trial(TrialId(id)).map(|trial| &trial.state);
+        self.kept.search_mut().tell(TrialId(id), end)?;
+        let end = self.kept.search().trial(TrialId(id)).map(|trial| &trial.state);
         let state = if let Some(State::Ended(end)) = end { end.kind() } else { EndKind::Failed };
         Ok(Reply::Ended { id, state })
     }
 
     fn status(&self) -> Status {
-        let trials = self.search.study().search.trials;
-        let mut status = Status { trials, learned: self.search.learned(), ..Status::default() };
-        for trial in self.search.trials() {
+        let trials = self.kept.search().study().search.trials;
+        let mut status = Status { trials, learned: self.kept.search().learned(), ..Status::default() };
+        for trial in self.kept.search().trials() {
             status.asked += 1;
             match &trial.state {
                 State::Running => status.running.push(trial.into()),

@@ -184,10 +184,10 @@ fn line(entry: &JournalEntry, engine: &Engine, is_terminal: bool) -> Option<Stri
         Fact::NodeDraining { node, until_s, reason } => {
             let drains = engine.state().nodes.get(node).and_then(|node| node.draining.as_ref());
             let when = match drains.and_then(Draining::deadline_s) {
-                Some(_) => format!("in {:.0} s", (until_s - entry.at_s).max(0.0)),
+                Some(_) => format!("in at most {:.0} s", (until_s - entry.at_s).max(0.0)),
                 None => "when nothing runs there any more".to_owned(),
             };
-            format!("{} is to leave {when}: {reason}", label(*node))
+            format!("{} will leave {when}: {reason}", label(*node))
         }
         Fact::NodeLost { node, reason } => format!("{} is gone: {reason}", label(*node)),
         Fact::SuggestionsReopened {} => "the study goes on: its limit is no longer reached".to_owned(),

@@ -126,7 +126,8 @@ pub(super) fn run(
         slurm::dry_run(pilots, folder, out)?;
         return Ok(ExitStatus::Success);
     }
-    if settings.emulate.is_none() {
+    // A study that has all its trials asks for nothing.
+    if settings.emulate.is_none() && !has_all_trials(folder, &study) {
         slurm::check(pilots)?;
     }
     let listen = listen(settings, &study)?;
@@ -195,6 +196,12 @@ fn listen(settings: &Settings, study: &Study) -> Result<Option<SocketAddr>, Erro
     let named = if text.contains(':') { text.clone() } else { format!("{text}:0") };
     let mut found = named.to_socket_addrs().map_err(|error| wrong(error.to_string()))?;
     found.next().map(Some).ok_or_else(|| wrong("it has no address".to_owned()))
+}
+
+/// Whether nothing is left to do.
+fn has_all_trials(folder: &Path, study: &Study) -> bool {
+    let status = Reader::open(folder).and_then(|reader| reader.status());
+    status.is_ok_and(|status| status.done && study.search.trials <= status.wanted)
 }
 
 /// What has come to its end ran on what it ran on.

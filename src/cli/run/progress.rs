@@ -91,7 +91,7 @@ fn location(active: &ActiveTrial) -> String {
     let slots = ranges(active.slots());
     match &active.phase {
         Phase::Waiting => "waits".to_owned(),
-        Phase::Forming { .. } | Phase::Broken { .. } => format!("forms on {slots}"),
+        Phase::Forming { .. } | Phase::Broken { .. } => format!("starts on {slots}"),
         Phase::Pausing(_) => format!("leaves {slots}"),
         Phase::Running(_) => format!("on {slots}"),
     }

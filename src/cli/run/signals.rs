@@ -4,6 +4,7 @@ use std::{
     fs,
     path::{Path, PathBuf},
     process, thread,
+    time::{Duration, Instant},
 };
 
 use tokio::{
@@ -19,6 +20,11 @@ use crate::{
     cli::{Error, ExitStatus},
     store::Folder,
 };
+
+/// Signals so close to each other are one request: `timeout` sends one to a process and one to its group, and who ends a session may
+/// send several kinds. A person who presses Ctrl-C twice is slower than a program.
+const TOGETHER: Duration = Duration::from_secs(1);
+const KEYS_TOGETHER: Duration = Duration::from_millis(50);
 
 /// Listens until it is dropped.
 pub(super) struct Signals(
@@ -55,8 +61,8 @@ struct Heard {
 }
 
 impl Heard {
-    /// Waits for any of them.
-    async fn next(&mut self) {
+    /// Waits for any of them. Gives for how long others belong to the same request.
+    async fn next(&mut self) -> Duration {
         let hangup = async {
             match &mut self.hangup {
                 Some(hangup) => hangup.recv().await,
@@ -64,9 +70,9 @@ impl Heard {
             }
         };
         tokio::select! {
-            _ = self.interrupt.recv() => {}
-            _ = self.terminate.recv() => {}
-            _ = hangup => {}
+            _ = self.interrupt.recv() => KEYS_TOGETHER,
+            _ = self.terminate.recv() => TOGETHER,
+            _ = hangup => TOGETHER,
         }
     }
 }
@@ -79,6 +85,37 @@ fn is_ignored(kind: SignalKind) -> bool {
     ignored >> (kind.as_raw_value() - 1) & 1 == 1
 }
 
+/// What a signal asks for.
+#[derive(Debug, PartialEq, Eq)]
+enum Request {
+    /// An orderly stop.
+    First,
+    /// What was just asked for.
+    Same,
+    /// An end at once.
+    Again,
+}
+
+/// What was asked for so far.
+#[derive(Debug, Default)]
+struct Requests {
+    first: Option<Instant>,
+}
+
+impl Requests {
+    /// A signal has come, of a kind of which all in such a time are one request.
+    fn hear(&mut self, now: Instant, together: Duration) -> Request {
+        match self.first {
+            None => {
+                self.first = Some(now);
+                Request::First
+            }
+            Some(first) if now.saturating_duration_since(first) < together => Request::Same,
+            Some(_) => Request::Again,
+        }
+    }
+}
+
 async fn watch(
     mut heard: Heard,
     mut over: oneshot::Receiver<()>,
@@ -86,20 +123,37 @@ async fn watch(
     folder: PathBuf,
     display: &DisplayHandle,
 ) {
-    let mut asked = false;
+    let mut requests = Requests::default();
     loop {
-        tokio::select! {
-            () = heard.next() => {}
+        let together = tokio::select! {
+            together = heard.next() => together,
             _ = &mut over => return,
+        };
+        match requests.hear(Instant::now(), together) {
+            Request::First => {}
+            Request::Same => continue,
+            Request::Again => {
+                display.print("stopped at once");
+                display.flush();
+                end_programs(&Folder::new(&folder));
+                process::exit(ExitStatus::Interrupted.code().into());
+            }
         }
-        if asked {
-            display.print("stopped at once");
-            display.flush();
-            end_programs(&Folder::new(&folder));
-            process::exit(ExitStatus::Interrupted.code().into());
-        }
-        asked = true;
         display.print("stopping: running trials write their state; press Ctrl-C again to stop at once");
         stop.stop();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn signals_that_come_together_are_one_request() {
+        let (mut requests, now) = (Requests::default(), Instant::now());
+        assert_eq!(requests.hear(now, TOGETHER), Request::First);
+        assert_eq!(requests.hear(now + TOGETHER / 2, TOGETHER), Request::Same, "to the group of `timeout`");
+        assert_eq!(requests.hear(now + TOGETHER / 2, KEYS_TOGETHER), Request::Again, "Ctrl-C, twice");
+        assert_eq!(requests.hear(now + TOGETHER, TOGETHER), Request::Again);
     }
 }

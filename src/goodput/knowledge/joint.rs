@@ -60,8 +60,8 @@ struct Spread {
 
 impl JointModel {
     /// Fits all trials, each given with at least one observation.
-    pub(super) fn fit(trials: &[(&Features, Vec<Observation>)]) -> Result<Self, Error> {
-        let scaler = Scaler::new(&trials.iter().map(|(features, _)| *features).collect::<Vec<_>>());
+    pub(super) fn fit(trials: &[(Features, Vec<Observation>)]) -> Result<Self, Error> {
+        let scaler = Scaler::new(&trials.iter().map(|(features, _)| features).collect::<Vec<_>>());
         let mut groups: Vec<Group> = trials
             .iter()
             .map(|(features, seen)| Group {

@@ -7,8 +7,9 @@
 //! ([`StudyKnowledge::exploration_cap`]). Pollux learns each of them again for every job.
 //!
 //! *Architecture invariant:* the same records in any order give the same knowledge, up to rounding, and nothing is fitted
-//! before the caller asks for it ([`StudyKnowledge::refit`]).
+//! before the caller asks for it ([`StudyKnowledge::refit`], or a [`Comparison`] on another thread).
 
+mod compare;
 mod features;
 mod joint;
 mod noise;
@@ -16,5 +17,6 @@ mod study;
 #[cfg(test)]
 mod tests;
 
+pub use compare::{Compared, Comparison};
 pub use features::Features;
 pub use study::{Sharing, StudyKnowledge};

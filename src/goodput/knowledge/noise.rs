@@ -2,10 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::{
-    goodput::{Error, NoiseScale},
-    ids::TrialId,
-};
+use crate::goodput::{Error, NoiseScale};
 
 /// Progress on an axis on which the noise scale is smooth: fine at the start, logarithmic later.
 fn position(progress_epochs: f64) -> f64 {
@@ -77,11 +74,11 @@ pub(super) struct NoiseCurve {
 impl NoiseCurve {
     /// The curve of a study: `ln phi = curve(progress) + offset(trial)`. Offsets keep the curve smooth where
     /// some trials end, since those that continue are not a random choice.
-    pub(super) fn fit(tracks: &BTreeMap<TrialId, Track>) -> Self {
+    pub(super) fn fit(tracks: &[Track]) -> Self {
         let mut curve = Self::default();
         for round in 0..ROUNDS {
             let mut sums: BTreeMap<u32, (f64, f64)> = BTreeMap::new();
-            for track in tracks.values() {
+            for track in tracks {
                 let offset = if round == 0 { 0.0 } else { track.offset(&curve) };
                 for (&class, cell) in &track.classes {
                     let entry = sums.entry(class).or_default();

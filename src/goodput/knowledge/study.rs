@@ -1,6 +1,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
+    compare::{Compared, Comparison},
     features::Features,
     joint::JointModel,
     noise::{NoiseCurve, Track},
@@ -69,6 +70,9 @@ struct Record {
 }
 
 impl StudyKnowledge {
+    /// So many trials of a GPU type, the last ones, are compared with each other.
+    pub const COMPARED_MAX: usize = 64;
+
     /// Knows nothing yet of a study whose trials have `feature_count` [`Features`].
     #[must_use]
     pub fn new(feature_count: usize, sharing: Sharing) -> Self {
@@ -128,33 +132,65 @@ impl StudyKnowledge {
         self.tracks.entry(trial).or_default().record(progress_epochs, phi)
     }
 
-    /// Fits what has changed since the last time. Until then [`StudyKnowledge::prior`] and
-    /// [`StudyKnowledge::noise_prior`] answer from what the study knew before.
-    ///
-    /// The cost grows with trials times the square of the features: about 0.1 s for 100 trials with 10 features.
-    /// Give it only hyper-parameters that may matter for speed, and call it when trials start or end, not at each step.
+    /// Compares trials and learns from it at once: [`comparison`](Self::comparison), run here and now. Until then
+    /// [`StudyKnowledge::prior`] and [`StudyKnowledge::noise_prior`] answer from what the study knew before.
     pub fn refit(&mut self) -> Result<(), Error> {
+        let comparison = self.comparison();
+        self.learn(comparison.run())
+    }
+
+    /// All that is needed to compare the trials with each other again, where something has changed: to be run elsewhere while this one
+    /// goes on answering, and then to be taken in by [`StudyKnowledge::learn`].
+    ///
+    /// At most the last [`Self::COMPARED_MAX`] trials of each GPU type take part, and older ones that alone have used some number of GPUs:
+    /// what a comparison costs does not grow with the study.
+    pub fn comparison(&mut self) -> Comparison {
+        let mut comparison = Comparison::default();
+        if self.sharing == Sharing::Off {
+            return comparison;
+        }
+        comparison.tracks = self.tracks.values().rev().take(Self::COMPARED_MAX).cloned().collect();
+        for gpu in std::mem::take(&mut self.stale) {
+            let trials = self.compared_on(&gpu);
+            comparison.trials.insert(gpu, trials);
+        }
+        comparison
+    }
+
+    /// The trials that are compared on a GPU type, with their steps.
+    fn compared_on(&self, gpu: &GpuType) -> Vec<(Features, Vec<Observation>)> {
+        let mut shapes = BTreeSet::new();
+        let mut chosen = Vec::new();
+        let on_gpu = |record: &&Record| record.seen.get(gpu).is_some_and(|seen| !seen.is_empty());
+        for record in self.trials.values().rev().filter(on_gpu) {
+            let seen: Vec<Observation> =
+                record.seen.get(gpu).into_iter().flat_map(Observations::iter).collect();
+            let before = shapes.len();
+            shapes.extend(seen.iter().map(|steps| (steps.shape.tier(), steps.shape.gpus())));
+            if chosen.len() < Self::COMPARED_MAX || shapes.len() > before {
+                chosen.push((record.features.clone(), seen));
+            }
+        }
+        chosen.reverse();
+        chosen
+    }
+
+    /// Takes in what a comparison has found. A type that could not be fitted keeps its last model, and is tried again next
+    /// time; other types do not wait for it.
+    pub fn learn(&mut self, compared: Compared) -> Result<(), Error> {
         if self.sharing == Sharing::Off {
             return Ok(());
         }
-        self.curve = NoiseCurve::fit(&self.tracks);
+        self.curve = compared.curve;
         let mut first_error = None;
-        for gpu in std::mem::take(&mut self.stale) {
-            let trials: Vec<(&Features, Vec<Observation>)> = self
-                .trials
-                .values()
-                .filter_map(|record| Some((&record.features, record.seen.get(&gpu)?.iter().collect())))
-                .filter(|(_, seen): &(_, Vec<_>)| !seen.is_empty())
-                .collect();
-            if trials.is_empty() {
-                self.models.remove(&gpu);
-                continue;
-            }
-            match JointModel::fit(&trials) {
-                Ok(model) => {
+        for (gpu, model) in compared.models {
+            match model {
+                Ok(Some(model)) => {
                     self.models.insert(gpu, model);
                 }
-                // The last model stays, and the type is tried again next time; other types do not wait for it.
+                Ok(None) => {
+                    self.models.remove(&gpu);
+                }
                 Err(error) => {
                     self.stale.insert(gpu);
                     first_error.get_or_insert(error);

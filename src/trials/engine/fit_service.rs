@@ -4,7 +4,10 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use super::{Error, Fact, JournalEntry, Refit, apply::end_of};
 use crate::{
-    goodput::{Features, NoiseScale, Observations, Sharing, StudyKnowledge, ThroughputParams, TypeCatalog},
+    goodput::{
+        Compared, Comparison, Features, NoiseScale, Observations, Sharing, StudyKnowledge, ThroughputParams,
+        TypeCatalog,
+    },
     ids::{GpuType, TrialId},
     space::{Dim, PilotSpec, Point, Study},
     trials::End,
@@ -16,9 +19,14 @@ const OPTIONS_MAX: usize = 8;
 /// So many trials that are over teach the others how fast they may be, the last ones: the time for a fit grows with them.
 const ENDED_MAX: usize = 512;
 
+/// Trials are compared again when so many have begun or ended since, per trial that is compared: each time while they are few, and
+/// at a bounded cost for each trial when they are many.
+const CHANGES_SHARE: f64 = 1.0 / 8.0;
+
 /// How fast the trials of a study are, kept up to date by its facts.
 ///
-/// It may live on another thread, as long as facts and questions come in their order.
+/// It may live on another thread, as long as facts and questions come in their order. Questions are answered from the last comparison
+/// of the trials; when another one is due, [`comparison`](Self::comparison) has it, and it can be made elsewhere meanwhile.
 pub struct FitService {
     dims: Vec<Dim>,
     knowledge: StudyKnowledge,
@@ -28,8 +36,12 @@ pub struct FitService {
     trials: BTreeMap<TrialId, Seen>,
     /// Those among them that are over for good, in the order of their ends.
     ended: VecDeque<TrialId>,
-    /// A trial began or ended since all were compared.
-    stale: bool,
+    /// Those with steps that the knowledge has not seen.
+    unseen: BTreeSet<TrialId>,
+    /// Trials that began or ended since all were compared.
+    changes: usize,
+    /// How many GPUs of which type had been used by then.
+    compared_caps: BTreeMap<GpuType, u32>,
 }
 
 /// What was seen of a trial.
@@ -52,8 +64,17 @@ impl FitService {
         // What may come is weighed against what is here.
         let pilots = study.machines.iter().flat_map(|machines| &machines.slurm);
         let types: BTreeSet<GpuType> = pilots.filter_map(PilotSpec::gpu_type).collect();
-        let (trials, ended) = (BTreeMap::new(), VecDeque::new());
-        Self { dims, knowledge, catalog: TypeCatalog::builtin(), types, trials, ended, stale: false }
+        Self {
+            dims,
+            knowledge,
+            catalog: TypeCatalog::builtin(),
+            types,
+            trials: BTreeMap::new(),
+            ended: VecDeque::new(),
+            unseen: BTreeSet::new(),
+            changes: 0,
+            compared_caps: BTreeMap::new(),
+        }
     }
 
     /// Takes note of a fact.
@@ -67,7 +88,7 @@ impl FitService {
                 let (steps, models) = (BTreeMap::new(), BTreeMap::new());
                 let seen = Seen { features, steps, models, epochs: 0.0, noise: None };
                 self.trials.insert(*trial, seen);
-                self.stale = true;
+                self.changes += 1;
             }
             Fact::Measured { trial, epochs, gpu_type, steps, noise, .. } => {
                 let Some(seen) = self.trials.get_mut(trial) else { return Ok(()) };
@@ -78,6 +99,7 @@ impl FitService {
                         // An error leaves all as it was: a worker with a broken clock is not the end of a study.
                         let _ = all.add(steps);
                     }
+                    self.unseen.insert(*trial);
                 }
                 if let Some(noise) = noise {
                     seen.noise = Some(*noise);
@@ -86,7 +108,7 @@ impl FitService {
             }
             fact => {
                 if let Some((trial, end)) = end_of(fact) {
-                    self.stale = true;
+                    self.changes += 1;
                     self.end(trial, &end);
                 }
             }
@@ -111,21 +133,49 @@ impl FitService {
             // How far it has scaled out stays known, whether or not anybody has asked yet.
             let _ = self.knowledge.record(trial, seen.features, seen.steps);
             self.knowledge.forget(trial);
+            self.unseen.remove(&trial);
         }
     }
 
-    /// What is known of a trial: from its own steps, from those of others, and from what types of GPU have in common. None
-    /// if it is unknown, or if the numbers cannot be fitted.
-    pub fn fit(&mut self, trial: TrialId) -> Option<Refit> {
-        if std::mem::take(&mut self.stale) {
-            for (id, seen) in &self.trials {
-                self.knowledge.record(*id, seen.features.clone(), seen.steps.clone()).ok()?;
-            }
-            // A type that cannot be fitted keeps its last model.
-            let _ = self.knowledge.refit();
+    /// The comparison of the trials that is due, if one is.
+    pub fn comparison(&mut self) -> Option<Comparison> {
+        let compared = self.trials.len().min(StudyKnowledge::COMPARED_MAX) as f64;
+        let is_due = self.changes > 0
+            && (self.changes as f64 >= CHANGES_SHARE * compared || self.caps() != self.compared_caps);
+        if !is_due {
+            return None;
         }
+        for trial in std::mem::take(&mut self.unseen) {
+            self.record(trial);
+        }
+        (self.changes, self.compared_caps) = (0, self.caps());
+        Some(self.knowledge.comparison())
+    }
+
+    /// Takes in what a comparison has found.
+    pub fn learn(&mut self, compared: Compared) {
+        // A type that cannot be fitted keeps its last model.
+        let _ = self.knowledge.learn(compared);
+    }
+
+    /// Up to how many GPUs of which type trials have explored.
+    fn caps(&self) -> BTreeMap<GpuType, u32> {
+        let cap = |gpu_type: &GpuType| self.knowledge.exploration_cap(TrialId(u32::MAX), Some(gpu_type));
+        self.types.iter().map(|gpu_type| (gpu_type.clone(), cap(gpu_type))).collect()
+    }
+
+    /// Shows the steps of a trial to the knowledge of the study; none if that is impossible.
+    fn record(&mut self, trial: TrialId) -> Option<()> {
+        let seen = self.trials.get(&trial)?;
+        self.knowledge.record(trial, seen.features.clone(), seen.steps.clone()).ok()
+    }
+
+    /// What is known of a trial: from its own steps, from the last comparison with others, and from what types of GPU have in
+    /// common. None if it is unknown, or if the numbers cannot be fitted.
+    pub fn fit(&mut self, trial: TrialId) -> Option<Refit> {
+        self.record(trial)?;
+        self.unseen.remove(&trial);
         let seen = self.trials.get_mut(&trial)?;
-        self.knowledge.record(trial, seen.features.clone(), seen.steps.clone()).ok()?;
         let mut models = BTreeMap::new();
         for gpu_type in &self.types {
             if let Ok(fit) = self.knowledge.fit(trial, gpu_type, seen.models.get(gpu_type)) {
@@ -215,8 +265,7 @@ mod tests {
 
     #[test]
     fn what_is_kept_of_trials_that_are_over_does_not_grow_without_end() {
-        let yaml = "{space: {x: {float: [0, 1]}}, objective: {maximize: accuracy}, search: {trials: 20000}}";
-        let mut service = FitService::new(&Study::from_yaml("study.yaml", yaml).unwrap());
+        let mut service = service();
         for trial in 0..1000 {
             run(&mut service, trial, None);
         }
@@ -228,6 +277,49 @@ mod tests {
         assert_eq!((service.trials.len(), service.ended.len()), (ENDED_MAX, ENDED_MAX));
         assert!(!service.trials.contains_key(&TrialId(1000)) && service.trials.contains_key(&TrialId(2999)));
         assert_eq!(service.knowledge.exploration_cap(TrialId(3000), None), 8, "once is enough for a study");
+    }
+
+    fn service() -> FitService {
+        let yaml = "{space: {x: {float: [0, 1]}}, objective: {maximize: accuracy}, search: {trials: 20000}}";
+        FitService::new(&Study::from_yaml("study.yaml", yaml).unwrap())
+    }
+
+    /// Each trial begins and ends: two changes, of which 64 / 8 make a comparison due.
+    #[test]
+    fn what_is_learned_costs_each_trial_the_same_however_many_there_are() {
+        let mut service = service();
+        let mut compared = 0;
+        for trial in 0..300 {
+            run(&mut service, trial, Some(1));
+            if let Some(comparison) = service.comparison() {
+                compared += u32::from(trial >= 100);
+                service.learn(comparison.run());
+            }
+            assert!(service.comparison().is_none(), "nothing has changed");
+        }
+        assert_eq!(compared, 200 / 4);
+        let wider = Some(2);
+        run(&mut service, 300, wider);
+        service.fit(TrialId(300));
+        assert!(service.comparison().is_some(), "more GPUs than ever were used");
+    }
+
+    #[test]
+    fn questions_are_answered_while_trials_are_compared() {
+        let mut service = service();
+        for trial in 0..3 {
+            run(&mut service, trial, Some(1));
+        }
+        let comparison = service.comparison().expect("they are few");
+        let new = Fact::TrialCreated {
+            trial: TrialId(3),
+            params: crate::space::Params::default(),
+            point: vec![Some(0.1)],
+        };
+        service.apply(&JournalEntry { at_s: 0.0, fact: new }).unwrap();
+        assert_eq!(service.fit(TrialId(3)).unwrap().models, [].into(), "nothing was learned yet");
+        service.learn(comparison.run());
+        assert_eq!(service.fit(TrialId(3)).unwrap().models.len(), 1);
     }
 
     #[test]

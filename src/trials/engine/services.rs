@@ -3,7 +3,10 @@ use super::{
 };
 #[cfg(feature = "runtime")]
 use super::{Engine, TrialKind};
-use crate::space::Study;
+use crate::{
+    goodput::{Compared, Comparison},
+    space::Study,
+};
 
 /// All services that answer the requests of an engine: for simulations, and where one thread is enough.
 ///
@@ -62,7 +65,12 @@ impl Services {
     pub fn answer(&mut self, command: &Command) -> Option<Input> {
         match command {
             Command::Suggest(request) => Some(self.suggest.answer(*request)),
-            Command::Allocate(request) => Some(self.allocate.answer(request)),
+            Command::Allocate(request) => {
+                if let Some(comparison) = self.allocate.comparison() {
+                    self.allocate.learn(comparison.run());
+                }
+                Some(self.allocate.answer(request))
+            }
             Command::Group { .. }
             | Command::ReleaseNode { .. }
             | Command::WakeAt { .. }
@@ -111,7 +119,17 @@ impl AllocateService {
         self.fit.apply(entry)
     }
 
-    /// The answer to a question.
+    /// The comparison of the trials that is due, if one is. It takes a while: questions can be answered meanwhile.
+    pub fn comparison(&mut self) -> Option<Comparison> {
+        self.fit.comparison()
+    }
+
+    /// Takes in what a comparison has found.
+    pub fn learn(&mut self, compared: Compared) {
+        self.fit.learn(compared);
+    }
+
+    /// The answer to a question, from what is known by now.
     pub fn answer(&mut self, request: &AllocatorRequest) -> Input {
         match *request {
             AllocatorRequest::Fit { revision, trial } => {

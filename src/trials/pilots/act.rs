@@ -112,12 +112,13 @@ impl Controller {
         let pause_s = PAUSE_S * f64::from(1 << (kind.failures - 1).min(8));
         kind.retry_s = now_s + pause_s;
         let job = pilot.job.as_ref().map_or_else(String::new, |job| format!(" (job {job})"));
-        let what = format!("a node of {}{job} came to nothing: {reason}", kind.spec);
+        let what = format!("a node of {}{job} failed: {reason}", kind.spec);
+        kind.fault = match log.lines().last() {
+            Some(line) => format!("{reason}; its last line: {line}"),
+            None => reason.to_owned(),
+        };
         let next = if kind.has_given_up() {
-            format!(
-                "that was the third in a row, so no more of them are asked for in this run; mend it and run the study again, \
-                 {FAILURES_MAX} new tries are made then"
-            )
+            format!("that was number {FAILURES_MAX} in a row, so no more of them are asked for in this run")
         } else {
             format!("the next one is asked for in {pause_s:.0} s")
         };

@@ -54,7 +54,8 @@ impl Engine {
             snapshot: self.snapshot(now_s),
             to_come: left.min(room) as u32,
             busy: state.reserved().keys().map(|slot| slot.node).collect(),
-            is_over: state.done || state.stopping,
+            // When nothing is left to do, the end is about to be told.
+            is_over: state.done || state.stopping || (left == 0 && state.active.is_empty()),
         }
     }
 }

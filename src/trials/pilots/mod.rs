@@ -260,6 +260,8 @@ struct Kind {
     gpu_type: Option<GpuType>,
     /// Failures one after the other.
     failures: u32,
+    /// Why the last one failed.
+    fault: String,
     /// No submission before.
     retry_s: f64,
     gain: Option<Gain>,
@@ -290,6 +292,7 @@ impl Controller {
             gpu_type: spec.gpu_type(),
             spec: spec.clone(),
             failures: 0,
+            fault: String::new(),
             retry_s: f64::NEG_INFINITY,
             gain: None,
         };
@@ -349,6 +352,16 @@ impl Controller {
             _ => BTreeSet::new(),
         };
         self.pilots.values().flat_map(nodes).collect()
+    }
+
+    /// Why no node can be expected any more, if that is so: too many pilots of each kind have failed one after the other.
+    #[must_use]
+    pub fn hopeless(&self) -> Option<String> {
+        let is_hopeless = self.pilots.is_empty() && self.kinds.iter().all(Kind::has_given_up);
+        let fault = |kind: &Kind| {
+            format!("a node of {} failed {FAILURES_MAX} times in a row: {}", kind.spec, kind.fault)
+        };
+        is_hopeless.then(|| self.kinds.iter().map(fault).collect::<Vec<_>>().join("; "))
     }
 
     /// Whether nothing is left to be awaited.

@@ -190,16 +190,19 @@ fn three_that_come_to_nothing_are_enough_and_the_reason_is_told_with_the_log() {
         let log = "module: command not found";
         let actions = poll(&mut controller, &job, ended(JobEnd::Ended, "FAILED", log), now_s);
         let notice = notices(&actions)[0];
-        let begins = format!(
-            "a node of gpu:8 (gpu) (job {job}) came to nothing: it ended before its agent came (FAILED); "
-        );
+        let begins =
+            format!("a node of gpu:8 (gpu) (job {job}) failed: it ended before its agent came (FAILED); ");
         assert!(notice.starts_with(&begins), "{notice}");
         assert!(notice.ends_with("it printed\n    module: command not found"), "{notice}");
-        assert_eq!(notice.contains("third in a row"), round == 2, "{notice}");
+        assert_eq!(notice.contains("number 3 in a row"), round == 2, "{notice}");
         assert_eq!(controller.tick(now_s + pause_s - 0.1), []);
+        assert_eq!(controller.hopeless().is_some(), round == 2);
         now_s += pause_s;
     }
     assert_eq!(controller.tick(1e9), []);
+    let wanted = "a node of gpu:8 (gpu) failed 3 times in a row: it ended before its agent came (FAILED); its last line: module: \
+                  command not found";
+    assert_eq!(controller.hopeless().as_deref(), Some(wanted));
 }
 
 #[test]

@@ -230,6 +230,19 @@ pub(super) fn verify(
     identity: &Identity,
     kind: Kind,
 ) -> Result<Contents, Problem> {
+    let header = read_header(input)?;
+    header.check(identity, kind)?;
+    header.into_contents()
+}
+
+/// Reads and checks all of a checkpoint of any trial: whose it is, as far as that can be seen without its parameters.
+pub(super) fn owner(input: &mut (impl Read + Seek)) -> Result<(StudyId, TrialId), Problem> {
+    let Metadata { study, trial, .. } = read_header(input)?.metadata;
+    Ok((study, TrialId(number(&trial, "trial")?)))
+}
+
+/// The header of a checkpoint that is whole.
+fn read_header(input: &mut (impl Read + Seek)) -> Result<Header, Problem> {
     let found = input.seek(SeekFrom::End(0))?;
     input.rewind()?;
     if found < LENGTH_BYTES + CHECKSUM_BYTES {
@@ -265,8 +278,7 @@ pub(super) fn verify(
     if header.metadata.version != VERSION {
         return Err(Problem::Version(header.metadata.version));
     }
-    header.check(identity, kind)?;
-    header.into_contents()
+    Ok(header)
 }
 
 /// Whether the bytes after these are their checksum.

@@ -8,10 +8,14 @@ mod envelope;
 mod files;
 mod folder;
 mod identity;
+#[cfg(feature = "cli")]
+mod survey;
 #[cfg(test)]
 mod tests;
 
 pub use self::bytes::{check_checkpoint, make_checkpoint, seal_checkpoint};
+#[cfg(feature = "cli")]
+pub(crate) use self::survey::{Survey, survey};
 pub(crate) use self::{
     envelope::{Contents, Kind, Position, Problem},
     files::checkpoint_steps,

@@ -1,21 +1,18 @@
-//! The folder of an `ask-tell` study: the same journal as that of `run`.
+//! A search that is kept in the folder of a study, for those who run the trials themselves: the same journal as that of a run.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fmt::Display,
     mem,
     path::Path,
     time::{SystemTime, UNIX_EPOCH},
 };
 
-use super::{Error, import::Imported};
+use super::{Error, Journal, Opening, Store};
 use crate::{
-    cli,
     ids::{Generation, GpuType, NodeId, SlotId, TrialId},
     space::Study,
-    store::{self, Journal, Opening, Store},
     trials::{
-        Search,
+        self, Search, Trial,
         engine::{Fact, JournalEntry, State},
     },
 };
@@ -23,33 +20,56 @@ use crate::{
 /// Where trials of other programs run, for all we know.
 const CLIENT: &str = "client";
 
-/// An open study; nobody else writes to it.
-pub(super) struct Record {
-    store: Store,
+/// A [`Search`] whose facts are kept in a folder, or nowhere. Whoever changes it calls [`keep`](Self::keep) before anybody hears of it.
+///
+/// ```
+/// use pollux_tune::{space::Study, store::KeptSearch};
+///
+/// # let folder = std::env::temp_dir().join(format!("pollux-tune-kept-{}", std::process::id()));
+/// let study = Study::from_yaml("study.yaml", "{space: {x: {float: [0, 1]}}, objective: {minimize: loss}}")?;
+/// let mut kept = KeptSearch::open(&folder, &study)?;
+/// let trial = kept.ask()?;
+/// kept.keep()?;
+/// drop(kept);
+/// let kept = KeptSearch::open(&folder, &study)?;
+/// assert_eq!(kept.search().trial(trial.id), Some(&trial));
+/// # std::fs::remove_dir_all(&folder)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct KeptSearch {
+    search: Search,
+    store: Option<Store>,
+    /// There are no more suggestions.
+    is_exhausted: bool,
 }
 
-impl Record {
-    /// Opens or begins the study in a folder, and says how the search stands. A study that begins takes over what was imported.
-    pub(super) fn open(
-        folder: &Path,
-        study: &Study,
-        imported: Option<&Imported>,
-    ) -> Result<(Self, Search), cli::Error> {
-        let opening = Store::begin(folder).map_err(|error| match error {
-            store::Error::InUse(path) => cli::Error::from(Error::InUse(path)),
-            error => error.into(),
-        })?;
+impl KeptSearch {
+    /// A search that lasts as long as the process.
+    pub fn in_memory(study: &Study) -> Result<Self, trials::Error> {
+        Ok(Self { search: Search::new(study)?, store: None, is_exhausted: false })
+    }
+
+    /// Opens or begins the study in a folder, for which nobody else may write until this is dropped.
+    pub fn open(folder: &Path, study: &Study) -> Result<Self, Error> {
+        Self::open_with(folder, study, &[])
+    }
+
+    /// The same; a study that begins takes over facts of an earlier form.
+    pub(crate) fn open_with(folder: &Path, study: &Study, imported: &[Fact]) -> Result<Self, Error> {
+        let opening = Store::begin(folder)?;
         let path = opening.folder().journal();
         let study = continued(folder, study, &opening)?;
         let mut search = Search::new(&study)?;
-        let store = opening
-            .replay(|entry| search.apply(entry).map_err(|error| cli::Error::from(damaged(&path, &error))))?;
-        let mut record = Self { store };
-        let before = record.store.state().filter(|state| state.facts > 0);
+        let store = opening.replay(|entry| {
+            let damaged =
+                |problem: trials::Error| Error::Damaged { path: path.clone(), problem: problem.to_string() };
+            search.apply(entry).map_err(damaged)
+        })?;
+        let before = store.state().filter(|state| state.facts > 0);
         let (mut facts, yaml) = (Vec::new(), study.to_yaml());
         if let Some(state) = before {
             if state.done && search.is_finished() {
-                return Ok((record, search));
+                return Ok(Self { search, store: Some(store), is_exhausted: false });
             }
             facts.push(Fact::HeadStarted {});
             if state.yaml != yaml {
@@ -57,50 +77,75 @@ impl Record {
             }
         } else {
             facts.extend([Fact::StudyCreated { yaml: yaml.clone() }, Fact::HeadStarted {}]);
-            for fact in imported.into_iter().flat_map(|imported| &imported.facts) {
+            for fact in imported {
                 search.apply(&JournalEntry { at_s: 0.0, fact: fact.clone() })?;
                 facts.push(fact.clone());
             }
         }
-        record.store.write_study(&yaml)?;
-        record.write(facts)?;
-        Ok((record, search))
+        store.write_study(&yaml)?;
+        let mut kept = Self { search, store: Some(store), is_exhausted: false };
+        kept.write(facts)?;
+        Ok(kept)
     }
 
-    /// Once this returns, the facts survive a crash of the machine.
-    pub(super) fn write(&mut self, facts: Vec<Fact>) -> Result<(), store::Error> {
-        let mut lanes = Lanes::of(self.store.state());
+    /// How the search stands.
+    #[must_use]
+    pub const fn search(&self) -> &Search {
+        &self.search
+    }
+
+    /// To report, tell, enqueue and learn.
+    pub const fn search_mut(&mut self) -> &mut Search {
+        &mut self.search
+    }
+
+    /// Starts a trial: see [`Search::ask`].
+    pub fn ask(&mut self) -> Result<Trial, trials::Error> {
+        let asked = self.search.ask();
+        self.is_exhausted |= asked.as_ref().is_err_and(trials::Error::is_end);
+        asked
+    }
+
+    /// Writes down what became true. Once this returns, it survives a crash of the machine.
+    pub fn keep(&mut self) -> Result<(), Error> {
+        let mut facts = self.search.take_facts();
+        let Some(store) = &self.store else { return Ok(()) };
+        let is_running = |trial: &Trial| trial.state == trials::State::Running;
+        if (self.is_exhausted || self.search.is_finished())
+            && !store.state().is_some_and(|state| state.done)
+            && !self.search.trials().any(is_running)
+        {
+            facts.push(Fact::StudyDone {});
+        }
+        if facts.is_empty() { Ok(()) } else { self.write(facts) }
+    }
+
+    fn write(&mut self, facts: Vec<Fact>) -> Result<(), Error> {
+        let Some(store) = &mut self.store else { return Ok(()) };
+        let mut lanes = Lanes::of(store.state());
         let mut all = Vec::new();
         for fact in facts {
             lanes.add(fact, &mut all);
         }
         let today_s = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
-        let at_s = self.store.state().map_or(today_s, |state| today_s.max(state.at_s));
+        let at_s = store.state().map_or(today_s, |state| today_s.max(state.at_s));
         let entries: Vec<JournalEntry> = all.into_iter().map(|fact| JournalEntry { at_s, fact }).collect();
-        self.store.append(&entries)?;
-        self.store.sync()
+        store.append(&entries)?;
+        store.sync()
     }
-
-    /// Whether the journal says that all is over.
-    pub(super) fn is_done(&self) -> bool {
-        self.store.state().is_some_and(|state| state.done)
-    }
-}
-
-fn damaged(path: &Path, problem: &dyn Display) -> store::Error {
-    store::Error::Damaged { path: path.to_owned(), problem: problem.to_string() }
 }
 
 /// The study as it goes on in its folder: trials of one study make no sense in another one.
-fn continued(folder: &Path, ours: &Study, opening: &Opening) -> Result<Study, cli::Error> {
+fn continued(folder: &Path, ours: &Study, opening: &Opening) -> Result<Study, Error> {
     let has_trials = opening.has_trials()?;
     let Some(theirs) = opening.study()?.filter(|_| has_trials) else { return Ok(ours.clone()) };
     ours.continuing(&theirs).map_err(|differences| {
-        // Other studies with these objectives can be learned from.
-        let remedy =
-            if theirs.objectives == ours.objectives { ", or pass this one to --warm-start" } else { "" };
         let differences: Vec<String> = differences.iter().map(ToString::to_string).collect();
-        Error::OtherStudy { path: folder.to_owned(), differences: differences.join("; "), remedy }.into()
+        Error::OtherStudy {
+            path: folder.to_owned(),
+            differences: differences.join("; "),
+            same_objectives: theirs.objectives == ours.objectives,
+        }
     })
 }
 

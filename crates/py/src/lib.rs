@@ -1,0 +1,13 @@
+//! The Rust side of the Python package `pollux-tune`: what decides is the library, models and functions are Python's.
+
+mod error;
+mod search;
+
+use pyo3::prelude::*;
+
+/// `pollux_tune._core`.
+#[pymodule]
+fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add("VERSION", env!("CARGO_PKG_VERSION"))?;
+    search::register(module)
+}
