@@ -5,7 +5,7 @@ TORCH := scripts/with-libtorch.sh $(CARGO)
 ALL := --locked --workspace --features torch
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-python wheel test-cuda verify verify-all chaos storm fix paper bench bench-engine bench-elastic bench-study bench-search bench-python bench-c10d libtorch check-cuda cifar10 fuzz stress-tests
+.PHONY: help run test test-browser test-python wheel test-cuda verify verify-all chaos storm fix paper bench bench-engine bench-elastic bench-study bench-search bench-python bench-c10d libtorch check-cuda cifar10 fuzz stress-tests
 
 help: ## List the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
@@ -24,6 +24,11 @@ run: cifar10 ## Run a real study, CIFAR-10 on this machine (4 to 6 minutes), or 
 test: ## Run all tests, documentation examples and the Python package included; gets libtorch and PyTorch first
 	$(TORCH) test $(ALL)
 	$(MAKE) test-python
+	$(MAKE) test-browser
+
+# With the program that the tests were built with.
+test-browser: ## Test the dashboard in Chromium, which is installed where that is possible
+	scripts/with-libtorch.sh sh -c 'exec scripts/browser-tests.py "$${CARGO_TARGET_DIR:-target}/debug/pollux-tune"'
 
 test-python: ## Install the Python package into a fresh virtual environment, and test it; gets PyTorch first (3 GB)
 	scripts/with-libtorch.sh scripts/python-tests.py

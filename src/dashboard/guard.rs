@@ -94,13 +94,17 @@ impl Guard {
 
     fn pass(&self, request: &HttpRequest) -> Result<Pass, Refusal> {
         let is_token = |text: &str| self.token.is(text.as_bytes());
-        if request.cookie(&self.cookie).is_some_and(|cookie| is_token(cookie.value())) {
-            return Ok(Pass::Cookie);
-        }
         let mut pairs = request.query_string().split('&');
         let given = pairs.find_map(|pair| pair.strip_prefix("token="));
         let is_page = request.method() == Method::GET && request.path() == "/";
-        if is_page && given.is_some_and(is_token) { Ok(Pass::Token) } else { Err(Refusal::Token) }
+        // Before the cookie: the token is to vanish from the address in any case.
+        if is_page && given.is_some_and(is_token) {
+            return Ok(Pass::Token);
+        }
+        if request.cookie(&self.cookie).is_some_and(|cookie| is_token(cookie.value())) {
+            return Ok(Pass::Cookie);
+        }
+        Err(Refusal::Token)
     }
 
     /// A name cannot be trusted, since whoever owns it says where it points; an address can.

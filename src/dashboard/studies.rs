@@ -84,7 +84,11 @@ impl Studies {
     }
 
     pub(super) fn get(&self, key: &str) -> Option<Arc<Watched>> {
-        lock(&self.known).get(key).cloned()
+        let known = || lock(&self.known).get(key).cloned();
+        known().or_else(|| {
+            self.look();
+            known()
+        })
     }
 
     pub(super) fn commands(&self) -> &dyn Commands {

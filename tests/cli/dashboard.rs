@@ -209,8 +209,8 @@ fn a_finished_study_is_shown_and_retried() {
         page.ask(&format!("/api/studies/finished/{path}"));
     }
     assert_eq!(page.ask("/api/compare?studies=finished")["studies"][0]["points"][0][2], json!(0.5));
-    let few = page.get("/api/studies/finished/importance");
-    assert_eq!(few.status, 409, "two trials are too few: {}", few.body);
+    let few = page.ask("/api/studies/finished/importance");
+    assert!(few["shares"].is_null() && few["note"].is_string(), "one trial is too few: {few}");
     for (path, status) in [
         ("other", 404),
         ("finished/trials/9", 404),
@@ -312,7 +312,8 @@ fn a_study_that_runs_is_shown_and_stopped() {
             std::thread::yield_now();
         }
     };
-    let running = || page.ask("/api/studies/s/running");
+    // Before its first fact there is no study.
+    let running = || page.get("/api/studies/s/running").json();
     until("the first trial reports", &|| running()["trials"][0]["values"]["loss"] == json!(0.5));
     assert_eq!(page.ask("/api/studies/s")["can"], json!({"stop": true, "stop_trial": true, "retry": false}));
     let stopped = page.act("/api/studies/s/trials/0/stop", "");

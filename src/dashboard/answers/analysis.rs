@@ -90,15 +90,18 @@ pub(in crate::dashboard) fn importance(study: &Watched, commands: &dyn Commands,
             done.iter().filter_map(|trial| losses(view, *trial).get(which.objective).copied()).collect();
         Ok((file, points, values))
     })?;
-    let shares = study.importance((which.objective, values.len()), || -> Result<_, Problem> {
-        let refused = |error: &(dyn std::error::Error + 'static)| Problem::Refused(with_causes(error));
-        let dims = file.space.to_dims().map_err(|error| refused(&error))?;
+    let shares = study.importance((which.objective, values.len()), || -> Result<_, String> {
+        let dims = file.space.to_dims().map_err(|error| with_causes(&error))?;
         let rng = &mut ChaCha8Rng::seed_from_u64(file.search.seed);
-        let shares = tpe::importance(&dims, &points, &values, rng).map_err(|error| refused(&error))?;
+        let shares = tpe::importance(&dims, &points, &values, rng).map_err(|error| with_causes(&error))?;
         let mut named: Vec<(String, f64)> =
             (0..).zip(shares).map(|(dim, share)| (file.space.name(dim).to_owned(), share)).collect();
         named.sort_by(|a, b| b.1.total_cmp(&a.1));
         Ok(named)
-    })?;
-    Ok(json!({"done": values.len(), "shares": shares}))
+    });
+    Ok(match shares {
+        Ok(shares) => json!({"done": values.len(), "shares": shares}),
+        // With few trials that is as it should be.
+        Err(note) => json!({"done": values.len(), "shares": null, "note": note}),
+    })
 }

@@ -63,8 +63,9 @@ export function duration(seconds) {
 // Short, for axes.
 export function clock(seconds) {
   if (seconds < 120) return `${Number(seconds.toFixed(1))} s`;
-  if (seconds < 7200) return `${Number((seconds / 60).toFixed(1))} min`;
-  return `${Number((seconds / 3600).toFixed(1))} h`;
+  const two = (part) => String(Math.floor(part)).padStart(2, "0");
+  if (seconds < 7200) return `${Math.floor(seconds / 60)}:${two(seconds % 60)} min`;
+  return `${Math.floor(seconds / 3600)}:${two((seconds % 3600) / 60)} h`;
 }
 
 export const state = (name) => h("span", { class: `state ${name}` }, name);

@@ -27,7 +27,7 @@ export async function show({ root, study, path, isGone }) {
   };
   const value = (row) => row[VALUES][settings.objective];
   const metric = () => metrics[settings.objective] ?? "value";
-  const importanceNote = h("p", { class: "note" });
+  const importanceNote = h("p", { class: "note" }, "Computing the importance of parameters …");
   const importanceTable = h("div");
   const rowsTable = (caption, columns, rows) => asTable(() => table(caption, [
     { name: "Trial", number: true, cell: (row) => h("a", { href: link(study, `trial/${row[TRIAL]}`) }, row[TRIAL]) }, ...columns()], rows().slice(0, 200)));
@@ -157,13 +157,10 @@ export async function show({ root, study, path, isGone }) {
     tables.forEach((one) => one.refresh());
   };
   const weigh = async () => {
-    try {
-      shares = (await ask(path("/importance"), { objective: settings.objective })).shares;
-    } catch (error) {
-      shares = null;
-      importanceNote.textContent = error.message;
-    }
+    const answer = await ask(path("/importance"), { objective: settings.objective }).catch((error) => ({ shares: null, note: error.message }));
     if (isGone()) return;
+    shares = answer.shares;
+    importanceNote.textContent = answer.note ?? "";
     importance.box.hidden = !shares;
     if (!shares) return;
     importanceNote.textContent = `Share of the variance of ${metric()} that each parameter explains by itself.`;
@@ -175,7 +172,8 @@ export async function show({ root, study, path, isGone }) {
     importanceTable.replaceChildren(h("details", {}, h("summary", {}, "As a table"), table("Importance", [{ name: "Parameter", cell: ([name]) => name }, { name: "Share", number: true, cell: ([, share]) => share.toFixed(3) }], shares)));
   };
   draw();
-  await weigh();
+  // The forest behind it takes a while in a large study: the rest is there before.
+  weigh();
   return { async update() {
     const done = data.done;
     [data, about] = await Promise.all([ask(path("/analysis")), ask(path())]);

@@ -30,6 +30,7 @@ export async function show({ root, study, path, args, isGone }) {
   ], data.speed.slice(-300)));
   const speed = card("Batch size, learning rate and speed over time", [],
     h("div", { class: "two" }, speedCharts.map((one) => h("div", {}, h("h2", {}, one.title), one.chart.box))), speedTable);
+  const nothing = h("p", { class: "empty" }, "It has reported nothing on its way.");
   const decisions = h("div");
   const events = h("div");
   const log = h("pre", { tabindex: "0", "aria-label": "Log" });
@@ -39,13 +40,14 @@ export async function show({ root, study, path, args, isGone }) {
     card("Learning curves", [choice("Over", [["epochs", "epochs"], ["time", "time"]], "epochs", (value) => {
       settings.over = value;
       draw();
-    })], curves.box, beside),
+    })], nothing, curves.box, beside),
     speed, card("Events", [], events), card("Log", [], logNote, log));
 
   const fill = () => {
     const go = (to, text) => (to >= 0 && to <= data.last ? h("a", { href: link(study, `trial/${to}`) }, text) : null);
     const isOver = ["done", "stopped", "failed", "cancelled"].includes(data.state);
-    head.replaceChildren(h("h1", {}, `Trial ${data.id}`), state(data.state), go(data.id - 1, "previous"), go(data.id + 1, "next"),
+    const neighbours = [go(data.id - 1, "previous"), go(data.id + 1, "next")].filter(Boolean);
+    head.replaceChildren(h("h1", {}, `Trial ${data.id}`), state(data.state), ...neighbours,
       h("div", { class: "buttons" },
         about.can.stop_trial && !isOver ? h("button", { type: "button", class: "danger", onclick: () => confirmed(
           `Stop trial ${data.id} for good? The study goes on without it.`, "Stop the trial", path(`/trials/${data.id}/stop`)) }, "Stop the trial") : null,
@@ -82,11 +84,13 @@ export async function show({ root, study, path, args, isGone }) {
     curves.set(() => ({
       grid: grid({ right: names.length > 1 ? 30 : 18 }), legend: legend(), color: colors(), xAxis: over ? timeAxis({ min: "dataMin" }) : axis("value", "statistical epochs", { min: 0 }),
       // Metrics have scales of their own: the first one on the left, the others on the right.
-      yAxis: names.slice(0, 2).map((name, place) => axis("value", names.length > 2 && place ? "others" : name, { scale: true, nameLocation: "end", nameGap: 8, position: place ? "right" : "left", splitLine: { show: !place, lineStyle: { color: color("grid") } } })),
+      yAxis: (names.length ? names : [""]).slice(0, 2).map((name, place) => axis("value", names.length > 2 && place ? "others" : name, { scale: true, nameLocation: "end", nameGap: 8, position: place ? "right" : "left", splitLine: { show: !place, lineStyle: { color: color("grid") } } })),
       tooltip: { trigger: "axis", renderMode: "richText", valueFormatter: number },
       series: names.map((name, place) => ({ name, type: "line", showSymbol: data.curves[name].length < 40, symbolSize: 5, yAxisIndex: Math.min(place, 1),
         data: data.curves[name].map((point) => [point[over], point[2]]) })),
     }), names.map((name) => `${name} ${number(data.curves[name].at(-1)?.[2])}`).join(", ") || "nothing was reported yet");
+    curves.box.hidden = names.length === 0;
+    nothing.hidden = names.length > 0;
     speed.hidden = data.speed.length === 0;
     for (const { column, unit, title, chart: one } of speedCharts) {
       one.set(() => ({ grid: grid({ top: 14, bottom: 32 }), xAxis: timeAxis({ min: "dataMin" }), yAxis: axis("value", unit, { scale: column > 3, min: column < 4 ? 0 : undefined, nameLocation: "end", nameGap: 4, nameTextStyle: { fontSize: 0, color: "transparent" } }),
