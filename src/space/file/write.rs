@@ -1,6 +1,6 @@
 //! A study as a file again.
 
-use std::{fmt::Write, time::Duration};
+use std::{collections::BTreeMap, fmt::Write, time::Duration};
 
 use super::{
     super::value::text_to_yaml,
@@ -93,6 +93,11 @@ fn words(words: &[String]) -> String {
     format!("[{}]", words.join(", "))
 }
 
+fn variables(env: &BTreeMap<String, String>) -> String {
+    let each = env.iter().map(|(name, value)| format!("{}: {}", text_to_yaml(name), text_to_yaml(value)));
+    each.collect::<Vec<_>>().join(", ")
+}
+
 fn pilots(spec: &PilotSpec) -> Entries<10> {
     let text = |text: &Option<String>| text.as_deref().map(text_to_yaml);
     [
@@ -117,11 +122,19 @@ fn host(host: &SshHost) -> Entries<3> {
     ]
 }
 
-fn trial(trial: &TrialSettings) -> Entries<14> {
+fn trial(trial: &TrialSettings) -> Entries<19> {
     let (trainable, command) = match &trial.program {
         Some(Program::Trainable(name)) => (Some(text_to_yaml(name)), None),
         Some(Program::Command(command)) => (None, Some(words(command))),
         None => (None, None),
+    };
+    // The GPUs of programs have a key of their own.
+    let is_program = command.is_some();
+    let max_gpus = trial.max_gpus.unwrap_or(trial.min_gpus);
+    let gpus = match trial.elastic {
+        _ if trial.share > 1 => number(1.0 / f64::from(trial.share)),
+        Some(_) => format!("{}..{max_gpus}", trial.min_gpus),
+        None => trial.min_gpus.to_string(),
     };
     [
         ("trainable", trainable),
@@ -134,10 +147,15 @@ fn trial(trial: &TrialSettings) -> Entries<14> {
         ("scaling", Some(trial.scaling.to_string())),
         ("checkpoint_interval", Some(duration(trial.checkpoint_interval))),
         ("keep_checkpoints", Some(trial.keep_checkpoints.to_string())),
-        ("min_gpus", Some(trial.min_gpus.to_string())),
-        ("max_gpus", trial.max_gpus.map(|gpus| gpus.to_string())),
+        ("min_gpus", (!is_program).then(|| trial.min_gpus.to_string())),
+        ("max_gpus", trial.max_gpus.filter(|_| !is_program).map(|gpus| gpus.to_string())),
+        ("gpus", is_program.then_some(gpus)),
+        ("elastic", trial.elastic.map(|elastic| elastic.to_string())),
+        ("result", Some(trial.result.to_string())),
         ("timeout", trial.timeout.map(duration)),
         ("silence", trial.silence.map(duration)),
+        ("env", (!trial.env.is_empty()).then(|| format!("{{{}}}", variables(&trial.env)))),
+        ("folder", trial.folder.as_ref().map(|folder| text_to_yaml(&folder.to_string_lossy()))),
     ]
 }
 

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use super::{ActiveTrial, Engine, Phase, Refit, state};
+use super::{ActiveTrial, Engine, PaceModel, Phase, Refit, TrialKind, pace, state};
 use crate::{
     alloc::{self, Allocation, Cluster, Fairness, PolicyKind, Problem, RemainingWork, TrialRequest},
     goodput::{
@@ -49,6 +49,8 @@ pub struct TrialSnapshot {
     pub promise: f64,
     /// Statistical epochs until it is done.
     pub remaining_epochs: f64,
+    /// What is known of its speed, if it is a program.
+    pub pace: Option<PaceModel>,
 }
 
 /// The part of an interval in which a change has to pay off. Other trials end and noise grows, so that a gain does not last: in
@@ -60,7 +62,14 @@ const DELAY_S: f64 = 5.0;
 impl Engine {
     /// The question that the study has now.
     pub(in crate::trials) fn snapshot(&self, now_s: f64) -> AllocationSnapshot {
-        let (count, seconds) = self.state.reshapes;
+        let is_restarted = self.kind == TrialKind::Restarted;
+        let (count, seconds) = if is_restarted { self.shown.restarts } else { self.state.reshapes };
+        let serial = self.serial_part();
+        let pace = |trial: TrialId| {
+            let own = self.records.get(&trial).and_then(|record| record.pace.expect(serial));
+            let others = || PaceModel::of_study(serial?, self.shown.widest);
+            own.or_else(|| others().filter(|_| self.study.scheduler.knowledge_sharing))
+        };
         let delay_s = if count == 0 { DELAY_S } else { seconds / f64::from(count) };
         let candidate = |(&id, active): (&TrialId, &ActiveTrial)| {
             // What is under way counts as done.
@@ -76,6 +85,7 @@ impl Engine {
                 attained_gpu_s: active.usage.at(now_s, active.slots().len()).slot_s,
                 promise: self.stopper.promise(id),
                 remaining_epochs: (self.study.trial.epochs - active.epochs).max(0.0),
+                pace: if is_restarted { pace(id) } else { None },
             }
         };
         AllocationSnapshot {
@@ -133,12 +143,18 @@ impl TrialSnapshot {
         let max_gpus = max_gpus.unwrap_or(u32::MAX).min(limits.all.max_gpus()).max(min_gpus);
         // What a user asks for does not wait until it was explored.
         let asked_for = matches!(study.scheduler.policy, PolicyKind::Static | PolicyKind::Tiresias);
-        let cap = match &self.fit {
+        let cap = match (&self.fit, &self.pace) {
             _ if asked_for => max_gpus,
-            Some(fit) => fit.cap.clamp(min_gpus, max_gpus),
-            None => min_gpus,
+            (Some(fit), _) => fit.cap.clamp(min_gpus, max_gpus),
+            (None, Some(pace)) => pace.cap().clamp(min_gpus, max_gpus),
+            (None, None) => min_gpus,
         };
+        let is_program = study.trial.elastic.is_some();
         let table = match &self.fit {
+            _ if is_program => match self.pace.as_ref().filter(|_| !asked_for) {
+                Some(pace) => pace.table(cluster, cap)?,
+                None => pace::one_node(cluster, cap, |_, gpus| f64::from(gpus))?,
+            },
             Some(fit) if !asked_for && fit.is_of(cluster) => fit.table(cluster, limits, cap)?,
             _ => linear(cluster, cap),
         };
