@@ -57,7 +57,8 @@ impl Engine {
                 let least = self.study.trial.slots() as usize;
                 let is_right = match self.kind {
                     TrialKind::Rigid => slots == least,
-                    _ => slots >= least,
+                    // What it loses while it ends makes no difference.
+                    _ => slots >= least || matches!(active.phase, Phase::Pausing(_)),
                 };
                 let first = active.slots().first().map(|slot| slot.node);
                 let is_together = active.slots().iter().all(|slot| Some(slot.node) == first);

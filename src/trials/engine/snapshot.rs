@@ -56,6 +56,8 @@ pub struct TrialSnapshot {
 /// The part of an interval in which a change has to pay off. Other trials end and noise grows, so that a gain does not last: in
 /// `pollux-tune simulate study`, whole intervals brought more changes and less progress.
 const HORIZON: f64 = 0.25;
+/// A program runs for so many times as long as a restart takes before it may be restarted again.
+const RESTARTS: f64 = 10.0;
 /// Seconds that a change of a group costs, until the first was measured.
 const DELAY_S: f64 = 5.0;
 
@@ -98,7 +100,12 @@ impl Engine {
     /// In how many seconds a change of a trial's GPUs has to pay off: a part of the interval, but twice as long as it takes, so
     /// that trials get beyond their first GPU however expensive it is; or until the trial ends, at its pace so far.
     fn horizon_s(&self, active: &ActiveTrial, delay_s: f64, now_s: f64) -> f64 {
-        let decision_s = (HORIZON * self.study.scheduler.interval.as_secs_f64()).max(2.0 * delay_s);
+        let interval_s = self.study.scheduler.interval.as_secs_f64();
+        let decision_s = match self.kind {
+            // What is as expensive as a restart is not done for the next minute only.
+            TrialKind::Restarted => interval_s.max(RESTARTS * delay_s),
+            TrialKind::Elastic | TrialKind::Rigid => (HORIZON * interval_s).max(2.0 * delay_s),
+        };
         if active.epochs <= 0.0 {
             return decision_s;
         }
