@@ -25,7 +25,7 @@ use crate::{
     store::Folder,
     trials::{
         agent::{AgentCommand, AgentEvent, AgentHello, AgentNode, Welcome, Work},
-        engine::{GroupEvent, Input},
+        engine::{Checkpoint, GroupEvent, Input},
         node::NodeDescription,
     },
     wire::AgentId,
@@ -223,7 +223,8 @@ impl Agents {
         let mut actors = Vec::with_capacity(nodes.len());
         let is_mixed = nodes.len() > 1;
         for (node, AgentNode { gpu_type, slots }) in numbers.into_iter().zip(nodes) {
-            let slots = slots.len() as u32;
+            let share = self.programs.as_ref().map_or(1, Programs::share);
+            let slots = (slots.len() as u32).saturating_mul(share);
             // A machine that is several nodes has a name for each.
             let name = if is_mixed && !name.is_empty() { format!("{name}/{gpu_type}") } else { name.clone() };
             let actor = if work == Work::Programs {
@@ -293,8 +294,10 @@ impl Agents {
                 return;
             }
             AgentEvent::ProgramGone { trial, generation } => {
-                if let Some(programs) = &self.programs {
-                    programs.gone(*trial, *generation);
+                if self.programs.as_ref().is_some_and(|programs| programs.gone(*trial, *generation)) {
+                    // Its state is in its own folder.
+                    let paused = GroupEvent::Paused(Checkpoint { name: String::new(), epochs: 0.0 });
+                    self.supervisor.do_send(Input::group(*trial, *generation, paused).into());
                 }
                 return;
             }

@@ -1,4 +1,4 @@
-use std::io;
+use std::{io, path::PathBuf};
 
 use thiserror::Error;
 
@@ -46,6 +46,19 @@ pub enum Error {
         /// The most that there are of one type.
         slots: u32,
     },
+    /// A program would need more than there is.
+    #[error(
+        "a program has {wanted} GPUs of one machine (`trial.gpus`), and there are only {slots} slots of one type"
+    )]
+    TooFewGpus {
+        /// The fewest that a program has.
+        wanted: u32,
+        /// The most that there are of one type.
+        slots: u32,
+    },
+    /// The folder of the programs is not there.
+    #[error("`trial.folder` is {}, and there is no such folder: it is seen from where the study is run", .0.display())]
+    NoSuchFolder(PathBuf),
     /// The study file does not say what a trial runs.
     #[error(
         "the study file says none of `trial.python`, `trial.module`, `trial.trainable` and `trial.command`: add one of them"
@@ -108,6 +121,8 @@ impl Error {
             | Self::GpuType(_)
             | Self::Differs { .. }
             | Self::TooFewSlots { .. }
+            | Self::TooFewGpus { .. }
+            | Self::NoSuchFolder(_)
             | Self::NoSuchSlot { .. }
             | Self::NoProgram
             | Self::NoFolder

@@ -38,7 +38,7 @@ mod training;
 mod training_events;
 
 #[cfg(feature = "cli")]
-pub(crate) use self::runner::{check_room, emulated_nodes};
+pub(crate) use self::runner::{check_program_room, check_room, emulated_nodes, program_slots};
 pub use self::{
     error::Error,
     function::{Stopped, Trial},

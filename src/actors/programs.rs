@@ -1,7 +1,8 @@
 //! Trials that are programs: has agents start and end them.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
+    path::{self, PathBuf},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
@@ -12,10 +13,11 @@ use tokio::{sync::watch, time};
 use super::{agents::NodeMap, message::EngineInput, supervisor::TrialRunners};
 use crate::{
     ids::{Generation, NodeId, TrialId},
-    space::TrialSettings,
+    space::{Params, Study},
     trials::{
         agent::{AgentCommand, ProgramLaunch},
         engine::{FailureCause, GroupCommand, GroupEvent, Input, Launch},
+        group::FinalState,
     },
 };
 
@@ -40,24 +42,52 @@ type Alive = BTreeMap<(TrialId, Generation), NodeId>;
 #[derive(Clone)]
 pub(super) struct Programs {
     spec: Arc<ProgramSpec>,
-    epochs: f64,
-    silence_s: Option<f64>,
+    /// What all launches have in common.
+    usual: Arc<ProgramLaunch>,
+    /// All parameters of the study.
+    names: Arc<[String]>,
     nodes: NodeMap,
     alive: watch::Sender<Alive>,
+    /// Starts that are to end so that their trials can run with other slots.
+    pausing: Arc<Mutex<BTreeSet<(TrialId, Generation)>>>,
     /// What waits for the last start of its trial to be gone; none once all are to end.
     waiting: Arc<Mutex<Option<BTreeMap<TrialId, ProgramLaunch>>>>,
 }
 
 impl Programs {
-    pub(super) fn new(spec: ProgramSpec, trial: &TrialSettings, nodes: NodeMap) -> Self {
+    pub(super) fn new(spec: ProgramSpec, study: &Study, nodes: NodeMap) -> Self {
+        let trial = &study.trial;
+        // Other machines have other folders to begin in.
+        let absolute = |folder: &PathBuf| path::absolute(folder).unwrap_or_else(|_| folder.clone());
+        let usual = ProgramLaunch {
+            trial: TrialId(0),
+            generation: Generation::NONE,
+            slots: Vec::new(),
+            share: trial.share.max(1),
+            words: spec.words.clone(),
+            params: Params::default(),
+            absent: Vec::new(),
+            env: trial.env.clone(),
+            folder: trial.folder.as_ref().map(absolute),
+            epochs: trial.epochs,
+            objectives: study.objectives.iter().map(|objective| objective.metric.clone()).collect(),
+            silence_s: trial.silence.map(|silence| silence.as_secs_f64()),
+            grace_s: spec.grace.as_secs_f64(),
+        };
         Self {
             spec: Arc::new(spec),
-            epochs: trial.epochs,
-            silence_s: trial.silence.map(|silence| silence.as_secs_f64()),
+            usual: Arc::new(usual),
+            names: study.space.parameters().iter().map(|known| known.name().to_owned()).collect(),
             nodes,
             alive: watch::Sender::default(),
+            pausing: Arc::default(),
             waiting: Arc::new(Mutex::new(Some(BTreeMap::new()))),
         }
+    }
+
+    /// So many programs share a slot of a machine: each has one of its parts, which the study takes for slots.
+    pub(super) fn share(&self) -> u32 {
+        self.usual.share
     }
 
     fn waiting(&self) -> MutexGuard<'_, Option<BTreeMap<TrialId, ProgramLaunch>>> {
@@ -66,9 +96,10 @@ impl Programs {
 
     /// Has an agent start a program. False if there is no such node.
     fn start(&self, launch: ProgramLaunch) -> bool {
-        let ProgramLaunch { trial, generation, slot, .. } = launch;
-        let Some(node) = self.nodes.get(slot.node) else { return false };
-        self.alive.send_modify(|alive| _ = alive.insert((trial, generation), slot.node));
+        let ProgramLaunch { trial, generation, .. } = launch;
+        let Some(on) = launch.slots.first().map(|slot| slot.node) else { return false };
+        let Some(node) = self.nodes.get(on) else { return false };
+        self.alive.send_modify(|alive| _ = alive.insert((trial, generation), on));
         // Whoever loses the agent tells `node_lost`.
         let _ = node.agent.send(AgentCommand::Launch(Box::new(launch)));
         true
@@ -76,10 +107,9 @@ impl Programs {
 
     fn launch(&self, trial: TrialId, launch: Launch, supervisor: &Recipient<EngineInput>) {
         let Launch { generation, slots, params, .. } = launch;
-        let Some(&slot) = slots.first() else { return };
-        let (epochs, silence_s, grace_s) = (self.epochs, self.silence_s, self.spec.grace.as_secs_f64());
-        let words = self.spec.words.clone();
-        let launch = ProgramLaunch { trial, generation, slot, words, params, epochs, silence_s, grace_s };
+        let absent = self.names.iter().filter(|name| params.get(name).is_none()).cloned().collect();
+        let launch =
+            ProgramLaunch { trial, generation, slots, params, absent, ..ProgramLaunch::clone(&self.usual) };
         let mut waiting = self.waiting();
         let Some(waiting) = &mut *waiting else { return };
         if self.alive.borrow().keys().any(|(of, _)| *of == trial) {
@@ -89,6 +119,13 @@ impl Programs {
             let event = GroupEvent::Failed { reason, cause };
             supervisor.do_send(Input::group(trial, generation, event).into());
         }
+    }
+
+    /// Asks the program of a trial to save its state and to end.
+    fn pause(&self, trial: TrialId) {
+        let starts: Vec<_> = self.alive.borrow().keys().filter(|(of, _)| *of == trial).copied().collect();
+        self.pausing.lock().unwrap_or_else(PoisonError::into_inner).extend(starts);
+        self.stop(trial);
     }
 
     /// Asks all programs of a trial to end.
@@ -104,8 +141,18 @@ impl Programs {
         }
     }
 
-    /// Nothing is left of a start.
-    pub(super) fn gone(&self, trial: TrialId, generation: Generation) {
+    /// Nothing is left of a start. Whether it was to end for a restart.
+    pub(super) fn gone(&self, trial: TrialId, generation: Generation) -> bool {
+        let is_paused = {
+            let mut pausing = self.pausing.lock().unwrap_or_else(PoisonError::into_inner);
+            pausing.remove(&(trial, generation))
+        };
+        self.start_next(trial, generation);
+        is_paused
+    }
+
+    /// A start is gone: the next one of its trial may begin.
+    fn start_next(&self, trial: TrialId, generation: Generation) {
         let mut waiting = self.waiting();
         self.alive.send_modify(|alive| _ = alive.remove(&(trial, generation)));
         if self.alive.borrow().keys().any(|(of, _)| *of == trial) {
@@ -147,7 +194,8 @@ impl TrialRunners for Programs {
     fn command(&mut self, trial: TrialId, command: GroupCommand, supervisor: &Recipient<EngineInput>) {
         match command {
             GroupCommand::Launch(launch) => self.launch(trial, launch, supervisor),
-            GroupCommand::Stop(_) => self.stop(trial),
+            GroupCommand::Stop(FinalState::Saved) => self.pause(trial),
+            GroupCommand::Stop(FinalState::Discarded) => self.stop(trial),
             GroupCommand::Reshape { .. } | GroupCommand::Retune { .. } => {}
         }
     }

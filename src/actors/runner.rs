@@ -166,22 +166,33 @@ impl Runner {
     /// This program is started again to launch it, if the first thing that it does is
     /// [`launch_if_program`](crate::actors::launch_if_program); otherwise a shell launches it.
     pub fn run_command(self, gpus: u32) -> Result<Finished, Error> {
-        let devices: Vec<String> = (0..gpus).map(crate::worker::gpu_id).collect();
-        self.run_command_on(&devices)
+        let count = self.slots.unwrap_or_else(|| program_slots(&self.study));
+        let cores = thread::available_parallelism().map_or(1, |cores| cores.get() as u32);
+        let slot = |index| AgentSlot {
+            device: (index < gpus).then(|| crate::worker::gpu_id(index)),
+            memory_bytes: None,
+            threads: (cores / count.max(1)).max(1),
+        };
+        let node = AgentNode { gpu_type: GpuType::cpu(), slots: (0..count).map(slot).collect() };
+        self.run_programs(vec![node])
     }
 
-    /// The same, with the names of the GPUs.
-    pub(crate) fn run_command_on(self, devices: &[String]) -> Result<Finished, Error> {
+    /// The same, on nodes of this machine.
+    pub(crate) fn run_programs(self, nodes: Vec<AgentNode>) -> Result<Finished, Error> {
         let Some(Program::Command(words)) = &self.study.trial.program else { return Err(Error::NoProgram) };
         let program = words.first().ok_or(Error::NoProgram)?;
-        if !agent::is_there(program) {
+        let folder = self.study.trial.folder.as_deref().unwrap_or_else(|| Path::new(""));
+        if self.listen.is_none() {
+            // These machines are all there will be.
+            if !(folder.as_os_str().is_empty() || folder.is_dir()) {
+                return Err(Error::NoSuchFolder(folder.to_owned()));
+            }
+            check_program_room(&self.study, &nodes)?;
+        }
+        if !agent::is_there(program, folder) {
             return Err(Error::NoSuchProgram(program.clone()));
         }
-        let (words, count) = (words.clone(), self.slots.unwrap_or(self.study.search.parallel));
-        let device = |index: u32| devices.get(index as usize).cloned();
-        let slot = |index| AgentSlot { device: device(index), memory_bytes: None, threads: 1 };
-        let node = AgentNode { gpu_type: GpuType::cpu(), slots: (0..count).map(slot).collect() };
-        let machine = self.machine(vec![node]);
+        let (words, machine) = (words.clone(), self.machine(nodes));
         let spec = ProgramSpec { words, grace: programs::GRACE };
         self.run(TrialBackend::Programs { spec, machine })
     }
@@ -292,6 +303,18 @@ pub(crate) fn check_room(study: &Study, nodes: &[AgentNode]) -> Result<(), Error
     }
     let (wanted, slots) = (study.trial.min_gpus, by_type.into_values().max().unwrap_or(0));
     if slots < wanted { Err(Error::TooFewSlots { wanted, slots }) } else { Ok(()) }
+}
+
+/// The slots that programs of a study have where nobody says how many: for as many trials as run at a time.
+pub(crate) fn program_slots(study: &Study) -> u32 {
+    study.search.parallel.saturating_mul(study.trial.slots()).div_ceil(study.trial.share.max(1))
+}
+
+/// Whether a program has room on one of these nodes, if there will be no others.
+pub(crate) fn check_program_room(study: &Study, nodes: &[AgentNode]) -> Result<(), Error> {
+    let slots = nodes.iter().map(|node| node.slots.len() as u32).max().unwrap_or(0);
+    let wanted = study.trial.slots();
+    if slots < wanted { Err(Error::TooFewGpus { wanted, slots }) } else { Ok(()) }
 }
 
 /// A study that runs on a thread of its own.

@@ -28,7 +28,7 @@ use super::{
 use crate::{
     agent::{self, Machine},
     ids::{GpuType, NodeId, StudyId},
-    space::{Study, TrialSettings},
+    space::Study,
     store::{self, Folder},
     trials::{
         agent::{AgentCommand, AgentHello, Work},
@@ -128,8 +128,7 @@ impl Runtime {
 
     pub(super) fn programs(around: &Around, spec: ProgramSpec) -> Result<(Programs, Self), Error> {
         let nodes = NodeMap::default();
-        let trial: &TrialSettings = &around.study.trial;
-        let programs = Programs::new(spec, trial, nodes.clone());
+        let programs = Programs::new(spec, around.study, nodes.clone());
         let machines = Machines::open(around, Work::Programs, nodes, Some(programs.clone()))?;
         Ok((programs, Self::Machines(machines)))
     }

@@ -81,9 +81,10 @@ impl TrialBackend {
         }
     }
 
-    const fn kind(&self) -> TrialKind {
+    const fn kind(&self, study: &Study) -> TrialKind {
         match self {
-            Self::Function { .. } | Self::Programs { .. } => TrialKind::Rigid,
+            Self::Programs { .. } => TrialKind::of(study),
+            Self::Function { .. } => TrialKind::Rigid,
             Self::Workers(_) => TrialKind::Elastic,
         }
     }
@@ -133,7 +134,7 @@ impl Head {
 
     /// Opens the journal, and follows what is in it. Nobody keeps the facts.
     fn replay(&mut self) -> Result<Replayed, Error> {
-        let kind = self.work.kind();
+        let kind = self.work.kind(&self.study);
         let Some(folder) = &self.folder else {
             let mut replay = Replay::new(&self.study, kind)?;
             let memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner);

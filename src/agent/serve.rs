@@ -24,7 +24,7 @@ use crate::{
     ids::{NodeId, SlotId},
     store::{Folder, tail},
     trials::{
-        agent::{AgentCommand, AgentEvent, AgentNode, Welcome, Work},
+        agent::{AgentCommand, AgentEvent, AgentNode, AgentSlot, Welcome, Work},
         group::WorkerCommand,
     },
     wire::{
@@ -179,9 +179,10 @@ impl<'a> Serving<'a> {
             }
             AgentCommand::ToWorker { slot, command } => self.pass_on(slot, command),
             AgentCommand::Launch(launch) => {
-                let device = self.device(launch.slot);
+                let place = |slot: &SlotId| self.place(*slot, launch.share);
+                let places = launch.slots.iter().filter_map(place).cloned().collect();
                 if let Some(programs) = &mut self.programs {
-                    programs.launch(*launch, device);
+                    programs.launch(*launch, places);
                 }
             }
             AgentCommand::StopProgram { trial, generation } => {
@@ -236,9 +237,9 @@ impl<'a> Serving<'a> {
         self.machine.nodes.get(place)
     }
 
-    /// The GPU of a slot, if it has one.
-    fn device(&self, slot: SlotId) -> Option<String> {
-        self.node(slot.node)?.slots.get(slot.index as usize)?.device.clone()
+    /// The place of a slot, if so many slots share one.
+    fn place(&self, slot: SlotId, share: u32) -> Option<&'a AgentSlot> {
+        self.node(slot.node)?.slots.get((slot.index / share.max(1)) as usize)
     }
 
     fn start(&mut self, node: NodeId, process: u32) {

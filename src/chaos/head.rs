@@ -351,7 +351,7 @@ impl World {
 
     pub(super) fn command_trial(&mut self, trial: TrialId, command: GroupCommand) -> Result<(), String> {
         match self.scenario.kind {
-            TrialKind::Rigid => self.command_program(trial, command),
+            TrialKind::Rigid | TrialKind::Restarted => self.command_program(trial, command),
             TrialKind::Elastic => {
                 self.command_group(trial, command);
                 Ok(())

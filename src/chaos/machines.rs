@@ -57,7 +57,7 @@ impl World {
         let of = NodeDescription { node, ..self.scenario.nodes[machine].clone() };
         let slots = of.processes.iter().sum::<u32>();
         let Some(head) = &mut self.head else { return };
-        if self.scenario.kind == TrialKind::Rigid {
+        if self.scenario.kind != TrialKind::Elastic {
             let NodeDescription { node, name, gpu_type, island, .. } = of;
             let joined = Input::NodeJoined { node, name, gpu_type, island, slots };
             self.send(Address::Supervisor, Message::Input(joined));
@@ -127,7 +127,7 @@ impl World {
                 self.kill_process(process, "the machine is gone", ProcessFault::Killed);
             }
             self.send(Address::Node(key), Message::AgentLost);
-        } else if self.scenario.kind == TrialKind::Rigid && self.head.is_some() {
+        } else if self.scenario.kind != TrialKind::Elastic && self.head.is_some() {
             self.programs.end_on(node);
             let lost = Input::NodeLost { node, reason: "no word from it".to_owned() };
             self.send(Address::Supervisor, Message::Input(lost));

@@ -154,7 +154,11 @@ pub(super) struct Scenario {
 impl Scenario {
     pub(super) fn new(seed: u64) -> Result<Self, String> {
         let rng = &mut ChaCha8Rng::seed_from_u64(seed);
-        let kind = if rng.random_bool(0.8) { TrialKind::Elastic } else { TrialKind::Rigid };
+        let kind = match rng.random_range(0..10) {
+            0 => TrialKind::Restarted,
+            1 => TrialKind::Rigid,
+            _ => TrialKind::Elastic,
+        };
         let nodes = cluster(rng)?;
         let yaml = study(rng, kind, &nodes);
         let study = Study::from_yaml("study.yaml", &yaml).map_err(|error| error.to_string())?;
@@ -189,9 +193,14 @@ fn study(rng: &mut ChaCha8Rng, kind: TrialKind, nodes: &[NodeDescription]) -> St
     let policy = PolicyKind::NAMES[rng.random_range(0..PolicyKind::NAMES.len())];
     let rule = ["none", "none", "asha", "hyperband", "median", "patience"][rng.random_range(0..6)];
     let algorithm = ["random", "halton", "tpe", "grid"][rng.random_range(0..4)];
+    let largest = nodes.iter().map(|node| node.processes.iter().sum::<u32>()).max().unwrap_or(1);
+    let least = rng.random_range(1..=largest.min(2));
     let program = match kind {
-        TrialKind::Elastic => "trainable: modelled, ",
-        TrialKind::Rigid => "",
+        TrialKind::Elastic => "trainable: modelled, ".to_owned(),
+        // Functions, or programs with one slot or two.
+        TrialKind::Rigid if rng.random_bool(0.5) => String::new(),
+        TrialKind::Rigid => format!("command: train, gpus: {least}, "),
+        TrialKind::Restarted => format!("command: train, gpus: {least}..{}, elastic: restart, ", least + 3),
     };
     let (trials, parallel) = (rng.random_range(2..=8), rng.random_range(1..=4));
     let (epochs, seed) = (rng.random_range(2..=5), rng.random_range(0..1_000_000));

@@ -10,6 +10,7 @@
 #![deny(clippy::disallowed_methods, clippy::iter_over_hash_type)]
 
 mod builder;
+mod command;
 mod constraint;
 mod core;
 mod difference;
@@ -23,6 +24,8 @@ mod parse;
 mod point;
 mod value;
 
+#[cfg(feature = "runtime")]
+pub(crate) use self::command::{Piece, pieces};
 pub use self::{
     builder::SpaceBuilder,
     constraint::Constraint,
@@ -32,10 +35,10 @@ pub use self::{
     domain::Domain,
     error::Error,
     file::{
-        Algorithm, Diagnostic, DiagnosticKind, Diagnostics, Direction, EarlyStopping, Gres,
+        Algorithm, Diagnostic, DiagnosticKind, Diagnostics, Direction, EarlyStopping, Elasticity, Gres,
         InvalidKeepCheckpoints, InvalidMachines, KeepCheckpoints, Machines, NodeRange, Objective, PilotSpec,
-        Program, PythonEntry, PythonProgram, SchedulerSettings, SearchSettings, SlotSet, SshHost,
-        StoppingRule, Study, TrialSettings, duration, schema,
+        Program, PythonEntry, PythonProgram, ResultValue, SchedulerSettings, SearchSettings, SlotSet,
+        SshHost, StoppingRule, Study, TrialSettings, duration, schema,
     },
     params::Params,
     point::{Dim, Point},

@@ -155,14 +155,24 @@ pub struct ProgramLaunch {
     pub trial: TrialId,
     /// Its generation: no two starts have the same.
     pub generation: Generation,
-    /// Where.
-    pub slot: SlotId,
+    /// Where: slots of one node, at least one.
+    pub slots: Vec<SlotId>,
+    /// So many slots share a device.
+    pub share: u32,
     /// The program and its arguments. `{name}` stands for a parameter.
     pub words: Vec<String>,
     /// What it tries.
     pub params: Params,
+    /// Parameters that other trials have, and this one has not.
+    pub absent: Vec<String>,
+    /// Variables of its environment, beside those that it inherits.
+    pub env: BTreeMap<String, String>,
+    /// The folder in which it begins; none for that of the agent.
+    pub folder: Option<PathBuf>,
     /// Epochs of a full trial.
     pub epochs: f64,
+    /// The metrics of the objectives: what it prints counts if one of them is there.
+    pub objectives: Vec<String>,
     /// The longest that it may print nothing.
     pub silence_s: Option<f64>,
     /// How long it may take to end when it is asked to.

@@ -343,15 +343,20 @@ impl TryFrom<proto::Work> for Work {
 
 impl From<ProgramLaunch> for proto::ProgramLaunch {
     fn from(launch: ProgramLaunch) -> Self {
-        let ProgramLaunch { trial, generation, slot, words, params, epochs, silence_s, grace_s } = launch;
         Self {
-            start: Some(start(trial, generation)),
-            slot: Some(slot.into()),
-            words,
-            params_json: serde_json::to_string(&params).expect("names and plain values are always JSON"),
-            epochs,
-            silence_s,
-            grace_s,
+            start: Some(start(launch.trial, launch.generation)),
+            slots: each(launch.slots),
+            words: launch.words,
+            params_json: serde_json::to_string(&launch.params)
+                .expect("names and plain values are always JSON"),
+            epochs: launch.epochs,
+            silence_s: launch.silence_s,
+            grace_s: launch.grace_s,
+            share: launch.share,
+            absent: launch.absent,
+            env: launch.env,
+            folder: launch.folder.map(|folder| folder.into_os_string().into_vec()),
+            objectives: launch.objectives,
         }
     }
 }
@@ -360,14 +365,27 @@ impl TryFrom<proto::ProgramLaunch> for ProgramLaunch {
     type Error = Error;
 
     fn try_from(launch: proto::ProgramLaunch) -> Result<Self, Error> {
-        let proto::ProgramLaunch { start, slot: on, words, params_json, epochs, silence_s, grace_s } = launch;
-        let (trial, generation) = of_start(part(start, "ProgramLaunch", "start")?);
-        let slot = slot(on, "ProgramLaunch")?;
-        let params = serde_json::from_str(&params_json).map_err(|error| Error::Message {
+        let (trial, generation) = of_start(part(launch.start, "ProgramLaunch", "start")?);
+        let slots = launch.slots.into_iter().map(|on| slot(Some(on), "ProgramLaunch"));
+        let params = serde_json::from_str(&launch.params_json).map_err(|error| Error::Message {
             what: "ProgramLaunch",
             problem: format!("its parameters make no sense: {error}"),
         })?;
-        Ok(Self { trial, generation, slot, words, params, epochs, silence_s, grace_s })
+        Ok(Self {
+            trial,
+            generation,
+            slots: slots.collect::<Result<_, _>>()?,
+            share: launch.share,
+            words: launch.words,
+            params,
+            absent: launch.absent,
+            env: launch.env,
+            folder: launch.folder.map(|folder| OsString::from_vec(folder).into()),
+            epochs: launch.epochs,
+            objectives: launch.objectives,
+            silence_s: launch.silence_s,
+            grace_s: launch.grace_s,
+        })
     }
 }
 

@@ -701,8 +701,8 @@ pub struct PythonWork {
 pub struct ProgramLaunch {
     #[prost(message, optional, tag = "1")]
     pub start: ::core::option::Option<ProgramStart>,
-    #[prost(message, optional, tag = "2")]
-    pub slot: ::core::option::Option<SlotOfNode>,
+    #[prost(message, repeated, tag = "2")]
+    pub slots: ::prost::alloc::vec::Vec<SlotOfNode>,
     #[prost(string, repeated, tag = "3")]
     pub words: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
     /// As in Task, but in the order of the space.
@@ -714,6 +714,20 @@ pub struct ProgramLaunch {
     pub silence_s: ::core::option::Option<f64>,
     #[prost(double, tag = "7")]
     pub grace_s: f64,
+    /// So many slots share a device.
+    #[prost(uint32, tag = "8")]
+    pub share: u32,
+    #[prost(string, repeated, tag = "9")]
+    pub absent: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    #[prost(btree_map = "string, string", tag = "10")]
+    pub env: ::prost::alloc::collections::BTreeMap<
+        ::prost::alloc::string::String,
+        ::prost::alloc::string::String,
+    >,
+    #[prost(bytes = "vec", optional, tag = "11")]
+    pub folder: ::core::option::Option<::prost::alloc::vec::Vec<u8>>,
+    #[prost(string, repeated, tag = "12")]
+    pub objectives: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
 /// Nothing more is to be done.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]

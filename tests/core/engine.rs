@@ -2,7 +2,7 @@
 
 use pollux_tune::{
     space::Study,
-    trials::engine::{Outcome, TrialKind},
+    trials::engine::{Fact, Outcome, TrialKind},
 };
 
 use crate::world::{Faults, NONE, World};
@@ -81,6 +81,32 @@ fn rigid_studies_end_well_whatever_happens() {
         let faults = if seed % 2 == 0 { MILD } else { WILD };
         play(&study("goodput"), TrialKind::Rigid, faults, seed);
     }
+}
+
+#[test]
+fn programs_on_several_slots_end_well_whatever_happens() {
+    let (mut alone, mut changed) = (0, 0);
+    for seed in 0..40 {
+        let faults = if seed % 2 == 0 { MILD } else { WILD };
+        let gpus = if seed % 4 < 2 { "gpus: 2" } else { "gpus: 1..3, elastic: restart" };
+        let policy = if seed % 8 < 6 { "goodput" } else { "static" };
+        let mut study = study(policy);
+        let yaml = study.to_yaml();
+        let begin = yaml.find("trial:").expect("it has one");
+        let end = yaml.find("search:").expect("it has one");
+        let trial = format!("trial: {{command: train, epochs: 6, {gpus}}}\n");
+        let yaml = [&yaml[..begin], &trial, &yaml[end..]].concat();
+        study = Study::from_yaml("study.yaml", &yaml).expect("it is a study");
+        let world = play(&study, TrialKind::of(&study), faults, seed);
+        for entry in &world.journal {
+            match &entry.fact {
+                Fact::TrialStarted { slots, .. } if slots.len() > 1 => alone += 1,
+                Fact::TrialPausing { .. } => changed += 1,
+                _ => {}
+            }
+        }
+    }
+    assert!(alone > 200 && changed > 20, "too little happened: {alone}, {changed}");
 }
 
 /// Trials that fail by themselves stay failed until they are retried; then each has its result.

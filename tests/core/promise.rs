@@ -92,6 +92,7 @@ fn without_the_setting_nothing_changes() {
             attained_gpu_s: 0.0,
             promise: promises[id as usize],
             remaining_epochs: 10.0,
+            pace: None,
         });
         let snapshot = AllocationSnapshot {
             cluster: cluster.clone(),

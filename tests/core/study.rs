@@ -2,15 +2,19 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot build its study has failed")]
 
-use std::{fs, path::Path, time::Duration};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use pollux_tune::{
     alloc::{Cluster, ClusterSpec, Fairness, Node, NodeSet, PolicyKind},
     goodput::LrRule,
     ids::GpuType,
     space::{
-        Algorithm, Diagnostics, Direction, Domain, Machines, Objective, Program, PythonEntry, PythonProgram,
-        Space, StoppingRule, Study, schema,
+        Algorithm, Diagnostics, Direction, Domain, Elasticity, Machines, Objective, Program, PythonEntry,
+        PythonProgram, ResultValue, Space, StoppingRule, Study, schema,
     },
 };
 use proptest::prelude::*;
@@ -100,9 +104,9 @@ fn studies() -> impl Strategy<Value = Study> {
     (space(), settings).prop_map(|(space, ((metric, other, words), numbers, lists, durations, flag))| {
         let mut study = read(MINIMAL).unwrap();
         study.space = space;
-        study.objectives[0].metric = metric;
+        study.objectives[0].metric = metric.clone();
         if flag && study.objectives[0].metric != other && !other.trim().is_empty() {
-            study.objectives.push(Objective { metric: other, direction: Direction::Maximize });
+            study.objectives.push(Objective { metric: other.clone(), direction: Direction::Maximize });
         }
         study.trial.program = match lists.2 {
             0 => None,
@@ -123,6 +127,16 @@ fn studies() -> impl Strategy<Value = Study> {
         study.trial.timeout = durations.1.map(Duration::from_micros);
         if lists.2 == 2 {
             study.trial.silence = durations.1.map(Duration::from_millis);
+            let (share, elastic) = (1 + numbers.3 % 64, flag.then_some(Elasticity::Restart));
+            (study.trial.share, study.trial.elastic) = (if flag { 1 } else { share }, elastic);
+            let least = if share > 1 && !flag { 1 } else { numbers.2 };
+            (study.trial.min_gpus, study.trial.max_gpus) = (least, Some(least + u32::from(flag)));
+            study.trial.env =
+                [(other.clone(), metric.clone())].into_iter().filter(|_| !other.contains('=')).collect();
+            study.trial.folder = flag.then(|| PathBuf::from(&metric));
+        }
+        if study.objectives.len() == 1 && flag {
+            study.trial.result = ResultValue::Best;
         }
         (study.search.trials, study.search.seed) = (numbers.3, numbers.4);
         study.search.algorithm = Algorithm::from_name(Algorithm::NAMES[lists.0]).unwrap();
@@ -227,6 +241,29 @@ fn mistakes_name_place_path_and_what_is_allowed() {
             "study.yaml:3:34: trial.interpreter: there is nothing that an interpreter of Python runs, allowed is interpreter beside python or module",
         ),
         (
+            "trial: {trainable: a, folder: x}",
+            "study.yaml:3:31: trial.folder: there is no program that could make use of `folder`, allowed is it beside a \
+          command",
+        ),
+        (
+            "trial: {env: {A: 1}}",
+            "study.yaml:3:14: trial.env: there is no program that could make use of `env`, allowed is it beside a command",
+        ),
+        (
+            "trial: {command: a, env: {POLLUX_TUNE_TRIAL: 1}}",
+            "study.yaml:3:27: trial.env.POLLUX_TUNE_TRIAL: found `POLLUX_TUNE_TRIAL`, allowed is a name without `=`, and not one \
+          of our own (POLLUX_TUNE_...)",
+        ),
+        (
+            "trial: {command: a, gpus: 1..4}",
+            "study.yaml:3:27: trial.gpus: a program has as many GPUs from start to end, allowed is one number, or a range beside \
+          `elastic: restart`",
+        ),
+        (
+            "trial: {command: a, gpus: 2, elastic: restart}",
+            "study.yaml:3:39: trial.elastic: there is one number of GPUs only, allowed is it beside a range, such as `gpus: 1..4`",
+        ),
+        (
             "trial: {min_gpus: 4, max_gpus: 2}",
             "study.yaml:3:32: trial.max_gpus: max_gpus is 2, min_gpus 4, allowed \
           is a maximum not below the minimum",
@@ -255,6 +292,71 @@ fn mistakes_name_place_path_and_what_is_allowed() {
     ] {
         assert_eq!(wrong(more), [message], "{more}");
     }
+}
+
+#[test]
+fn gpus_of_programs_are_numbers_parts_or_ranges() {
+    let trial =
+        |gpus: &str| read(&format!("{MINIMAL}trial: {{command: a, gpus: {gpus}}}")).map(|study| study.trial);
+    for (gpus, expected) in [("1", (1, 1)), ("2", (2, 1)), ("0.5", (1, 2)), ("0.33", (1, 3)), ("0.3", (1, 3))]
+    {
+        let trial = trial(gpus).unwrap();
+        assert_eq!((trial.min_gpus, trial.share), expected, "{gpus}");
+        assert_eq!((trial.max_gpus, trial.slots()), (Some(trial.min_gpus), trial.min_gpus), "{gpus}");
+    }
+    let elastic = trial("1..4, elastic: restart").unwrap();
+    assert_eq!(
+        (elastic.min_gpus, elastic.max_gpus, elastic.elastic),
+        (1, Some(4), Some(Elasticity::Restart))
+    );
+    for wrong in ["0", "-1", "1.5", "0.001", "4..1", "2..2", "a", "[1]", "1e3", "5000"] {
+        let problem = trial(wrong).unwrap_err().to_string();
+        assert!(problem.contains("trial.gpus: found"), "{wrong}: {problem}");
+    }
+}
+
+#[test]
+fn what_can_have_no_effect_is_refused_in_files_and_not_in_journals() {
+    let strict = |trial: &str| {
+        let text =
+            format!("space: {{lr: {{log: [1e-5, 1]}}}}\nobjective: {{minimize: loss}}\ntrial: {{{trial}}}");
+        assert!(read(&text).is_ok(), "{trial}");
+        let read = Study::from_yaml_with("study.yaml", &text, |_| Err(String::new()));
+        read.map(drop).map_err(|problems| problems.to_string())
+    };
+    for (trial, expected) in [
+        (
+            "initial_batch: 64",
+            "3:47: trial.initial_batch: `initial_batch` has no effect on a command, allowed is it beside a trainable",
+        ),
+        (
+            "min_gpus: 2",
+            "3:42: trial.min_gpus: `min_gpus` has no effect on a command, allowed is `gpus` instead",
+        ),
+        ("keep_checkpoints: all", "trial.keep_checkpoints"),
+        ("scaling: none", "trial.scaling"),
+    ] {
+        let problem = strict(&format!("command: [train, '{{lr}}'], {trial}")).unwrap_err();
+        assert!(problem.contains(expected) && problem.lines().count() == 1, "{problem}");
+    }
+    // Those that are as by default do no harm.
+    let whole = "command: [train, '{lr}', '{trial}', '{slots}', '${x}', '{{x}}'], initial_batch: 128, min_gpus: 1, scaling: adascale";
+    assert_eq!(strict(whole), Ok(()));
+    let unknown = strict("command: [train, '--lr={rate}']").unwrap_err();
+    let expected = "trial.command: found the placeholder `{rate}`, allowed is one of lr, trial, slots, folder, port; `{{rate}}` for the \
+                    text `{rate}` itself";
+    assert!(unknown.ends_with(expected), "{unknown}");
+}
+
+#[test]
+fn the_best_value_counts_with_one_objective_only() {
+    assert_eq!(read(&format!("{MINIMAL}trial: {{result: best}}")).unwrap().trial.result, ResultValue::Best);
+    let two = "space: {x: {float: [0, 1]}}\nobjective: [{minimize: a}, {minimize: b}]\ntrial: {result: best}";
+    let problem = read(two).unwrap_err().to_string();
+    assert_eq!(
+        problem,
+        "study.yaml:3:17: trial.result: the best value with 2 objectives, allowed is last, or one objective"
+    );
 }
 
 #[test]

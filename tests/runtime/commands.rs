@@ -149,3 +149,91 @@ fn another_study_is_not_mixed_in() {
     assert_eq!(fs::read(root.join("study.yaml")).unwrap(), before);
     fs::remove_dir_all(&root).unwrap();
 }
+
+/// A study of scripts with these settings of a trial and of the search.
+fn custom(script: &str, trial: &str, search: &str) -> Study {
+    let script = serde_json::to_string(script).unwrap();
+    let text = format!(
+        "space: {{x: {{float: [0, 1]}}, text: ['{{x}} $HOME']}}\nobjective: {{minimize: loss}}\n\
+         trial: {{command: [sh, -c, {script}, '{{text}}', '{{slots}}'], {trial}}}\nsearch: {{{search}}}"
+    );
+    Study::from_yaml("study.yaml", &text).unwrap()
+}
+
+#[test]
+fn a_program_on_several_gpus_is_told_which_and_where_to_meet() {
+    let root = folder("several-gpus");
+    let script = "echo \"$POLLUX_TUNE_SLOTS $CUDA_VISIBLE_DEVICES $PET_NPROC_PER_NODE $MASTER_ADDR $MASTER_PORT $COLOUR $PWD [$0] $1\" \
+                  >> seen; echo '{\"loss\": 1}'";
+    let trial = format!("gpus: 2, env: {{COLOUR: red}}, folder: '{}'", root.display());
+    let study = custom(script, &trial, "trials: 6, parallel: 2");
+    let finished = Runner::new(study).folder(root.join("study")).slots(4).run_command(4).unwrap();
+    assert_eq!(finished.outcome, Outcome::Done);
+    let seen = fs::read_to_string(root.join("seen")).unwrap();
+    assert_eq!(seen.lines().count(), 6, "{seen}");
+    for line in seen.lines() {
+        let words: Vec<&str> = line.splitn(7, ' ').collect();
+        assert!(["0,1", "2,3"].contains(&words[1]), "{line}");
+        assert_eq!((words[0], words[2], words[3], words[5]), ("2", "2", "127.0.0.1", "red"), "{line}");
+        assert!(words[4].parse::<u16>().is_ok_and(|port| port > 0), "{line}");
+        // What comes from a value is not filled in again.
+        assert_eq!(words[6], format!("{} [{{x}} $HOME] 2", root.canonicalize().unwrap().display()));
+    }
+    fs::remove_dir_all(&root).unwrap();
+}
+
+#[test]
+fn two_programs_share_a_gpu() {
+    let root = folder("share");
+    // Each waits for the other one.
+    let script = "echo $CUDA_VISIBLE_DEVICES > $POLLUX_TUNE_TRIAL; while [ ! -s 0 ] || [ ! -s 1 ]; do sleep 0.02; done; \
+                  echo '{\"loss\": 1}'";
+    let trial = format!("gpus: 0.5, timeout: 2m, folder: '{}'", root.display());
+    let study = custom(script, &trial, "trials: 2, parallel: 2");
+    let finished = Runner::new(study).folder(root.join("study")).slots(1).run_command(1).unwrap();
+    assert!(finished.search().trials().all(|trial| trial.values() == Some(&[1.0][..])));
+    for trial in ["0", "1"] {
+        assert_eq!(fs::read_to_string(root.join(trial)).unwrap().trim(), "0");
+    }
+    fs::remove_dir_all(&root).unwrap();
+}
+
+#[test]
+fn metrics_can_come_by_a_file_and_other_output_is_ignored() {
+    let root = folder("metrics-file");
+    let script = "echo '{\"epoch\": 7, \"lr\": 3}'; printf '\\r 10%%|#  |\\r 20%%|## |'; \
+                  echo '{\"epoch\": 2, \"loss\": 5}' >> $POLLUX_TUNE_METRICS; printf '{\"loss\": 3}' >> $POLLUX_TUNE_METRICS";
+    let study = custom(script, "epochs: 9", "trials: 1");
+    let finished = Runner::new(study).folder(&root).run_command(0).unwrap();
+    let trial = finished.search().trials().next().unwrap();
+    assert_eq!(trial.values(), Some(&[3.0][..]));
+    let measured = entries(&root).into_iter().filter_map(|fact| match fact {
+        Fact::Measured { metrics, .. } => Some(metrics),
+        _ => None,
+    });
+    assert!(measured.into_iter().all(|metrics| metrics.keys().all(|name| name == "loss")));
+    fs::remove_dir_all(&root).unwrap();
+}
+
+/// Its epochs take a time that becomes shorter with more slots; it keeps how far it is in its folder.
+#[test]
+fn a_program_is_restarted_with_more_slots_when_that_pays() {
+    let root = folder("restart");
+    let script = "cd $POLLUX_TUNE_FOLDER; n=$(cat n 2>/dev/null || echo 0); echo \"$n $POLLUX_TUNE_SLOTS\" >> starts; \
+                  trap 'echo $n > n; exit 0' TERM; \
+                  while [ $n -lt 600 ]; do sleep $(echo \"0.4 / $POLLUX_TUNE_SLOTS\" | awk '{print $1 / $3}'); n=$((n + 1)); \
+                  echo \"{\\\"epoch\\\": $n, \\\"loss\\\": 1}\"; [ $POLLUX_TUNE_SLOTS -gt 1 ] && [ $n -gt 5 ] && exit 0; done";
+    let study = custom(script, "epochs: 600, gpus: 1..2, elastic: restart", "trials: 1, parallel: 1");
+    let finished = Runner::new(study).folder(&root).slots(2).run_command(0).unwrap();
+    assert_eq!(finished.outcome, Outcome::Done);
+    assert_eq!(finished.search().trials().next().unwrap().values(), Some(&[1.0][..]));
+    let starts = fs::read_to_string(root.join("checkpoints/trial-0/starts")).unwrap();
+    let starts: Vec<(u32, u32)> = starts
+        .lines()
+        .filter_map(|line| line.split_once(' '))
+        .map(|(n, slots)| (n.parse().unwrap(), slots.parse().unwrap()))
+        .collect();
+    assert_eq!((starts[0], starts[1].1), ((0, 1), 2), "{starts:?}");
+    assert!(starts[1].0 > 1, "it resumes from what it has saved: {starts:?}");
+    fs::remove_dir_all(&root).unwrap();
+}

@@ -175,10 +175,15 @@ fn agent_messages() -> Vec<(String, Vec<u8>)> {
     let launch = ProgramLaunch {
         trial,
         generation,
-        slot,
+        slots: vec![slot],
+        share: 1,
         words: vec!["train.sh".to_owned(), "{lr}".to_owned()],
         params: [("lr", 0.1.into())].into_iter().collect(),
+        absent: vec!["momentum".to_owned()],
+        env: [("HOME".to_owned(), "/tmp".to_owned())].into(),
+        folder: Some("code".into()),
         epochs: 9.0,
+        objectives: vec!["accuracy".to_owned()],
         silence_s: Some(60.0),
         grace_s: 5.0,
     };

@@ -180,7 +180,8 @@ fn a_study_that_runs_cannot_be_retried() {
 #[test]
 fn a_study_is_ended_after_a_number_of_failures() {
     let root = folder("hopeless");
-    let file = study(&root, "echo '{\"losss\": 1}'", "trials: 1000, parallel: 1, max_failures: 3");
+    let file =
+        study(&root, "echo '{\"pollux\": {\"losss\": 1}}'", "trials: 1000, parallel: 1, max_failures: 3");
     let (code, said) = run(&file, &root);
     assert_eq!(code, Some(1), "{said}");
     assert_eq!(ends(&root).len(), 3);

@@ -428,7 +428,7 @@ impl World {
                 let per_gpu = f64::from(64 / gpus);
                 vec![Observation { shape, per_gpu, accumulation: 0, iter_time_s: seconds, steps: 20.0 }]
             }
-            TrialKind::Rigid => Vec::new(),
+            TrialKind::Rigid | TrialKind::Restarted => Vec::new(),
         };
         let metrics = BTreeMap::from([("loss".to_owned(), self.loss(trial, epochs).into())]);
         let number = self.groups[&trial].reports;

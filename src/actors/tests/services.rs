@@ -100,6 +100,7 @@ fn snapshot(gpus: &[u32], current: &[u32], attained_gpu_s: f64) -> AllocationSna
         attained_gpu_s,
         promise: 1.0,
         remaining_epochs: 8.0,
+        pace: None,
     };
     AllocationSnapshot { cluster, trials: vec![trial], batch_limits: BTreeMap::new() }
 }

@@ -19,15 +19,17 @@ use tokio::{
 };
 
 use super::{
-    FOLDER, PARAMS, PARAMS_FILE, Place, TRIAL,
+    Place,
     launch::Launch,
     lines::{Line, Lines},
+    metrics_file::MetricsFile,
     report::Reports,
+    surroundings::{Port, Surroundings},
 };
 use crate::{
     store::tail,
     trials::{
-        agent::{AgentEvent, ProgramLaunch},
+        agent::{AgentEvent, AgentSlot, ProgramLaunch},
         engine::{FailureCause, GroupEvent, Report},
     },
 };
@@ -41,13 +43,15 @@ const QUIET: Duration = Duration::from_millis(100);
 const COMPLAINT: usize = 160;
 /// How often to look whether a program is silent, in the time that it may be.
 const LOOKS: u32 = 8;
+/// How often to look whether there is something new in the file of metrics.
+const FILE_EVERY: Duration = Duration::from_millis(200);
 
 /// One start of a program.
 pub(super) struct Attempt {
     place: Arc<Place>,
     launch: ProgramLaunch,
-    /// The GPU that it may use, if its slot is one.
-    device: Option<String>,
+    /// Its slots.
+    places: Vec<AgentSlot>,
     events: UnboundedSender<AgentEvent>,
     /// Reports that the head has dealt with.
     taken: UnboundedReceiver<()>,
@@ -82,23 +86,32 @@ struct Output {
     /// When something was last read, and how long the log was: errors go there without us.
     heard: Instant,
     logged: u64,
+    /// What it writes to its file of metrics.
+    metrics: MetricsFile,
 }
 
 impl Attempt {
     pub(super) fn new(
         place: Arc<Place>,
         launch: ProgramLaunch,
-        device: Option<String>,
+        places: Vec<AgentSlot>,
         events: UnboundedSender<AgentEvent>,
         taken: UnboundedReceiver<()>,
     ) -> Self {
-        let reports = Reports::new(launch.epochs);
-        Self { place, launch, device, events, taken, reports }
+        let reports = Reports::new(launch.epochs, &launch.objectives);
+        Self { place, launch, places, events, taken, reports }
     }
 
     /// Runs the program to its end, or until it is to stop. When this returns, nothing of it is left.
     pub(super) async fn run(mut self, stop: &mut oneshot::Receiver<Grace>) {
-        let (mut launch, mut output) = match self.start() {
+        let folder = self.launch.folder.clone();
+        if let Some(folder) = folder.filter(|folder| !folder.is_dir()) {
+            let reason = format!("there is no folder {} here (`trial.folder`)", folder.display());
+            self.fail(reason, FailureCause::Trial);
+            return;
+        }
+        // The port is its own until nothing of it is left.
+        let (mut launch, mut output, _port) = match self.start() {
             Ok(started) => started,
             // The folder of the study or the system are not as they should be.
             Err(error) => {
@@ -153,40 +166,34 @@ impl Attempt {
         Duration::try_from_secs_f64(self.launch.grace_s).unwrap_or_default()
     }
 
-    fn start(&self) -> io::Result<(Launch, Output)> {
+    fn start(&self) -> io::Result<(Launch, Output, Port)> {
         let (folder, trial) = (&self.place.folder, self.launch.trial);
         let home = folder.checkpoint(trial);
         fs::create_dir_all(&home)?;
         let json = serde_json::to_string(&self.launch.params)?;
         let file = home.join("params.json");
         fs::write(&file, &json)?;
+        let (metrics, port) = (home.join("metrics.jsonl"), self.place.ports.reserve()?);
+        let ready = MetricsFile::at(&metrics);
+        let around = Surroundings {
+            launch: &self.launch,
+            places: &self.places,
+            home: home.clone(),
+            metrics,
+            port: &port,
+        };
         let mut log = OpenOptions::new().create(true).append(true).open(folder.log(trial))?;
-        let words: Vec<String> = self.launch.words.iter().map(|word| self.fill_in(word)).collect();
+        let words: Vec<String> = self.launch.words.iter().map(|word| around.fill_in(word)).collect();
         writeln!(log, "# {}", words.join(" "))?;
         let errors = log.try_clone()?;
         let mut launch = Launch::start(&self.place, words, &home, self.usual_grace(), |command| {
             command.stdout(Stdio::piped()).stderr(errors);
-            command.env(PARAMS, &json).env(PARAMS_FILE, &file);
-            command.env(TRIAL, trial.to_string()).env(FOLDER, &home);
-            // Its metrics are wanted as soon as they are printed.
-            command.env("PYTHONUNBUFFERED", "1");
-            if let Some(device) = &self.device {
-                command.env("CUDA_VISIBLE_DEVICES", device);
-            }
+            around.dress(command, &json, &file);
         })?;
         let pipe = launch.child.stdout.take();
         let logged = log.metadata().map_or(0, |log| log.len());
         let (chunk, lines, heard) = (Vec::with_capacity(CHUNK), Lines::default(), Instant::now());
-        Ok((launch, Output { pipe, chunk, lines, log, heard, logged }))
-    }
-
-    /// `{lr}` is the value of that parameter.
-    fn fill_in(&self, word: &str) -> String {
-        let mut word = word.replace("{trial}", &self.launch.trial.to_string());
-        for (name, value) in self.launch.params.iter() {
-            word = word.replace(&format!("{{{name}}}"), &value.to_string());
-        }
-        word
+        Ok((launch, Output { pipe, chunk, lines, log, heard, logged, metrics: ready }, port))
     }
 
     /// Follows the program while it runs.
@@ -200,6 +207,8 @@ impl Attempt {
         output.heard = Instant::now();
         let mut look = time::interval(silence.map_or(Duration::MAX, |limit| limit / LOOKS).max(SHORTEST));
         look.set_missed_tick_behavior(time::MissedTickBehavior::Delay);
+        let mut file = time::interval(FILE_EVERY);
+        file.set_missed_tick_behavior(time::MissedTickBehavior::Delay);
         loop {
             let due = self.reports.due_at();
             tokio::select! {
@@ -209,6 +218,7 @@ impl Attempt {
                 status = launch.child.wait() => return Over::Exited(status),
                 () = time::sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => self.report().await,
                 () = output.read(), if output.pipe.is_some() => self.take(output).await,
+                _ = file.tick() => self.take_file(output).await,
                 _ = look.tick(), if silence.is_some() => {
                     if let Some(limit) = silence.filter(|limit| output.is_silent(*limit)) {
                         return Over::Silent(limit);
@@ -229,6 +239,14 @@ impl Attempt {
         }
         output.pipe = None;
         self.take(output).await;
+        let (mut complete, now) = (Vec::new(), Instant::now());
+        output.metrics.finish(|line| {
+            complete.extend(self.reports.take_marked(line));
+            complete.extend(self.reports.due(now));
+        });
+        for report in complete {
+            self.send_and_wait(report).await;
+        }
     }
 
     /// Ends the program with all that it has started. What it prints meanwhile goes to the log.
@@ -254,6 +272,21 @@ impl Attempt {
             complete.extend(self.reports.take(line));
             complete.extend(self.reports.due(now));
         });
+        for report in complete {
+            self.send_and_wait(report).await;
+        }
+    }
+
+    /// Reports what it has written to its file of metrics.
+    async fn take_file(&mut self, output: &mut Output) {
+        let (mut complete, now) = (Vec::new(), Instant::now());
+        let is_new = output.metrics.read(|line| {
+            complete.extend(self.reports.take_marked(line));
+            complete.extend(self.reports.due(now));
+        });
+        if is_new {
+            output.heard = now;
+        }
         for report in complete {
             self.send_and_wait(report).await;
         }
@@ -372,7 +405,8 @@ mod tests {
         let path = env::temp_dir().join(format!("pollux-silent-{}", process::id()));
         let log = File::create(&path).expect("it can be written");
         let (chunk, lines, heard) = (Vec::new(), Lines::default(), Instant::now());
-        let mut output = Output { pipe: None, chunk, lines, log, heard, logged: 0 };
+        let metrics = MetricsFile::at(&path.with_extension("jsonl"));
+        let mut output = Output { pipe: None, chunk, lines, log, heard, logged: 0, metrics };
         let limit = Duration::from_secs(10);
         time::advance(Duration::from_secs(9)).await;
         assert!(!output.is_silent(limit));

@@ -8,15 +8,22 @@ mod cgroup;
 mod custody;
 mod launch;
 mod lines;
+mod metrics_file;
 mod processes;
 mod record;
 mod report;
+mod surroundings;
 
-use std::{collections::BTreeMap, env, path::Path, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    env,
+    path::Path,
+    sync::Arc,
+};
 
 use tokio::{
     sync::{
-        Mutex,
+        Mutex, OwnedMutexGuard,
         mpsc::{self, UnboundedSender},
         oneshot,
     },
@@ -29,19 +36,14 @@ pub use self::launch::launch_if_program;
 use self::{
     attempt::{Attempt, Grace},
     custody::{Children, end_left_behind},
+    surroundings::{FOLDER, Ports},
 };
 use super::{Error, serve::Machine};
 use crate::{
     ids::{Generation, SlotId, TrialId},
     store::Folder,
-    trials::agent::{AgentEvent, ProgramLaunch},
+    trials::agent::{AgentEvent, AgentSlot, ProgramLaunch},
 };
-
-/// What a program finds in its environment.
-const PARAMS: &str = "POLLUX_TUNE_PARAMS";
-const PARAMS_FILE: &str = "POLLUX_TUNE_PARAMS_FILE";
-const TRIAL: &str = "POLLUX_TUNE_TRIAL";
-const FOLDER: &str = "POLLUX_TUNE_FOLDER";
 
 /// The programs of a machine.
 pub(super) struct Programs {
@@ -64,6 +66,7 @@ struct Place {
     folder: Folder,
     arguments: Vec<String>,
     children: Arc<Children>,
+    ports: Ports,
 }
 
 impl Programs {
@@ -75,27 +78,35 @@ impl Programs {
     ) -> Result<Self, Error> {
         end_left_behind(&folder)?;
         let children = Arc::new(Children::new(machine.is_sole));
-        let place = Arc::new(Place { folder, arguments: machine.arguments.clone(), children });
+        let place = Arc::new(Place {
+            folder,
+            arguments: machine.arguments.clone(),
+            children,
+            ports: Ports::default(),
+        });
         let (slots, running, attempts) = (BTreeMap::new(), BTreeMap::new(), JoinSet::new());
         Ok(Self { place, events: events.clone(), slots, running, attempts })
     }
 
-    /// Starts a program when its slot is free. It ends with the thread that starts it.
-    pub(super) fn launch(&mut self, launch: ProgramLaunch, device: Option<String>) {
+    /// Starts a program when its slots are free. It ends with the thread that starts it.
+    pub(super) fn launch(&mut self, launch: ProgramLaunch, places: Vec<AgentSlot>) {
         while self.attempts.try_join_next().is_some() {}
         self.running.retain(|_, running| !running.taken.is_closed());
-        let ProgramLaunch { trial, generation, slot, .. } = launch;
+        let ProgramLaunch { trial, generation, .. } = launch;
+        // All take slots in the same order, so that nobody waits in a circle.
+        let wanted: BTreeSet<SlotId> = launch.slots.iter().copied().collect();
         let (stop, mut stopped) = oneshot::channel();
         let (taken, reports_taken) = mpsc::unbounded_channel();
         self.running.insert((trial, generation), Running { stop: Some(stop), taken });
-        let slot = self.slots.entry(slot).or_default().clone();
+        let slots: Vec<_> =
+            wanted.into_iter().map(|slot| self.slots.entry(slot).or_default().clone()).collect();
         let events = self.events.clone();
-        let attempt = Attempt::new(self.place.clone(), launch, device, events.clone(), reports_taken);
+        let attempt = Attempt::new(self.place.clone(), launch, places, events.clone(), reports_taken);
         self.attempts.spawn_local(async move {
             let free = tokio::select! {
                 biased;
                 _ = &mut stopped => None,
-                free = slot.lock() => Some(free),
+                free = all(slots) => Some(free),
             };
             if free.is_some() {
                 attempt.run(&mut stopped).await;
@@ -132,10 +143,19 @@ impl Programs {
     }
 }
 
-/// Whether a program can be found as the system would.
-pub(crate) fn is_there(program: &str) -> bool {
+/// Waits until all slots are free.
+async fn all(slots: Vec<Arc<Mutex<()>>>) -> Vec<OwnedMutexGuard<()>> {
+    let mut free = Vec::with_capacity(slots.len());
+    for slot in slots {
+        free.push(slot.lock_owned().await);
+    }
+    free
+}
+
+/// Whether a program can be found as the system would, from a folder.
+pub(crate) fn is_there(program: &str, folder: &Path) -> bool {
     if program.contains('/') {
-        return Path::new(program).is_file();
+        return folder.join(program).is_file();
     }
     let path = env::var_os("PATH").unwrap_or_default();
     env::split_paths(&path).any(|folder| folder.join(program).is_file())

@@ -19,22 +19,43 @@ const PARTS: f64 = 1000.0;
 pub(super) struct Reports {
     /// Epochs of a full trial.
     epochs: f64,
+    /// The metrics of the objectives.
+    objectives: Vec<String>,
     count: u32,
     /// The last value of each metric.
     last: Metrics,
+    /// Numbers of lines that did not count.
+    others: Metrics,
     waiting: Option<Report>,
     /// When the next report may be sent.
     due: Option<Instant>,
 }
 
 impl Reports {
-    pub(super) fn new(epochs: f64) -> Self {
-        Self { epochs, count: 0, last: Metrics::new(), waiting: None, due: None }
+    pub(super) fn new(epochs: f64, objectives: &[String]) -> Self {
+        let (objectives, last, others) = (objectives.to_vec(), Metrics::new(), Metrics::new());
+        Self { epochs, objectives, count: 0, last, others, waiting: None, due: None }
     }
 
-    /// Takes a printed line. A report that it completes is to be sent.
+    /// Takes a printed line, which counts if it has an objective or is marked. A report that it completes is to be sent.
     pub(super) fn take(&mut self, line: &str) -> Option<Report> {
-        let (epochs, metrics) = parse(line)?;
+        match printed(line, &self.objectives)? {
+            Printed::Counts(measured) => self.measured(measured),
+            Printed::Other(Measured { metrics, .. }) => {
+                self.others.extend(metrics);
+                None
+            }
+        }
+    }
+
+    /// Takes a line of the file for metrics: all of them count.
+    pub(super) fn take_marked(&mut self, line: &str) -> Option<Report> {
+        let (object, _) = object(line.trim())?;
+        let measured = marked(&object).or_else(|| Measured::of(&object))?;
+        self.measured(measured)
+    }
+
+    fn measured(&mut self, Measured { epochs, metrics }: Measured) -> Option<Report> {
         self.count += 1;
         self.last.extend(metrics.clone());
         let epochs = epochs.unwrap_or_else(|| f64::from(self.count));
@@ -69,9 +90,10 @@ impl Reports {
         Some(report)
     }
 
-    /// Nothing more comes: what has not been sent, and the last value of each metric.
+    /// Nothing more comes: what has not been sent, and the last value of each metric; without any, what might have been meant.
     pub(super) fn finish(&mut self) -> (Option<Report>, Metrics) {
-        (self.waiting.take(), std::mem::take(&mut self.last))
+        let last = if self.last.is_empty() { &mut self.others } else { &mut self.last };
+        (self.waiting.take(), std::mem::take(last))
     }
 
     /// The part of the trial that this belongs to.
@@ -82,37 +104,132 @@ impl Reports {
     }
 }
 
-/// The metrics of a line, if it is an object with numbers, and how far the trial is.
-fn parse(line: &str) -> Option<(Option<f64>, Metrics)> {
-    let line = line.trim();
-    if !line.starts_with('{') {
+type Object = serde_json::Map<String, serde_json::Value>;
+
+/// What an object with numbers says.
+#[derive(Debug, Clone, PartialEq)]
+struct Measured {
+    /// How far the trial is, in what `trial.epochs` counts.
+    epochs: Option<f64>,
+    metrics: Metrics,
+}
+
+impl Measured {
+    /// None without a metric. `epoch`, `epochs` and `step` tell how far the trial is, the first of them that is there; the others are metrics.
+    fn of(object: &Object) -> Option<Self> {
+        let number =
+            |value: &serde_json::Value| value.as_f64().or_else(|| value.is_null().then_some(f64::NAN));
+        let progress =
+            PROGRESS.into_iter().find(|name| object.get(*name).is_some_and(|value| value.is_number()));
+        let epochs = progress.and_then(|name| object.get(name)).and_then(number);
+        let metrics = object.iter().filter(|(name, _)| Some(name.as_str()) != progress);
+        let metrics: Metrics =
+            metrics.filter_map(|(name, value)| Some((name.clone(), number(value)?.into()))).collect();
+        (!metrics.is_empty()).then_some(Self { epochs, metrics })
+    }
+}
+
+/// Names for how far a trial is.
+const PROGRESS: [&str; 3] = ["epoch", "epochs", "step"];
+/// The key of an object that is meant for us.
+const MARK: &str = "pollux";
+/// How many beginnings of objects are looked at in a line.
+const BEGINNINGS: usize = 16;
+
+/// What a line says.
+enum Printed {
+    Counts(Measured),
+    /// Numbers that may be anything.
+    Other(Measured),
+}
+
+/// What is inside the mark.
+fn marked(object: &Object) -> Option<Measured> {
+    Measured::of(object.get(MARK)?.as_object()?)
+}
+
+/// The object in a line that counts: the last one with an objective or our mark. Programs draw over what they have printed before, in colours.
+fn printed(line: &str, objectives: &[String]) -> Option<Printed> {
+    if !line.contains('{') {
         return None;
     }
-    // Python writes numbers that JSON does not know.
-    let parse = |text: &str| serde_json::from_str::<serde_json::Map<String, serde_json::Value>>(text).ok();
-    let object = parse(line).or_else(|| {
-        parse(&line.replace("-Infinity", "null").replace("Infinity", "null").replace("NaN", "null"))
-    })?;
-    let mut epochs = None;
-    let mut metrics = Metrics::new();
-    for (name, value) in object {
-        let Some(number) = value.as_f64().or_else(|| value.is_null().then_some(f64::NAN)) else { continue };
-        if matches!(name.as_str(), "epoch" | "epochs") {
-            epochs = Some(number);
-        } else {
-            metrics.insert(name, number.into());
+    let clean = without_codes(line);
+    let mut found = None;
+    for part in clean.split('\r').map(str::trim) {
+        let mut at = 0;
+        for _ in 0..BEGINNINGS {
+            let Some(begin) = part[at..].find('{').map(|place| at + place) else { break };
+            at = begin + 1;
+            let Some((object, length)) = object(&part[begin..]) else { continue };
+            at = begin + length;
+            if let Some(measured) = marked(&object) {
+                found = Some(Printed::Counts(measured));
+            } else if let Some(measured) = Measured::of(&object) {
+                let counts = objectives.iter().any(|objective| measured.metrics.contains_key(objective));
+                if counts {
+                    found = Some(Printed::Counts(measured));
+                } else if begin == 0 && found.is_none() {
+                    found = Some(Printed::Other(measured));
+                }
+            }
         }
     }
-    (!metrics.is_empty()).then_some((epochs, metrics))
+    found
+}
+
+/// The object with which a text begins, and how long it is.
+fn object(text: &str) -> Option<(Object, usize)> {
+    let read = |text: &str| {
+        let mut values = serde_json::Deserializer::from_str(text).into_iter::<Object>();
+        let object = values.next()?.ok()?;
+        Some((object, values.byte_offset()))
+    };
+    // Python writes numbers that JSON does not know.
+    read(text).or_else(|| {
+        let end = text.rfind('}')? + 1;
+        let json =
+            text[..end].replace("-Infinity", "null").replace("Infinity", "null").replace("NaN", "null");
+        read(&json).filter(|(_, length)| *length == json.len()).map(|(object, _)| (object, end))
+    })
+}
+
+/// A line without what moves cursors and sets colours.
+fn without_codes(line: &str) -> String {
+    let mut clean = String::with_capacity(line.len());
+    let mut rest = line.chars().peekable();
+    while let Some(next) = rest.next() {
+        match next {
+            '\u{1b}' => skip_code(&mut rest),
+            '\r' => clean.push('\r'),
+            c if c.is_control() && c != '\t' => {}
+            c => clean.push(c),
+        }
+    }
+    clean
+}
+
+/// Skips a code that has begun.
+fn skip_code(rest: &mut std::iter::Peekable<std::str::Chars<'_>>) {
+    match rest.next() {
+        // Until a letter, or what stands for one.
+        Some('[') => while rest.next().is_some_and(|c| !('@'..='~').contains(&c)) {},
+        // The title of a window, until a bell or the next code.
+        Some(']') => while rest.next_if(|c| *c != '\u{7}' && *c != '\u{1b}').is_some() {},
+        _ => {}
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn loss() -> Vec<String> {
+        vec!["loss".to_owned()]
+    }
+
     /// Numbers and epochs of the reports that become of lines which are printed at once.
     fn reports(epochs: f64, lines: impl Iterator<Item = String>) -> Vec<(u32, f64)> {
-        let (mut reports, now, mut sent) = (Reports::new(epochs), Instant::now(), Vec::new());
+        let (mut reports, now, mut sent) = (Reports::new(epochs, &loss()), Instant::now(), Vec::new());
         for line in lines {
             sent.extend(reports.take(&line));
             sent.extend(reports.due(now));
@@ -138,7 +255,7 @@ mod tests {
 
     #[test]
     fn what_comes_slowly_is_sent_at_once() {
-        let (mut reports, mut now) = (Reports::new(9.0), Instant::now());
+        let (mut reports, mut now) = (Reports::new(9.0, &loss()), Instant::now());
         for number in 1..5 {
             assert_eq!(reports.take("{\"epoch\": 0.5, \"loss\": 1}"), None);
             assert_eq!(reports.due(now).map(|report| report.number), Some(number));
@@ -147,14 +264,78 @@ mod tests {
         }
     }
 
+    /// What a line brings: how far the trial is, and the metrics.
+    fn counted(line: &str) -> Option<String> {
+        match printed(line, &loss())? {
+            Printed::Counts(Measured { epochs, metrics }) => {
+                Some(format!("{epochs:?} {}", serde_json::to_string(&metrics).expect("numbers")))
+            }
+            Printed::Other(_) => None,
+        }
+    }
+
+    #[test]
+    fn lines_count_that_have_the_objective_or_are_marked() {
+        for (line, expected) in [
+            (r#"{"loss": 1}"#, r#"None {"loss":1.0}"#),
+            (r#"{"epoch": 2, "loss": 1, "note": "x"}"#, r#"Some(2.0) {"loss":1.0}"#),
+            (r#"{"step": 7, "loss": 1}"#, r#"Some(7.0) {"loss":1.0}"#),
+            (r#"{"step": 700, "epoch": 2, "loss": 1}"#, r#"Some(2.0) {"loss":1.0,"step":700.0}"#),
+            (r#"{"loss": NaN, "a": -Infinity}"#, r#"None {"a":null,"loss":null}"#),
+            (r#"{"pollux": {"epoch": 1, "f1": 0.5}, "other": 3}"#, r#"Some(1.0) {"f1":0.5}"#),
+            (r#"INFO train {"loss": 1}"#, r#"None {"loss":1.0}"#),
+            (r#"{"a": {"loss": 1}} {"loss": 2} done"#, r#"None {"loss":2.0}"#),
+            ("\r 10%|#  | 1/10\r 20%|## |{\"loss\": 1}", r#"None {"loss":1.0}"#),
+            ("{\"loss\": 3}\r{\"loss\": 1}\r", r#"None {"loss":1.0}"#),
+            ("\u{1b}[32m{\"loss\"\u{1b}[0m: 1}\u{1b}[K", r#"None {"loss":1.0}"#),
+            ("\u{1b}]0;title\u{7}{\"loss\": 1}\u{8}", r#"None {"loss":1.0}"#),
+        ] {
+            assert_eq!(counted(line).as_deref(), Some(expected), "{line}");
+        }
+        for line in [
+            "",
+            "loss: 1",
+            r#"{"lr": 0.1, "epoch": 3}"#,
+            r#"{"loss": "low"}"#,
+            r#"{"loss": 1"#,
+            "{'loss': 1}",
+            r#"{"pollux": 3}"#,
+            r#"{"pollux": {}}"#,
+        ] {
+            assert_eq!(counted(line), None, "{line}");
+        }
+        assert_eq!(counted(&"{".repeat(1 << 20)), None);
+    }
+
+    #[test]
+    fn what_does_not_count_is_known_at_the_end() {
+        let mut reports = Reports::new(9.0, &loss());
+        assert_eq!(reports.take("{\"losss\": 3}"), None);
+        assert_eq!(reports.due_at(), None);
+        let (report, metrics) = reports.finish();
+        assert_eq!(report, None);
+        assert_eq!(metrics.keys().collect::<Vec<_>>(), ["losss"]);
+    }
+
+    #[test]
+    fn all_lines_of_the_file_for_metrics_count() {
+        let (mut reports, now) = (Reports::new(9.0, &loss()), Instant::now());
+        for (number, line) in [(1, r#"{"f1": 1}"#), (2, r#"{"pollux": {"epoch": 1, "f1": 1}}"#)] {
+            assert_eq!(reports.take_marked(line), None);
+            let report = reports.due(now + WINDOW * number).expect("it is due");
+            assert_eq!((report.number, report.metrics.len()), (number, 1));
+        }
+        assert_eq!(reports.take_marked("text"), None);
+    }
+
     #[test]
     fn what_is_printed_in_pieces_is_reported_together() {
-        let (mut reports, now) = (Reports::new(9.0), Instant::now());
+        let (mut reports, now) = (Reports::new(9.0, &loss()), Instant::now());
         assert_eq!(reports.take("{\"loss\": 3}"), None);
         assert!(reports.due(now).is_some());
         assert_eq!(reports.take("{\"epoch\": 2, \"loss\": 2}"), None);
         assert_eq!(reports.take("text"), None);
-        assert_eq!(reports.take("{\"epoch\": 2, \"accuracy\": 0.5}"), None);
+        assert_eq!(reports.take("{\"pollux\": {\"epoch\": 2, \"accuracy\": 0.5}}"), None);
         assert_eq!(reports.due(now), None, "not yet");
         assert_eq!(reports.due_at(), Some(now + WINDOW));
         let report = reports.due(now + WINDOW).expect("it is due");

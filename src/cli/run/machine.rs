@@ -6,10 +6,20 @@ use crate::{
     trials::agent::AgentNode,
 };
 
-/// The GPUs that there are for programs that are not ours.
-pub(super) fn gpus(request: &Request) -> Result<Vec<String>, TooFew> {
-    let Devices { nodes, .. } = devices::decide(&Readings::read(None), request)?;
-    Ok(nodes.into_iter().flat_map(|node| node.slots).filter_map(|slot| slot.device).collect())
+/// The slots that there are for programs that are not ours: GPUs, else so many shares of the cores.
+pub(super) fn program_nodes(request: &Request, shares: u32) -> Result<Vec<AgentNode>, TooFew> {
+    let readings = Readings::read(None);
+    let Devices { nodes, .. } = devices::decide(&readings, request)?;
+    if request.slots.is_some() || has_gpus(&nodes) {
+        return Ok(nodes);
+    }
+    let slots = Some(SlotsWanted { count: shares, gpu_type: None });
+    Ok(devices::decide(&readings, &Request { slots, ..request.clone() })?.nodes)
+}
+
+/// Whether they are GPUs, and not shares of the cores.
+pub(super) fn has_gpus(nodes: &[AgentNode]) -> bool {
+    nodes.iter().flat_map(|node| &node.slots).any(|slot| slot.device.is_some())
 }
 
 /// The slots that trainings can use.

@@ -31,9 +31,9 @@ use crate::{
     agent::devices::{Request, TooFew},
     alloc::{self, ClusterSpec, PolicyKind},
     cli,
-    space::{KeepCheckpoints, Machines, Program, Study},
+    space::{KeepCheckpoints, Machines, Program, Study, TrialSettings},
     store::{Folder, Reader},
-    trials::engine::Outcome,
+    trials::{agent::AgentNode, engine::Outcome},
     wire::with_causes,
 };
 
@@ -217,8 +217,9 @@ pub(super) fn default_folder(file: &Path) -> PathBuf {
 /// What the trials of a study run on.
 enum Backend {
     Programs {
-        slots: Option<u32>,
-        gpus: Vec<String>,
+        nodes: Vec<AgentNode>,
+        /// How many slots each program has, for people; none if the user has not said how many there are.
+        each: Option<String>,
     },
     Emulated {
         cluster: ClusterSpec,
@@ -270,12 +271,15 @@ fn backend(
         Some(Program::Command(_)) => {
             if settings.devices.slots.is_none() && study.machines.is_some() {
                 // The machine of the head may be one on which nobody should compute.
-                return Ok(Backend::Programs { slots: Some(0), gpus: Vec::new() });
+                return Ok(Backend::Programs { nodes: Vec::new(), each: None });
             }
-            let gpus = machine::gpus(&settings.devices).map_err(Error::Devices)?;
-            let asked = settings.devices.slots.as_ref().map(|slots| slots.count);
-            let slots = asked.or_else(|| u32::try_from(gpus.len()).ok().filter(|count| *count > 0));
-            Ok(Backend::Programs { slots, gpus })
+            let shares = actors::program_slots(study);
+            let nodes = machine::program_nodes(&settings.devices, shares).map_err(Error::Devices)?;
+            if settings.listen.is_none() && study.machines.is_none() {
+                actors::check_program_room(study, &nodes)?;
+            }
+            let is_known = settings.devices.slots.is_some() || machine::has_gpus(&nodes);
+            Ok(Backend::Programs { nodes, each: is_known.then(|| slots_of_programs(&study.trial)) })
         }
         Some(Program::Trainable(name)) => trainable(settings, study, name, trainables),
         Some(Program::Python(program)) => {
@@ -353,11 +357,12 @@ impl Backend {
 
     fn describe(&self) -> String {
         match self {
-            Self::Programs { slots: Some(0), .. } => String::new(),
-            Self::Programs { slots, gpus } if gpus.is_empty() => {
-                slots.map_or_else(String::new, |slots| format!("{slots} programs at a time"))
+            Self::Programs { each: None, .. } => String::new(),
+            Self::Programs { nodes, each: Some(each) } => {
+                let count: usize = nodes.iter().map(|node| node.slots.len()).sum();
+                let slots = if machine::has_gpus(nodes) { "GPUs" } else { "slots" };
+                if count == 0 { String::new() } else { format!("{count} {slots}, {each}") }
             }
-            Self::Programs { gpus, .. } => format!("{} GPUs, one for each program", gpus.len()),
             Self::Emulated { cluster, time_scale } => {
                 format!("emulated devices: {}, time scale {time_scale}", emulated_devices(cluster))
             }
@@ -369,15 +374,22 @@ impl Backend {
 
     fn start(self, runner: Runner) -> Result<Finished, actors::Error> {
         match self {
-            Self::Programs { slots, gpus } => match slots {
-                Some(slots) => runner.slots(slots).run_command_on(&gpus),
-                None => runner.run_command_on(&gpus),
-            },
+            Self::Programs { nodes, .. } => runner.run_programs(nodes),
             Self::Emulated { cluster, time_scale } => runner.run_emulated(&cluster, time_scale),
             #[cfg(feature = "torch")]
             Self::Trainables(slots) => runner.run_nodes(slots.nodes),
             Self::Python(slots) => runner.run_python_on(slots.nodes),
         }
+    }
+}
+
+/// How many slots a program has.
+fn slots_of_programs(trial: &TrialSettings) -> String {
+    match (trial.share, trial.slots(), trial.elastic) {
+        (1, 1, None) => "one for each program".to_owned(),
+        (1, slots, None) => format!("{slots} for each program"),
+        (1, least, Some(_)) => format!("{least} to {} for each program", trial.max_gpus.unwrap_or(least)),
+        (share, ..) => format!("each for {share} programs"),
     }
 }
 

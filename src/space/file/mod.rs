@@ -4,6 +4,7 @@ mod cluster;
 mod diagnostic;
 mod machines;
 mod node;
+mod program;
 mod read;
 mod scalar;
 mod schema;
@@ -19,8 +20,9 @@ pub use self::{
     scalar::duration,
     schema::schema,
     settings::{
-        Algorithm, Direction, EarlyStopping, InvalidKeepCheckpoints, KeepCheckpoints, Objective, Program,
-        PythonEntry, PythonProgram, SchedulerSettings, SearchSettings, StoppingRule, TrialSettings,
+        Algorithm, Direction, EarlyStopping, Elasticity, InvalidKeepCheckpoints, KeepCheckpoints, Objective,
+        Program, PythonEntry, PythonProgram, ResultValue, SchedulerSettings, SearchSettings, StoppingRule,
+        TrialSettings,
     },
     study::Study,
 };

@@ -1,4 +1,4 @@
-use std::{fmt, str::FromStr, time::Duration};
+use std::{collections::BTreeMap, fmt, path::PathBuf, str::FromStr, time::Duration};
 
 use thiserror::Error;
 
@@ -79,6 +79,24 @@ named! {
         Patience = "patience",
         /// Worse than a bound.
         Threshold = "threshold",
+    }
+}
+
+named! {
+    /// Which value of the objective is the result of a trial.
+    ResultValue {
+        /// That which was reported last.
+        Last = "last",
+        /// The best that was reported.
+        Best = "best",
+    }
+}
+
+named! {
+    /// How a program changes the number of its GPUs.
+    Elasticity {
+        /// It is ended and started again, and resumes from its own checkpoint.
+        Restart = "restart",
     }
 }
 
@@ -230,6 +248,24 @@ pub struct TrialSettings {
     pub timeout: Option<Duration>,
     /// The longest that a program may print nothing; the least limit of a step of a trainable.
     pub silence: Option<Duration>,
+    /// Which value of the objective counts.
+    pub result: ResultValue,
+    /// How many programs share a GPU: more than one only for programs.
+    pub share: u32,
+    /// How a program changes the number of its GPUs; none if it has [`min_gpus`](Self::min_gpus) from start to end.
+    pub elastic: Option<Elasticity>,
+    /// Variables in the environment of a program, beside those that it inherits.
+    pub env: BTreeMap<String, String>,
+    /// The folder in which a program begins; none for that of whoever starts it.
+    pub folder: Option<PathBuf>,
+}
+
+impl TrialSettings {
+    /// How many slots a trial needs at least: functions have one.
+    #[must_use]
+    pub fn slots(&self) -> u32 {
+        if self.program.is_some() { self.min_gpus.max(1) } else { 1 }
+    }
 }
 
 /// How parameters are chosen and trials stopped early.

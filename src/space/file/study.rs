@@ -4,10 +4,11 @@ use super::{
     diagnostic::{DiagnosticKind, Diagnostics, Place},
     machines::Machines,
     node::{self, Content, Node},
+    program::Gpus,
     read::{Reader, Values},
     scalar::bad,
     settings::{
-        Algorithm, Direction, EarlyStopping, Objective, Program, PythonEntry, PythonProgram,
+        Algorithm, Direction, EarlyStopping, Objective, Program, PythonEntry, PythonProgram, ResultValue,
         SchedulerSettings, SearchSettings, StoppingRule, TrialSettings,
     },
     table::{OBJECTIVE, STUDY},
@@ -55,10 +56,12 @@ pub struct Study {
 impl Study {
     /// Reads the text of a study file, whose name is for messages only. All mistakes are returned at once.
     pub fn from_yaml(file: &str, text: &str) -> Result<Self, Diagnostics> {
-        Self::from_yaml_with(file, text, |_| Err("only a study file on disk can name other files".to_owned()))
+        let open = |_: &str| Err("only a study file on disk can name other files".to_owned());
+        read(file, text, |reader| reader.study(text, open))
     }
 
-    /// The same for a file that may name another one as its `cluster`, of which `open` gets the text or says why it cannot.
+    /// The same for a file on disk, which is to be run as it is: it may name another one as its `cluster`, of which `open` gets the text or
+    /// says why it cannot, and settings that can have no effect are mistakes.
     ///
     /// ```
     /// use pollux_tune::space::Study;
@@ -73,7 +76,11 @@ impl Study {
         text: &str,
         open: impl FnOnce(&str) -> Result<String, String>,
     ) -> Result<Self, Diagnostics> {
-        read(file, text, |reader| reader.study(text, open))
+        read(file, text, |reader| {
+            let study = reader.study(text, open)?;
+            reader.refuse_idle(text, &study);
+            Some(study)
+        })
     }
 }
 
@@ -157,6 +164,7 @@ impl Reader<'_> {
         let space = self.space(&values);
         let objectives = self.objectives(&values);
         let trial = self.trial(values.section("trial")?)?;
+        self.check_result(values.section("trial")?, &trial, objectives.len());
         let search = self.search(values.section("search")?, trial.epochs, objectives.len())?;
         let scheduler = scheduler(values.section("scheduler")?)?;
         let (cluster, machines) = match self.cluster(&values, open) {
@@ -225,7 +233,8 @@ impl Reader<'_> {
         let size = |key: &str| values.count(key);
         let initial_batch = size("initial_batch")?;
         let max_batch = size("max_batch").unwrap_or_else(|| initial_batch.saturating_mul(32));
-        let (min_gpus, max_gpus) = (values.count("min_gpus")?, values.count("max_gpus"));
+        let program = self.program(values);
+        let (Gpus { min: min_gpus, max: max_gpus, share }, elastic) = self.gpus(values, program.as_ref())?;
         if max_batch < initial_batch {
             let found = format!("max_batch is {max_batch}, initial_batch {initial_batch}");
             let mistake =
@@ -237,7 +246,6 @@ impl Reader<'_> {
             let mistake = DiagnosticKind::Conflict { found, allowed: "a maximum not below the minimum" };
             self.wrong(values.place("max_gpus"), "trial.max_gpus", mistake);
         }
-        let program = self.program(values);
         let silence = values.duration("silence");
         if silence.is_some_and(|silence| silence.is_zero()) {
             let found = "nobody gives signs all the time".to_owned();
@@ -250,6 +258,7 @@ impl Reader<'_> {
             let mistake = DiagnosticKind::Conflict { found, allowed };
             self.wrong(values.place("silence"), "trial.silence", mistake);
         }
+        let (env, folder) = self.surroundings(values, program.as_ref());
         Some(TrialSettings {
             program,
             epochs: values.number("epochs")?,
@@ -264,6 +273,11 @@ impl Reader<'_> {
             max_gpus,
             timeout: values.duration("timeout"),
             silence,
+            result: ResultValue::from_name(values.text("result")?)?,
+            share,
+            elastic,
+            env,
+            folder,
         })
     }
 

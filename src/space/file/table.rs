@@ -2,7 +2,7 @@
 
 use super::{
     machines::{Gres, NodeRange, SlotSet, is_host, is_listen, is_name, is_name_list},
-    settings::{Algorithm, Direction, StoppingRule, is_function},
+    settings::{Algorithm, Direction, Elasticity, ResultValue, StoppingRule, is_function},
 };
 use crate::{alloc::PolicyKind, goodput::LrRule};
 
@@ -257,6 +257,27 @@ pub(super) const TRIAL: &[Field] = &[
     ),
     field("min_gpus", COUNT, Some("1"), "The smallest number of GPUs of a running trial"),
     field("max_gpus", COUNT, None, "The largest number of GPUs of a trial; no limit by default"),
+    field(
+        "gpus",
+        Kind::Raw(
+            r#"{"anyOf": [{"type": "number", "exclusiveMinimum": 0}, {"type": "string", "pattern": "^[0-9]+[.][.][0-9]+$"}]}"#,
+        ),
+        None,
+        "The GPUs of a program, 1 by default: a number; a part of one, such as 0.5, that it shares with others; with `elastic: restart` the \
+         fewest and the most, such as 1..4",
+    ),
+    field(
+        "elastic",
+        Kind::OneOf(Elasticity::NAMES),
+        None,
+        "Restart a program with another number of GPUs when that pays; it resumes from its own checkpoint",
+    ),
+    field(
+        "result",
+        Kind::OneOf(ResultValue::NAMES),
+        Some("last"),
+        "Which value of the objective is the result of a trial: the last one that it reports, or the best",
+    ),
     field("timeout", Kind::Duration, None, "The longest a trial may take; no limit by default"),
     field(
         "silence",
@@ -264,6 +285,20 @@ pub(super) const TRIAL: &[Field] = &[
         None,
         "The longest that a program may print nothing before it is ended and started again, no limit by default; a step of a \
          trainable may always take as long, 1m by default",
+    ),
+    field(
+        "env",
+        Kind::Raw(
+            r#"{"type": "object", "propertyNames": {"pattern": "^[^=]+$"}, "additionalProperties": {"type": ["string", "number", "boolean"]}}"#,
+        ),
+        None,
+        "Variables in the environment of a program, beside those that it inherits",
+    ),
+    field(
+        "folder",
+        Kind::Text,
+        None,
+        "The folder in which a program begins, seen from where `run` is started; that of `run` or of the agent by default",
     ),
 ];
 

@@ -1,6 +1,6 @@
 //! A study as a file again.
 
-use std::{fmt::Write, time::Duration};
+use std::{collections::BTreeMap, fmt::Write, time::Duration};
 
 use super::{
     super::value::text_to_yaml,
@@ -93,6 +93,11 @@ fn words(words: &[String]) -> String {
     format!("[{}]", words.join(", "))
 }
 
+fn variables(env: &BTreeMap<String, String>) -> String {
+    let each = env.iter().map(|(name, value)| format!("{}: {}", text_to_yaml(name), text_to_yaml(value)));
+    each.collect::<Vec<_>>().join(", ")
+}
+
 fn pilots(spec: &PilotSpec) -> Entries<10> {
     let text = |text: &Option<String>| text.as_deref().map(text_to_yaml);
     [
@@ -117,7 +122,7 @@ fn host(host: &SshHost) -> Entries<3> {
     ]
 }
 
-fn trial(trial: &TrialSettings) -> Entries<17> {
+fn trial(trial: &TrialSettings) -> Entries<22> {
     let (mut trainable, mut command, mut python, mut module, mut interpreter) =
         (None, None, None, None, None);
     match &trial.program {
@@ -132,6 +137,14 @@ fn trial(trial: &TrialSettings) -> Entries<17> {
         }
         None => {}
     }
+    // The GPUs of programs have a key of their own.
+    let is_program = command.is_some();
+    let max_gpus = trial.max_gpus.unwrap_or(trial.min_gpus);
+    let gpus = match trial.elastic {
+        _ if trial.share > 1 => number(1.0 / f64::from(trial.share)),
+        Some(_) => format!("{}..{max_gpus}", trial.min_gpus),
+        None => trial.min_gpus.to_string(),
+    };
     [
         ("trainable", trainable),
         ("command", command),
@@ -146,10 +159,15 @@ fn trial(trial: &TrialSettings) -> Entries<17> {
         ("scaling", Some(trial.scaling.to_string())),
         ("checkpoint_interval", Some(duration(trial.checkpoint_interval))),
         ("keep_checkpoints", Some(trial.keep_checkpoints.to_string())),
-        ("min_gpus", Some(trial.min_gpus.to_string())),
-        ("max_gpus", trial.max_gpus.map(|gpus| gpus.to_string())),
+        ("min_gpus", (!is_program).then(|| trial.min_gpus.to_string())),
+        ("max_gpus", trial.max_gpus.filter(|_| !is_program).map(|gpus| gpus.to_string())),
+        ("gpus", is_program.then_some(gpus)),
+        ("elastic", trial.elastic.map(|elastic| elastic.to_string())),
+        ("result", Some(trial.result.to_string())),
         ("timeout", trial.timeout.map(duration)),
         ("silence", trial.silence.map(duration)),
+        ("env", (!trial.env.is_empty()).then(|| format!("{{{}}}", variables(&trial.env)))),
+        ("folder", trial.folder.as_ref().map(|folder| text_to_yaml(&folder.to_string_lossy()))),
     ]
 }
 

@@ -34,6 +34,7 @@ impl Engine {
             self.stopper.end(trial, end.kind())?;
         }
         self.state.apply(entry)?;
+        self.remember(entry);
         if let Fact::TrialRetried { trial } = fact {
             self.stopper.reopen(*trial);
         }

@@ -10,7 +10,7 @@ impl Engine {
     ///
     /// - No slot is used by two trials, none is planned for two, and each of them has a worker.
     /// - A trial with a group has slots and, if it is elastic, a batch; one without has neither.
-    /// - Trials that are not elastic have one slot.
+    /// - Trials that are not elastic have their slots on one machine, and as many as the study says.
     /// - Numbers of trials are consecutive, and there are no more than the study allows.
     /// - Nothing is left half decided.
     ///
@@ -52,10 +52,21 @@ impl Engine {
         }
         match self.kind {
             TrialKind::Elastic if batch.is_none() => Err(format!("trial {trial} is {phase} without a batch")),
-            TrialKind::Rigid if slots > 1 || batch.is_some() => {
-                Err(format!("trial {trial} is not elastic, and has {slots} slots, {batch:?}"))
+            TrialKind::Elastic => Ok(()),
+            TrialKind::Rigid | TrialKind::Restarted => {
+                let least = self.study.trial.slots() as usize;
+                let is_right = match self.kind {
+                    TrialKind::Rigid => slots == least,
+                    // What it loses while it ends makes no difference.
+                    _ => slots >= least || matches!(active.phase, Phase::Pausing(_)),
+                };
+                let first = active.slots().first().map(|slot| slot.node);
+                let is_together = active.slots().iter().all(|slot| Some(slot.node) == first);
+                if is_right && is_together && batch.is_none() {
+                    return Ok(());
+                }
+                Err(format!("trial {trial} is a program, and has {:?}, {batch:?}", active.slots()))
             }
-            _ => Ok(()),
         }
     }
 

@@ -2,12 +2,13 @@
 
 use super::{
     ActiveTrial, AllocatorRequest, Command, Engine, Fact, FailureCause, GroupCommand, GroupEvent, Input,
-    Metrics, NO_METRIC, NoSuggestion, Phase, Refit, Report, Severity, StepBuilder, TrialKind, report,
+    Metrics, NO_METRIC, NoSuggestion, Number, Phase, Refit, Report, Severity, StepBuilder, TrialKind, report,
     snapshot,
 };
 use crate::{
     goodput::BatchPlan,
     ids::{Generation, SlotId, TrialId},
+    space::{Objective, ResultValue},
     trials::{
         Verdict,
         group::{FinalState, MemoryLimit},
@@ -150,7 +151,15 @@ impl Engine {
             }
             GroupEvent::Paused(checkpoint) => {
                 if matches!(self.state.active[&trial].phase, Phase::Pausing(_)) {
-                    self.emit(step, Fact::TrialPaused { trial, checkpoint });
+                    let fact = match self.kind {
+                        // What it has saved is its own business.
+                        TrialKind::Restarted => {
+                            let reason = "it was ended to run with other slots".to_owned();
+                            Fact::TrialInterrupted { trial, reason, severity: Severity::Normal }
+                        }
+                        TrialKind::Elastic | TrialKind::Rigid => Fact::TrialPaused { trial, checkpoint },
+                    };
+                    self.emit(step, fact);
                 }
             }
             GroupEvent::Finished(metrics) => {
@@ -183,7 +192,7 @@ impl Engine {
     fn is_excused(&self, trial: TrialId, cause: FailureCause) -> bool {
         let is_possible = match cause {
             FailureCause::Infrastructure => true,
-            FailureCause::Trial => self.kind == TrialKind::Rigid,
+            FailureCause::Trial => self.kind != TrialKind::Elastic,
             FailureCause::Environment => false,
         };
         is_possible && self.state.active.get(&trial).is_some_and(|active| self.state.has_to_leave(active))
@@ -214,7 +223,7 @@ impl Engine {
         {
             self.emit(step, Fact::GroupFormed { trial, generation });
             self.keep_to_limit(step, trial);
-            if self.kind == TrialKind::Rigid {
+            if self.kind != TrialKind::Elastic {
                 // A program that runs has met all that could be broken; it may not report for hours.
                 self.mended(step, trial);
             }
@@ -255,8 +264,12 @@ impl Engine {
             let ratio = (now.value() + 1.0) / (then.value() + 1.0);
             self.pending.dirty |= !(1.0 / NOISE_CHANGE..=NOISE_CHANGE).contains(&ratio);
         }
+        let known = self.known_paces(trial);
         let fact = Fact::Measured { trial, generation, number, epochs, metrics, gpu_type, steps, noise };
-        match self.emit(step, fact) {
+        let verdict = self.emit(step, fact);
+        // How fast a program is with so many GPUs has just become known.
+        self.pending.dirty |= self.known_paces(trial) != known;
+        match verdict {
             Verdict::Stop(reason @ Reason::Diverged { .. }) => {
                 self.stop_and_end(step, Fact::TrialFailed { trial, reason: reason.to_string() }, trial);
             }
@@ -302,19 +315,27 @@ impl Engine {
     }
 
     /// How a trial that has run to its end did.
-    fn result(&self, trial: TrialId, last: &Metrics) -> Fact {
+    fn result(&self, trial: TrialId, reported: &Metrics) -> Fact {
         let active = &self.state.active[&trial];
         let mut values = Vec::new();
         for objective in &self.study.objectives {
             let metric = &objective.metric;
-            match last.get(metric).or_else(|| active.metrics.get(metric)) {
+            let last = reported.get(metric).or_else(|| active.metrics.get(metric));
+            let value = match self.study.trial.result {
+                ResultValue::Last => last.copied(),
+                ResultValue::Best => {
+                    let best = self.records.get(&trial).and_then(|record| record.best);
+                    better(objective, best.map(Number::from), last.copied())
+                }
+            };
+            match value {
                 Some(value) if value.value().is_finite() => values.push(value.value()),
                 Some(_) => {
                     return Fact::TrialFailed { trial, reason: format!("`{metric}` is not a finite number") };
                 }
                 None if metric == NO_METRIC => values.push(0.0),
                 None => {
-                    let came = report::names(active.metrics.keys().chain(last.keys()));
+                    let came = report::names(active.metrics.keys().chain(reported.keys()));
                     let reason = format!("it ended without a value for `{metric}`: it has reported {came}");
                     return Fact::TrialFailed { trial, reason };
                 }
@@ -388,7 +409,7 @@ impl Engine {
 
     /// Asks for the speed of a trial that has new steps, once for each generation and then from time to time.
     fn refit(&mut self, step: &mut StepBuilder, trial: TrialId) {
-        if self.kind == TrialKind::Rigid || self.pending.fits.contains_key(&trial) {
+        if self.kind != TrialKind::Elastic || self.pending.fits.contains_key(&trial) {
             return;
         }
         let generation = self.state.active[&trial].generation;
@@ -411,6 +432,16 @@ impl Engine {
 
 /// Why a trial has ended that its user did not want to see any further.
 const STOPPED_BY_HAND: &str = "stopped by its user";
+
+/// The better of two values, one of which may be missing or no number.
+fn better(objective: &Objective, one: Option<Number>, other: Option<Number>) -> Option<Number> {
+    let rank = |number: &Number| {
+        let loss = objective.loss(number.value());
+        if loss.is_nan() { f64::INFINITY } else { loss }
+    };
+    one.into_iter().chain(other).min_by(|a, b| rank(a).total_cmp(&rank(b)))
+}
+
 /// The GPUs are divided again when the noise scale of a trial has changed by this factor: it can use another number of them.
 const NOISE_CHANGE: f64 = 1.5;
 /// How often the speed of a trial is looked at between two decisions on the GPUs.

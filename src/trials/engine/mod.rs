@@ -22,7 +22,9 @@ mod input;
 mod inputs;
 mod limits;
 mod nodes;
+mod pace;
 mod reconcile;
+mod record;
 mod report;
 mod request;
 mod retry;
@@ -38,6 +40,7 @@ mod tests;
 use std::collections::{BTreeMap, BTreeSet};
 
 pub(super) use self::apply::end_of;
+use self::record::{Record, Shown};
 pub(crate) use self::report::NO_METRIC;
 #[cfg(feature = "runtime")]
 pub(crate) use self::services::Replay;
@@ -48,6 +51,7 @@ pub use self::{
     fit_service::FitService,
     input::{FailureCause, GroupEvent, Input, NoSuggestion, Refit, Suggestion},
     nodes::{Draining, LostNode, NodeState},
+    pace::{Pace, PaceModel},
     report::{Checkpoint, Metrics, Number, Report},
     retry::{Failures, Wait},
     rifts::Rift,
@@ -72,18 +76,27 @@ use crate::{
 pub enum TrialKind {
     /// They can: trainables.
     Elastic,
-    /// They have one slot from start to end: functions and commands.
+    /// They have the same slots from start to end: functions and commands.
     Rigid,
+    /// They are started again to change their slots: commands that say so.
+    Restarted,
 }
 
 impl TrialKind {
-    /// What the trials of a study are: trainables are elastic, everything else is not.
+    /// What the trials of a study are: trainables are elastic, programs are restarted if they can be, everything else is rigid.
     #[must_use]
     pub const fn of(study: &Study) -> Self {
         match study.trial.program {
             Some(Program::Trainable(_) | Program::Python(_)) => Self::Elastic,
+            Some(Program::Command(_)) if study.trial.elastic.is_some() => Self::Restarted,
             Some(Program::Command(_)) | None => Self::Rigid,
         }
+    }
+
+    /// Whether the allocator gives them their slots.
+    #[must_use]
+    pub const fn is_planned(self) -> bool {
+        matches!(self, Self::Elastic | Self::Restarted)
     }
 }
 
@@ -130,6 +143,9 @@ pub struct Engine {
     limits: Option<BatchLimits>,
     state: State,
     stopper: Box<dyn Stopper>,
+    /// Of active trials.
+    records: BTreeMap<TrialId, Record>,
+    shown: Shown,
     pending: Pending,
 }
 
@@ -165,10 +181,11 @@ impl Engine {
         let stopper = stopping::stopper(&study.search.early_stopping, study.trial.epochs, direction)?;
         let limits = match kind {
             TrialKind::Elastic => Some(snapshot::batch_limits(&study.trial)?),
-            TrialKind::Rigid => None,
+            TrialKind::Rigid | TrialKind::Restarted => None,
         };
         let (state, pending) = (State::default(), Pending::default());
-        Ok(Self { study: study.clone(), kind, limits, state, stopper, pending })
+        let (records, shown) = (BTreeMap::new(), Shown::default());
+        Ok(Self { study: study.clone(), kind, limits, state, stopper, records, shown, pending })
     }
 
     /// The study.

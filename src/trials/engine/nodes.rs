@@ -129,9 +129,21 @@ impl State {
     #[must_use]
     pub fn shortage(&self, study: &Study) -> Option<String> {
         match study.trial.program.as_ref()? {
-            Program::Command(_) => self.shortage_of(1),
+            Program::Command(_) => self.shortage_for_programs(study.trial.slots()),
             Program::Trainable(_) | Program::Python(_) => self.shortage_of(study.trial.min_gpus),
         }
+    }
+
+    /// The same for a program that needs so many GPUs of one machine.
+    fn shortage_for_programs(&self, gpus: u32) -> Option<String> {
+        self.shortage_of(1).or_else(|| {
+            let largest = self.cluster().iter().map(|(_, node)| node.gpus).max().unwrap_or(0);
+            let is_over =
+                self.done || self.stopping || (self.search_ended.is_some() && self.active.is_empty());
+            let needed =
+                format!("programs need {gpus} GPUs of one machine, the most that one has are {largest}");
+            (largest < gpus && !is_over).then_some(needed)
+        })
     }
 
     /// The same for a trial that needs so many GPUs.
@@ -314,14 +326,16 @@ impl Engine {
 
     /// How many trials there is room for at a time.
     pub(super) fn room(&self) -> usize {
-        let open = self.state.open_slots().count();
+        let least = self.study.trial.slots().max(1) as usize;
+        let open = self.state.nodes.values().filter(|node| node.is_open());
         match self.kind {
             // Programs stay where they are, as long as they can.
             TrialKind::Rigid => {
                 let leaving = self.state.active.values().filter(|active| self.state.has_to_leave(active));
-                open + leaving.count()
+                open.map(|node| node.up.len() / least).sum::<usize>() + leaving.count()
             }
-            TrialKind::Elastic => open / (self.study.trial.min_gpus.max(1) as usize),
+            TrialKind::Restarted => open.map(|node| node.up.len() / least).sum(),
+            TrialKind::Elastic => open.map(|node| node.up.len()).sum::<usize>() / least,
         }
     }
 

@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{
     alloc::Plan,
-    ids::{SlotId, TrialId},
+    ids::{NodeId, SlotId, TrialId},
     trials::group::FinalState,
 };
 
@@ -92,13 +92,12 @@ impl Engine {
                 _ if self.state.stopping => self.stop(active),
                 Phase::Waiting if now_s < active.failures.retry_s || !self.state.may_launch(now_s) => None,
                 Phase::Waiting if self.kind == TrialKind::Rigid => {
-                    let free = self.state.open_slots().find(|slot| !reserved.contains_key(slot));
-                    free.map(|slot| Move::Form(vec![slot]))
+                    self.free_slots(&reserved, self.study.trial.slots() as usize).map(Move::Form)
                 }
                 Phase::Running(_) if self.kind == TrialKind::Elastic && self.has_nowhere_to_go(active) => {
                     Some(Move::Pause)
                 }
-                Phase::Waiting | Phase::Running(_) if self.kind == TrialKind::Elastic => {
+                Phase::Waiting | Phase::Running(_) if self.kind.is_planned() => {
                     if self.is_outdated(active) {
                         continue;
                     }
@@ -121,8 +120,29 @@ impl Engine {
         let active = &self.state.active[&trial];
         let kept: Vec<SlotId> =
             active.slots().iter().filter(|slot| active.target.contains(slot)).copied().collect();
-        let next = if self.is_enough(&kept) { Move::Form(kept) } else { Move::Pause };
+        let next = if self.is_enough(&kept) { self.form_or_end(active, kept) } else { Move::Pause };
         Some((trial, next))
+    }
+
+    /// Free slots of one machine, the first that has so many.
+    fn free_slots(&self, reserved: &BTreeMap<SlotId, TrialId>, count: usize) -> Option<Vec<SlotId>> {
+        let mut free: Vec<SlotId> = Vec::with_capacity(count);
+        for slot in self.state.open_slots().filter(|slot| !reserved.contains_key(slot)) {
+            if free.first().is_some_and(|first| first.node != slot.node) {
+                free.clear();
+            }
+            free.push(slot);
+            if free.len() == count {
+                return Some(free);
+            }
+        }
+        None
+    }
+
+    /// How a trial gets other slots: a program has to end first.
+    fn form_or_end(&self, active: &ActiveTrial, slots: Vec<SlotId>) -> Move {
+        let is_program = self.kind == TrialKind::Restarted && matches!(active.phase, Phase::Running(_));
+        if is_program { Move::Pause } else { Move::Form(slots) }
     }
 
     /// Whether a trial was to get slots of a machine that has begun to leave meanwhile. It stays as it is until the next plan.
@@ -144,7 +164,7 @@ impl Engine {
         let usable: Vec<SlotId> =
             slots.iter().copied().filter(|slot| !lost || self.state.is_open(*slot)).collect();
         let slots = if self.is_enough(&usable) { &usable } else { holders };
-        if self.kind == TrialKind::Rigid || !self.is_enough(slots) || (lost && !may_launch) {
+        if self.kind != TrialKind::Elastic || !self.is_enough(slots) || (lost && !may_launch) {
             return Move::Interrupt(active.failures.last.clone());
         }
         Move::Form(slots.to_vec())
@@ -177,7 +197,7 @@ impl Engine {
         if !self.is_enough(&active.target) {
             return (matches!(active.phase, Phase::Running(_))).then_some(Move::Pause);
         }
-        active.target.iter().all(free).then(|| Move::Form(active.target.clone()))
+        active.target.iter().all(free).then(|| self.form_or_end(active, active.target.clone()))
     }
 
     /// Makes a plan the target, as far as its trials and slots are still here.
@@ -225,8 +245,21 @@ impl Engine {
             targets[place].slots.extend(open);
             targets[place].slots.sort_unstable();
         }
+        if self.kind == TrialKind::Restarted {
+            targets.iter_mut().for_each(|target| keep_one_node(&mut target.slots));
+        }
         targets
     }
+}
+
+/// A program cannot leave its machine: not all policies know that.
+fn keep_one_node(slots: &mut Vec<SlotId>) {
+    let mut counts = BTreeMap::<NodeId, usize>::new();
+    for slot in &*slots {
+        *counts.entry(slot.node).or_default() += 1;
+    }
+    let largest = counts.into_iter().max_by_key(|(node, count)| (*count, std::cmp::Reverse(*node)));
+    slots.retain(|slot| largest.is_some_and(|(node, _)| slot.node == node));
 }
 
 /// Whether a trial has slots that it should not have.

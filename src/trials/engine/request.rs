@@ -54,7 +54,7 @@ impl Engine {
 
     /// When the GPUs are to be allocated again though nothing has changed.
     fn solve_due_s(&self) -> Option<f64> {
-        let wanted = self.kind == TrialKind::Elastic
+        let wanted = self.kind.is_planned()
             && !self.state.active.is_empty()
             && !self.state.stopping
             && !self.state.done;
@@ -91,7 +91,7 @@ impl Engine {
             self.pending.ask = Some(revision);
             step.command(Command::Suggest(SuggestRequest { revision, trial: self.state.next_trial() }));
         }
-        if self.kind == TrialKind::Elastic {
+        if self.kind.is_planned() {
             self.request_plan(step);
         }
         self.finish(step);
@@ -102,15 +102,8 @@ impl Engine {
         if self.state.stopping || self.state.done {
             return;
         }
-        let fresh = self
-            .state
-            .active
-            .iter()
-            .filter(|(trial, active)| active.fit.is_none() && !self.pending.fitted.contains_key(trial));
-        let mut wanted: BTreeSet<TrialId> = fresh.map(|(&trial, _)| trial).collect();
-        wanted.extend(self.unknown_on_new_types());
-        for trial in wanted {
-            self.ask_fit(step, trial);
+        if self.kind == TrialKind::Elastic {
+            self.request_fits(step);
         }
         // A new trial is placed by what is expected of it, and together with those that are here: if the others moved first
         // they would move twice.
@@ -126,6 +119,20 @@ impl Engine {
             let (revision, snapshot) = (self.revision(), Box::new(self.snapshot(step.now_s)));
             self.pending.solve = Some(revision);
             step.command(Command::Allocate(AllocatorRequest::Solve { revision, snapshot }));
+        }
+    }
+
+    /// Asks for the speed of trials of which nothing is known.
+    fn request_fits(&mut self, step: &mut StepBuilder) {
+        let fresh = self
+            .state
+            .active
+            .iter()
+            .filter(|(trial, active)| active.fit.is_none() && !self.pending.fitted.contains_key(trial));
+        let mut wanted: BTreeSet<TrialId> = fresh.map(|(&trial, _)| trial).collect();
+        wanted.extend(self.unknown_on_new_types());
+        for trial in wanted {
+            self.ask_fit(step, trial);
         }
     }
 

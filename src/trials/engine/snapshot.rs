@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use super::{ActiveTrial, Engine, Phase, Refit, state};
+use super::{ActiveTrial, Engine, PaceModel, Phase, Refit, TrialKind, pace, state};
 use crate::{
     alloc::{self, Allocation, Cluster, Fairness, PolicyKind, Problem, RemainingWork, TrialRequest},
     goodput::{
@@ -49,18 +49,29 @@ pub struct TrialSnapshot {
     pub promise: f64,
     /// Statistical epochs until it is done.
     pub remaining_epochs: f64,
+    /// What is known of its speed, if it is a program.
+    pub pace: Option<PaceModel>,
 }
 
 /// The part of an interval in which a change has to pay off. Other trials end and noise grows, so that a gain does not last: in
 /// `pollux-tune simulate study`, whole intervals brought more changes and less progress.
 const HORIZON: f64 = 0.25;
+/// A program runs for so many times as long as a restart takes before it may be restarted again.
+const RESTARTS: f64 = 10.0;
 /// Seconds that a change of a group costs, until the first was measured.
 const DELAY_S: f64 = 5.0;
 
 impl Engine {
     /// The question that the study has now.
     pub(in crate::trials) fn snapshot(&self, now_s: f64) -> AllocationSnapshot {
-        let (count, seconds) = self.state.reshapes;
+        let is_restarted = self.kind == TrialKind::Restarted;
+        let (count, seconds) = if is_restarted { self.shown.restarts } else { self.state.reshapes };
+        let serial = self.serial_part();
+        let pace = |trial: TrialId| {
+            let own = self.records.get(&trial).and_then(|record| record.pace.expect(serial));
+            let others = || PaceModel::of_study(serial?, self.shown.widest);
+            own.or_else(|| others().filter(|_| self.study.scheduler.knowledge_sharing))
+        };
         let delay_s = if count == 0 { DELAY_S } else { seconds / f64::from(count) };
         let candidate = |(&id, active): (&TrialId, &ActiveTrial)| {
             // What is under way counts as done.
@@ -76,6 +87,7 @@ impl Engine {
                 attained_gpu_s: active.usage.at(now_s, active.slots().len()).slot_s,
                 promise: self.stopper.promise(id),
                 remaining_epochs: (self.study.trial.epochs - active.epochs).max(0.0),
+                pace: if is_restarted { pace(id) } else { None },
             }
         };
         AllocationSnapshot {
@@ -88,7 +100,12 @@ impl Engine {
     /// In how many seconds a change of a trial's GPUs has to pay off: a part of the interval, but twice as long as it takes, so
     /// that trials get beyond their first GPU however expensive it is; or until the trial ends, at its pace so far.
     fn horizon_s(&self, active: &ActiveTrial, delay_s: f64, now_s: f64) -> f64 {
-        let decision_s = (HORIZON * self.study.scheduler.interval.as_secs_f64()).max(2.0 * delay_s);
+        let interval_s = self.study.scheduler.interval.as_secs_f64();
+        let decision_s = match self.kind {
+            // What is as expensive as a restart is not done for the next minute only.
+            TrialKind::Restarted => interval_s.max(RESTARTS * delay_s),
+            TrialKind::Elastic | TrialKind::Rigid => (HORIZON * interval_s).max(2.0 * delay_s),
+        };
         if active.epochs <= 0.0 {
             return decision_s;
         }
@@ -133,12 +150,18 @@ impl TrialSnapshot {
         let max_gpus = max_gpus.unwrap_or(u32::MAX).min(limits.all.max_gpus()).max(min_gpus);
         // What a user asks for does not wait until it was explored.
         let asked_for = matches!(study.scheduler.policy, PolicyKind::Static | PolicyKind::Tiresias);
-        let cap = match &self.fit {
+        let cap = match (&self.fit, &self.pace) {
             _ if asked_for => max_gpus,
-            Some(fit) => fit.cap.clamp(min_gpus, max_gpus),
-            None => min_gpus,
+            (Some(fit), _) => fit.cap.clamp(min_gpus, max_gpus),
+            (None, Some(pace)) => pace.cap().clamp(min_gpus, max_gpus),
+            (None, None) => min_gpus,
         };
+        let is_program = study.trial.elastic.is_some();
         let table = match &self.fit {
+            _ if is_program => match self.pace.as_ref().filter(|_| !asked_for) {
+                Some(pace) => pace.table(cluster, cap)?,
+                None => pace::one_node(cluster, cap, |_, gpus| f64::from(gpus))?,
+            },
             Some(fit) if !asked_for && fit.is_of(cluster) => fit.table(cluster, limits, cap)?,
             _ => linear(cluster, cap),
         };

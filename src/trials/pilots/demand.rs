@@ -96,7 +96,8 @@ impl Demand {
         let slots = cluster.total_gpus();
         if TrialKind::of(study) == TrialKind::Rigid {
             let trials = self.snapshot.trials.len() as u32 + self.to_come;
-            return Ok(f64::from(slots.min(trials)));
+            let at_a_time: u32 = cluster.iter().map(|(_, node)| node.gpus / study.trial.slots()).sum();
+            return Ok(f64::from(at_a_time.min(trials)));
         }
         let room = slots / study.trial.min_gpus.max(1);
         let fresh = room.saturating_sub(self.snapshot.trials.len() as u32).min(self.to_come);
@@ -150,6 +151,7 @@ impl Demand {
                 attained_gpu_s: 0.0,
                 promise: 1.0,
                 remaining_epochs: study.trial.epochs,
+                pace: None,
             });
         }
         for trial in &mut trials {

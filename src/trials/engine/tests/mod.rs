@@ -6,6 +6,7 @@ mod json;
 mod limits;
 mod memory;
 mod nodes;
+mod programs;
 mod rifts;
 mod rigid;
 mod waiting;

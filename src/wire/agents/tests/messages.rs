@@ -115,12 +115,18 @@ fn params() -> impl Strategy<Value = Params> {
 prop_compose! {
     fn launch()(
         (trial, generation) in start(),
-        slot in slot(),
-        words in vec(".*", 0..3),
+        slots in vec(slot(), 0..3),
+        share in any::<u32>(),
+        [words, absent, objectives] in [vec(".*", 0..3), vec(".*", 0..3), vec(".*", 0..3)],
         params in params(),
+        env in btree_map(".*", ".*", 0..3),
+        folder in proptest::option::of(vec(any::<u8>(), 0..9)),
         (epochs, silence_s, grace_s) in any::<(f64, Option<f64>, f64)>(),
     ) -> ProgramLaunch {
-        ProgramLaunch { trial, generation, slot, words, params, epochs, silence_s, grace_s }
+        let folder = folder.map(|folder| OsString::from_vec(folder).into());
+        ProgramLaunch {
+            trial, generation, slots, share, words, params, absent, env, folder, epochs, objectives, silence_s, grace_s,
+        }
     }
 }
 

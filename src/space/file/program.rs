@@ -1,0 +1,220 @@
+//! What a study file says of programs: where they run, with what, and on how many GPUs.
+
+use std::{collections::BTreeMap, path::PathBuf, time::Duration};
+
+use super::{
+    super::command::{BUILT_IN, Piece, pieces},
+    diagnostic::DiagnosticKind,
+    node::{self, Content, Key, Node, Scalar},
+    read::{Reader, Values, join, list},
+    scalar::{bad, resolve},
+    settings::{Elasticity, Program, ResultValue, TrialSettings},
+    study::Study,
+    table::STUDY,
+};
+use crate::space::Value;
+
+/// Variables of this name are ours.
+const OURS: &str = "POLLUX_TUNE_";
+/// More GPUs than any machine has, and more programs than can share one.
+const GPUS_MAX: u32 = 1024;
+const SHARE_MAX: u32 = 64;
+
+/// How many GPUs a trial has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Gpus {
+    pub(super) min: u32,
+    pub(super) max: Option<u32>,
+    /// So many programs share one.
+    pub(super) share: u32,
+}
+
+impl Gpus {
+    const fn whole(count: u32) -> Self {
+        Self { min: count, max: Some(count), share: 1 }
+    }
+
+    /// `2`, `0.5` or `1..4`.
+    fn parse(scalar: &Scalar) -> Option<Self> {
+        let count = |text: &str| {
+            let is_plain = text.bytes().all(|byte| byte.is_ascii_digit());
+            text.parse::<u32>().ok().filter(|count| is_plain && (1..=GPUS_MAX).contains(count))
+        };
+        if let Some((min, max)) = scalar.text.split_once("..") {
+            let (min, max) = (count(min)?, count(max)?);
+            return (min < max).then_some(Self { min, max: Some(max), share: 1 });
+        }
+        match resolve(scalar).ok()? {
+            Value::Int(_) => count(&scalar.text).map(Self::whole),
+            Value::Float(part) if part > 0.0 && part < 1.0 => {
+                // 0.33 is a third.
+                let share = (1.0 / part + 1e-9).floor();
+                (share <= f64::from(SHARE_MAX)).then(|| Self { share: share as u32, ..Self::whole(1) })
+            }
+            _ => None,
+        }
+    }
+}
+
+impl Reader<'_> {
+    /// `trial.env` and `trial.folder`.
+    pub(super) fn surroundings(
+        &mut self,
+        values: &Values<'_>,
+        program: Option<&Program>,
+    ) -> (BTreeMap<String, String>, Option<PathBuf>) {
+        for key in ["env", "folder"] {
+            self.only_for_programs(values, key, program);
+        }
+        let env = values.raw("env").map_or_else(BTreeMap::new, |node| self.env(node));
+        (env, values.text("folder").map(PathBuf::from))
+    }
+
+    /// A key that means nothing without a program.
+    fn only_for_programs(&mut self, values: &Values<'_>, key: &'static str, program: Option<&Program>) {
+        if values.get(key).is_some() && !matches!(program, Some(Program::Command(_))) {
+            let found = format!("there is no program that could make use of `{key}`");
+            let mistake = DiagnosticKind::Conflict { found, allowed: "it beside a command" };
+            self.wrong(values.place(key), &join("trial", key), mistake);
+        }
+    }
+
+    fn env(&mut self, node: &Node) -> BTreeMap<String, String> {
+        let path = "trial.env";
+        match &node.content {
+            Content::Map(entries) => {
+                let entries = self.entries(entries, path);
+                entries.into_iter().filter_map(|(key, value)| self.variable(key, value)).collect()
+            }
+            _ => {
+                self.wrong(node.place, path, bad(node.shown(), "a mapping of names and values"));
+                BTreeMap::new()
+            }
+        }
+    }
+
+    fn variable(&mut self, key: &Key, value: &Node) -> Option<(String, String)> {
+        let name = &key.scalar.text;
+        let path = join("trial.env", name);
+        if name.is_empty() || name.contains(['=', '\0']) || name.starts_with(OURS) {
+            let allowed = "a name without `=`, and not one of our own (POLLUX_TUNE_...)";
+            self.wrong(key.place, &path, bad(key.scalar.shown(), allowed));
+            return None;
+        }
+        match &value.content {
+            Content::Scalar(scalar) if !value.is_null() && !scalar.text.contains('\0') => {
+                Some((name.clone(), scalar.text.clone()))
+            }
+            _ => {
+                self.wrong(value.place, &path, bad(value.shown(), "a text, with quotes if it is empty"));
+                None
+            }
+        }
+    }
+
+    /// The GPUs of a trial, and how their number changes.
+    pub(super) fn gpus(
+        &mut self,
+        values: &Values<'_>,
+        program: Option<&Program>,
+    ) -> Option<(Gpus, Option<Elasticity>)> {
+        for key in ["gpus", "elastic"] {
+            self.only_for_programs(values, key, program);
+        }
+        if !matches!(program, Some(Program::Command(_))) {
+            let (min, max) = (values.count("min_gpus")?, values.count("max_gpus"));
+            return Some((Gpus { min, max, share: 1 }, None));
+        }
+        let elastic = values.text("elastic").and_then(Elasticity::from_name);
+        let gpus = values.raw("gpus").map_or(Gpus::whole(1), |node| self.gpus_of_program(node));
+        let is_range = gpus.max != Some(gpus.min);
+        let conflict = |found: &str, allowed| DiagnosticKind::Conflict { found: found.to_owned(), allowed };
+        if is_range && elastic.is_none() {
+            let found = "a program has as many GPUs from start to end";
+            let mistake = conflict(found, "one number, or a range beside `elastic: restart`");
+            self.wrong(values.place("gpus"), "trial.gpus", mistake);
+        }
+        if !is_range && elastic.is_some() {
+            let mistake =
+                conflict("there is one number of GPUs only", "it beside a range, such as `gpus: 1..4`");
+            self.wrong(values.place("elastic"), "trial.elastic", mistake);
+        }
+        Some((gpus, elastic))
+    }
+
+    fn gpus_of_program(&mut self, node: &Node) -> Gpus {
+        let read = match &node.content {
+            Content::Scalar(scalar) => Gpus::parse(scalar),
+            Content::List(_) | Content::Map(_) => None,
+        };
+        read.unwrap_or_else(|| {
+            let allowed = format!(
+                "a number of GPUs from 1 to {GPUS_MAX}, a part of one from {} on, such as 0.5, or the fewest and the most, such as 1..4",
+                1.0 / f64::from(SHARE_MAX)
+            );
+            self.wrong(node.place, "trial.gpus", bad(node.shown(), allowed));
+            Gpus::whole(1)
+        })
+    }
+
+    /// The best of several objectives would be that of several moments.
+    pub(super) fn check_result(&mut self, values: &Values<'_>, trial: &TrialSettings, objectives: usize) {
+        if trial.result == ResultValue::Best && objectives > 1 {
+            let found = format!("the best value with {objectives} objectives");
+            let mistake = DiagnosticKind::Conflict { found, allowed: "last, or one objective" };
+            self.wrong(values.place("result"), "trial.result", mistake);
+        }
+    }
+
+    /// Settings that can have no effect, and placeholders that stand for nothing.
+    pub(super) fn refuse_idle(&mut self, text: &str, study: &Study) {
+        let Some(Program::Command(words)) = &study.trial.program else { return };
+        // It was read before without a mistake.
+        let Ok(Some(document)) = node::parse(text) else { return };
+        let values = Reader::new(text).section(&document, STUDY, "");
+        let Some(trial) = values.section("trial") else { return };
+        for (key, is_idle) in idle(trial) {
+            if is_idle {
+                let found = format!("`{key}` has no effect on a command");
+                let allowed = if key.ends_with("_gpus") { "`gpus` instead" } else { "it beside a trainable" };
+                self.wrong(
+                    trial.place(key),
+                    &join("trial", key),
+                    DiagnosticKind::Conflict { found, allowed },
+                );
+            }
+        }
+        let names: Vec<&str> = study.space.parameters().iter().map(|parameter| parameter.name()).collect();
+        let is_known = |name: &str| names.contains(&name) || BUILT_IN.contains(&name);
+        for word in words {
+            for piece in pieces(word, |name| names.contains(&name)) {
+                let Piece::Name(name) = piece else { continue };
+                if !is_known(name) {
+                    let known = list(names.iter().chain(&BUILT_IN).copied());
+                    let allowed =
+                        format!("one of {known}; `{{{{{name}}}}}` for the text `{{{name}}}` itself");
+                    let found = format!("the placeholder `{{{name}}}`");
+                    self.wrong(trial.place("command"), "trial.command", bad(found, allowed));
+                }
+            }
+        }
+    }
+}
+
+/// Settings of trainables, and whether they differ from what they are by default.
+fn idle(values: &Values<'_>) -> [(&'static str, bool); 9] {
+    let initial = values.count("initial_batch");
+    let max_batch = initial.map(|batch| batch.saturating_mul(32));
+    let interval = values.duration("checkpoint_interval");
+    [
+        ("initial_batch", initial != Some(128)),
+        ("max_batch", values.count("max_batch").is_some_and(|batch| Some(batch) != max_batch)),
+        ("max_batch_per_gpu", values.get("max_batch_per_gpu").is_some()),
+        ("batch_per_gpu", values.get("batch_per_gpu").is_some()),
+        ("scaling", values.text("scaling") != Some("adascale")),
+        ("checkpoint_interval", interval != Some(Duration::from_secs(300))),
+        ("keep_checkpoints", values.text("keep_checkpoints") != Some("1")),
+        ("min_gpus", values.count("min_gpus") != Some(1)),
+        ("max_gpus", values.get("max_gpus").is_some()),
+    ]
+}
