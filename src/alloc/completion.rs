@@ -1,7 +1,12 @@
-use super::{Error, Fairness, Problem, instance::Instance};
+use super::{
+    Error, Fairness, Problem,
+    instance::{Instance, TrialData},
+};
 
 /// How the speed of a trial is taken to grow with its GPUs, `k^ALPHA`, when trials are weighed.
 const ALPHA: f64 = 0.75;
+/// The power of times left whose sum stands for the largest of them.
+const MAKESPAN_NORM: i32 = 4;
 
 impl Problem {
     /// The same question, with weights and p such that policies that maximise FITNESS aim at a low mean completion time
@@ -29,14 +34,9 @@ impl Problem {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn aim_at_completion(mut self) -> Result<Self, Error> {
-        let instance = Instance::new(&self)?;
-        let left_s = |trial: usize| {
-            let data = &instance.trials[trial];
-            let known = data.fair_goodput > 0.0 && data.remaining > 0.0;
-            if known { data.remaining / data.fair_goodput } else { 0.0 }
-        };
+        let left_s = self.left_s()?;
         let mut longest_first: Vec<usize> = (0..self.trials.len()).collect();
-        longest_first.sort_by(|&a, &b| left_s(b).total_cmp(&left_s(a)));
+        longest_first.sort_by(|&a, &b| left_s[b].total_cmp(&left_s[a]));
         let count = self.trials.len() as f64;
         let share_upto = |rank: usize| libm::pow(rank as f64 / count, 1.0 / (1.0 - ALPHA));
         for (rank, trial) in longest_first.into_iter().enumerate() {
@@ -47,6 +47,33 @@ impl Problem {
         }
         self.fairness = Fairness::new(ALPHA)?;
         Ok(self)
+    }
+
+    /// The same question, with weights and p such that policies that maximise FITNESS aim at an early end of the last trial: for when
+    /// no more trials come.
+    ///
+    /// With w the time that a trial would still take on its fair share, it takes `w / SPEEDUP`. Weights `w^4` and p = -4
+    /// minimise the sum of the fourth powers of these times, which is close to their largest. Trials of which it is unknown
+    /// count as the longest.
+    pub fn aim_at_makespan(mut self) -> Result<Self, Error> {
+        let left_s = self.left_s()?;
+        let longest_s = left_s.iter().fold(0.0_f64, |longest, left_s| longest.max(*left_s));
+        for (trial, left_s) in self.trials.iter_mut().zip(left_s) {
+            let share = if left_s > 0.0 { left_s / longest_s } else { 1.0 };
+            let weight = trial.weight * share.powi(MAKESPAN_NORM);
+            trial.weight = weight.clamp(super::TrialRequest::WEIGHT_MIN, super::TrialRequest::WEIGHT_MAX);
+        }
+        self.fairness = Fairness::new(-f64::from(MAKESPAN_NORM))?;
+        Ok(self)
+    }
+
+    /// How long each trial would still take on its fair share, in a unit that all share; 0 where that is unknown.
+    fn left_s(&self) -> Result<Vec<f64>, Error> {
+        let left_s = |data: &TrialData| {
+            let known = data.fair_goodput > 0.0 && data.remaining > 0.0;
+            if known { data.remaining / data.fair_goodput } else { 0.0 }
+        };
+        Ok(Instance::new(self)?.trials.iter().map(left_s).collect())
     }
 }
 
@@ -74,7 +101,22 @@ mod tests {
     }
 
     #[test]
+    fn the_longest_trial_weighs_most_when_all_should_end_together() {
+        let left =
+            |id, examples| TrialRequest { remaining: RemainingWork::Examples(examples), ..trial(id, 1) };
+        let heavy = TrialRequest { weight: 2.0, ..left(2, 500.0) };
+        let question =
+            problem("1x4xt4", vec![left(0, 1000.0), left(1, 0.0), heavy]).aim_at_makespan().unwrap();
+        let weights: Vec<f64> = question.trials.iter().map(|trial| trial.weight).collect();
+        for (weight, expected) in weights.iter().zip([1.0, 1.0, 2.0 / 16.0]) {
+            assert!((weight - expected).abs() < 1e-12, "{weights:?}");
+        }
+        assert!((question.fairness.p() + 4.0).abs() < 1e-12);
+    }
+
+    #[test]
     fn no_trials_are_no_problem() {
+        assert!(problem("1x4xt4", Vec::new()).aim_at_makespan().unwrap().trials.is_empty());
         assert!(problem("1x4xt4", Vec::new()).aim_at_completion().unwrap().trials.is_empty());
     }
 }

@@ -33,9 +33,9 @@ pub use self::{
     error::Error,
     file::{
         Algorithm, Diagnostic, DiagnosticKind, Diagnostics, Direction, EarlyStopping, Gres,
-        InvalidKeepCheckpoints, InvalidMachines, KeepCheckpoints, Machines, NodeRange, Objective, PilotSpec,
-        Program, SchedulerSettings, SearchSettings, SlotSet, SshHost, StoppingRule, Study, TrialSettings,
-        duration, schema,
+        InvalidKeepCheckpoints, InvalidMachines, InvalidParallel, KeepCheckpoints, Machines, NodeRange,
+        Objective, Parallel, PilotSpec, Program, SchedulerSettings, SearchSettings, SlotSet, SshHost,
+        StoppingRule, Study, TrialSettings, duration, schema,
     },
     params::Params,
     point::{Dim, Point},

@@ -9,7 +9,7 @@ use pollux_tune::{
     goodput::LrRule,
     ids::GpuType,
     space::{
-        Algorithm, Diagnostics, Direction, Domain, Machines, Objective, Program, Space, StoppingRule, Study,
+        Algorithm, Diagnostics, Direction, Domain, Machines, Objective, Parallel, Program, Space, StoppingRule, Study,
         schema,
     },
 };
@@ -52,7 +52,7 @@ fn a_minimal_file_has_defaults() {
     assert_eq!((study.trial.min_gpus, study.trial.max_gpus), (1, None));
     assert_eq!(study.trial.scaling, LrRule::AdaScale);
     assert_eq!(study.trial.checkpoint_interval, Duration::from_secs(300));
-    assert_eq!((study.search.trials, study.search.parallel, study.search.seed), (100, 4, 0));
+    assert_eq!((study.search.trials, study.search.parallel, study.search.seed), (100, Parallel::Fixed(4), 0));
     assert_eq!(study.search.algorithm, Algorithm::Tpe);
     assert_eq!(study.search.early_stopping.rule, StoppingRule::Never);
     assert_eq!(study.scheduler.policy, PolicyKind::Goodput);

@@ -19,8 +19,8 @@ pub use self::{
     scalar::duration,
     schema::schema,
     settings::{
-        Algorithm, Direction, EarlyStopping, InvalidKeepCheckpoints, KeepCheckpoints, Objective, Program,
-        SchedulerSettings, SearchSettings, StoppingRule, TrialSettings,
+        Algorithm, Direction, EarlyStopping, InvalidKeepCheckpoints, InvalidParallel, KeepCheckpoints,
+        Objective, Parallel, Program, SchedulerSettings, SearchSettings, StoppingRule, TrialSettings,
     },
     study::Study,
 };

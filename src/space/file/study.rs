@@ -7,17 +7,17 @@ use super::{
     read::{Reader, Values},
     scalar::bad,
     settings::{
-        Algorithm, Direction, EarlyStopping, Objective, Program, SchedulerSettings, SearchSettings,
+        Algorithm, Direction, EarlyStopping, Objective, Parallel, Program, SchedulerSettings, SearchSettings,
         StoppingRule, TrialSettings,
     },
     table::{OBJECTIVE, STUDY},
 };
-use crate::alloc::ClusterSpec;
+use crate::alloc::{ClusterSpec, PolicyKind};
 
 /// All of a study file.
 ///
 /// ```
-/// use pollux_tune::space::{Direction, Study};
+/// use pollux_tune::space::{Direction, Parallel, Study};
 /// let study = Study::from_yaml("study.yaml", "
 /// space:
 ///   lr: {log: [1e-5, 1e-1]}
@@ -30,7 +30,7 @@ use crate::alloc::ClusterSpec;
 /// ")?;
 /// assert_eq!(study.space.dims().len(), 3);
 /// assert_eq!(study.objectives[0].direction, Direction::Maximize);
-/// assert_eq!((study.search.trials, study.search.parallel), (50, 4));
+/// assert_eq!((study.search.trials, study.search.parallel), (50, Parallel::Fixed(4)));
 /// # Ok::<(), pollux_tune::space::Diagnostics>(())
 /// ```
 #[derive(Debug, Clone, PartialEq)]
@@ -134,6 +134,7 @@ impl Reader<'_> {
         let trial = self.trial(values.section("trial")?)?;
         let search = self.search(values.section("search")?, trial.epochs, objectives.len())?;
         let scheduler = scheduler(values.section("scheduler")?)?;
+        let search = self.parallel(values.section("search")?, search, &trial, &scheduler);
         let (cluster, machines) = match self.cluster(&values, open) {
             Some(Cluster::Described(spec)) => (Some(spec), None),
             Some(Cluster::Machines(machines)) => (None, Some(machines)),
@@ -252,6 +253,34 @@ impl Reader<'_> {
         })
     }
 
+    /// Only trials that share GPUs by what they make of them can be given as many places as pay off.
+    fn parallel(
+        &mut self,
+        values: &Values<'_>,
+        mut search: SearchSettings,
+        trial: &TrialSettings,
+        scheduler: &SchedulerSettings,
+    ) -> SearchSettings {
+        let is_elastic = matches!(trial.program, Some(Program::Trainable(_)));
+        let adapts = matches!(scheduler.policy, PolicyKind::Goodput | PolicyKind::Pollux);
+        if search.parallel == Parallel::Auto && !(is_elastic && adapts) {
+            search.parallel = Parallel::Fixed(Parallel::DEFAULT);
+            if values.text("parallel").is_some() {
+                let found = match is_elastic {
+                    true => format!("the policy {} has no use for auto", scheduler.policy),
+                    false => "trials that keep their slots".to_owned(),
+                };
+                let allowed = "a number, or a trainable under the policy goodput or pollux";
+                self.wrong(
+                    values.place("parallel"),
+                    "search.parallel",
+                    DiagnosticKind::Conflict { found, allowed },
+                );
+            }
+        }
+        search
+    }
+
     fn search(&mut self, values: &Values<'_>, epochs: f64, objectives: usize) -> Option<SearchSettings> {
         let stopping = values.section("early_stopping")?;
         let rule = StoppingRule::from_name(stopping.text("rule")?)?;
@@ -285,7 +314,10 @@ impl Reader<'_> {
         Some(SearchSettings {
             algorithm,
             trials: values.count("trials")?,
-            parallel: values.count("parallel")?,
+            parallel: match values.text("parallel") {
+                Some(text) => text.parse().ok()?,
+                None => Parallel::Auto,
+            },
             seed: values.whole("seed")?,
             timeout: values.duration("timeout"),
             max_failures: values.count("max_failures")?,

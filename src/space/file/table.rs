@@ -2,7 +2,7 @@
 
 use super::{
     machines::{Gres, NodeRange, SlotSet, is_host, is_listen, is_name, is_name_list},
-    settings::{Algorithm, Direction, StoppingRule},
+    settings::{Algorithm, Direction, InvalidParallel, Parallel, StoppingRule},
 };
 use crate::{alloc::PolicyKind, goodput::LrRule};
 
@@ -248,7 +248,17 @@ pub(super) const TRIAL: &[Field] = &[
 pub(super) const SEARCH: &[Field] = &[
     field("algorithm", Kind::OneOf(Algorithm::NAMES), Some("tpe"), "How the next parameters are chosen"),
     field("trials", COUNT, Some("100"), "How many trials there are"),
-    field("parallel", COUNT, Some("4"), "How many of them are active at a time"),
+    field(
+        "parallel",
+        Kind::Form(&Form {
+            fits: |text| text.parse::<Parallel>().is_ok(),
+            allowed: InvalidParallel::ALLOWED,
+            pattern: "^(auto|[1-9][0-9]*)$",
+        }),
+        None,
+        "How many of them are active at a time: a number, or `auto` for as many as pay off; by default `auto` for trainables under the \
+         policies `goodput` and `pollux`, else 4",
+    ),
     field(
         "seed",
         Kind::Whole { min: 0, max: (1 << 53) - 1 },
