@@ -7,6 +7,9 @@ use super::{
 const ALPHA: f64 = 0.75;
 /// The power of times left whose sum stands for the largest of them.
 const MAKESPAN_NORM: i32 = 4;
+/// A place never costs more than so many times all GPUs, and its price is found in so many steps.
+const PLACE_PRICE_MAX: f64 = 16.0;
+const BISECTIONS: usize = 30;
 
 impl Problem {
     /// The same question, with weights and p such that policies that maximise FITNESS aim at a low mean completion time
@@ -67,6 +70,28 @@ impl Problem {
         Ok(self)
     }
 
+    /// The same question, with weights and p such that policies that maximise FITNESS aim at the progress of all trials together: what a
+    /// study wants whose next trials take the places of those that end.
+    ///
+    /// If a place for a trial costs as much as n GPUs, the progress of a trial is worth the smallest `(k + n) / SPEEDUP(k)` over
+    /// all numbers k of GPUs: less has to be paid for it nowhere. The sum of SPEEDUP times worth is what is maximised, with the n at
+    /// which as many GPUs are wanted as there are. So trials get GPUs where these bring most, and none is left without: its place would
+    /// be paid for nothing. GPUs of a pool cost in proportion to how fast one of them is for the trials that are here. Weights that
+    /// trials have already are kept as factors.
+    pub fn aim_at_progress(mut self) -> Result<Self, Error> {
+        let instance = Instance::new(&self)?;
+        let market = Market::new(&instance);
+        let place = market.place_price();
+        for (index, trial) in self.trials.iter_mut().enumerate() {
+            if let Some((worth, _)) = market.choice(index, place) {
+                let weight = trial.weight * worth;
+                trial.weight = weight.clamp(super::TrialRequest::WEIGHT_MIN, super::TrialRequest::WEIGHT_MAX);
+            }
+        }
+        self.fairness = Fairness::new(1.0)?;
+        Ok(self)
+    }
+
     /// How long each trial would still take on its fair share, in a unit that all share; 0 where that is unknown.
     fn left_s(&self) -> Result<Vec<f64>, Error> {
         let left_s = |data: &TrialData| {
@@ -77,11 +102,73 @@ impl Problem {
     }
 }
 
+/// GPUs and places for trials, and what they cost.
+struct Market<'a> {
+    instance: &'a Instance,
+    /// Of a GPU, by pool; 1 in the most expensive one.
+    prices: Vec<f64>,
+    /// Of all GPUs.
+    supply: f64,
+}
+
+impl<'a> Market<'a> {
+    fn new(instance: &'a Instance) -> Self {
+        let trials = 0..instance.trials.len();
+        let speed = |pool| trials.clone().map(|trial| instance.packed_speedup(trial, pool, 1)).sum::<f64>();
+        let speeds: Vec<f64> = (0..instance.pools.len()).map(speed).collect();
+        let fastest = speeds.iter().copied().fold(f64::MIN_POSITIVE, f64::max);
+        let prices: Vec<f64> = speeds.iter().map(|speed| speed / fastest).collect();
+        let supply =
+            instance.pools.iter().zip(&prices).map(|(pool, price)| f64::from(pool.gpus) * price).sum();
+        Self { instance, prices, supply }
+    }
+
+    /// What the progress of a trial costs where that is cheapest, and its GPUs there, if a place has a price. None if it runs nowhere.
+    fn choice(&self, trial: usize, place: f64) -> Option<(f64, f64)> {
+        let mut best: Option<(f64, f64)> = None;
+        for (pool, price) in self.prices.iter().enumerate() {
+            for number in 1..=self.instance.trials[trial].largest_in(pool) {
+                let gpus = price * f64::from(number);
+                let cost = (gpus + place) / self.instance.packed_speedup(trial, pool, number);
+                if cost.is_finite() && best.is_none_or(|(cheapest, _)| cost < cheapest) {
+                    best = Some((cost, gpus));
+                }
+            }
+        }
+        best
+    }
+
+    /// The price of a place at which just as many GPUs are wanted as there are: the more it costs, the faster trials should be done.
+    fn place_price(&self) -> f64 {
+        let wanted = |place| {
+            let trials = 0..self.instance.trials.len();
+            trials.filter_map(|trial| self.choice(trial, place)).map(|(_, gpus)| gpus).sum::<f64>()
+        };
+        let (mut low, mut high) = (0.0, PLACE_PRICE_MAX * self.supply);
+        for _ in 0..BISECTIONS {
+            let middle = f64::midpoint(low, high);
+            if wanted(middle) > self.supply {
+                high = middle;
+            } else {
+                low = middle;
+            }
+        }
+        low
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use crate::alloc::{
-        RemainingWork, TrialRequest,
-        policy::placement::tests::{problem, trial},
+    use rand::SeedableRng;
+    use rand_chacha::ChaCha8Rng;
+
+    use crate::{
+        alloc::{
+            GoodputPolicy, Policy, RemainingWork, TrialRequest,
+            policy::placement::tests::{problem, trial},
+        },
+        goodput::{Curve, GoodputTable},
+        ids::{GpuType, TrialId},
     };
 
     #[test]
@@ -114,8 +201,34 @@ mod tests {
         assert!((question.fairness.p() + 4.0).abs() < 1e-12);
     }
 
+    /// SPEEDUP is sqrt(k / 2) for the first on its fair share of 2, and 1 however many for the second: `(k + n) / sqrt(k / 2)` is
+    /// smallest at k = n, and the second wants one GPU. With 4 GPUs, n is 3: worths of 6 / sqrt(3/2), and of 4.
+    #[test]
+    fn progress_is_worth_what_it_costs_where_it_is_cheapest() {
+        let curve =
+            |exponent: f64| Curve::build(4, 4, |shape| f64::from(shape.gpus()).powf(exponent)).unwrap();
+        let table = |exponent| GoodputTable::from([(GpuType::new("t4").unwrap(), curve(exponent))]);
+        let trials = vec![
+            TrialRequest::new(TrialId(0), table(0.5)),
+            TrialRequest { weight: 2.0, ..TrialRequest::new(TrialId(1), table(0.0)) },
+        ];
+        let question = problem("1x4xt4", trials).aim_at_progress().unwrap();
+        let weights: Vec<f64> = question.trials.iter().map(|trial| trial.weight).collect();
+        let between = |at: f64, low: f64, high: f64| (low..=high).contains(&at);
+        // Whole GPUs: 3 are wanted from about n = 2.45 to 3.46.
+        assert!(
+            between(weights[0], 5.45 / 1.225, 6.5 / 1.224) && between(weights[1], 2.0 * 3.4, 2.0 * 4.5),
+            "{weights:?}"
+        );
+        let rng = &mut ChaCha8Rng::seed_from_u64(0);
+        let plan = GoodputPolicy::default().allocate(&question, rng).unwrap();
+        let gpus: Vec<u32> = plan.placements.iter().map(|placement| placement.allocation.gpus()).collect();
+        assert_eq!(gpus, [3, 1]);
+    }
+
     #[test]
     fn no_trials_are_no_problem() {
+        assert!(problem("1x4xt4", Vec::new()).aim_at_progress().unwrap().trials.is_empty());
         assert!(problem("1x4xt4", Vec::new()).aim_at_makespan().unwrap().trials.is_empty());
         assert!(problem("1x4xt4", Vec::new()).aim_at_completion().unwrap().trials.is_empty());
     }

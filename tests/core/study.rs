@@ -9,8 +9,8 @@ use pollux_tune::{
     goodput::LrRule,
     ids::GpuType,
     space::{
-        Algorithm, Diagnostics, Direction, Domain, Machines, Objective, Parallel, Program, Space, StoppingRule, Study,
-        schema,
+        Algorithm, Diagnostics, Direction, Domain, Machines, Objective, Parallel, Program, Space,
+        StoppingRule, Study, schema,
     },
 };
 use proptest::prelude::*;
@@ -126,7 +126,7 @@ fn studies() -> impl Strategy<Value = Study> {
         }
         study.search.early_stopping.rule = StoppingRule::from_name(StoppingRule::NAMES[lists.1]).unwrap();
         study.search.early_stopping.threshold = Some(-numbers.0);
-        (study.scheduler.p, study.scheduler.knowledge_sharing) = (numbers.1, flag);
+        (study.scheduler.p, study.scheduler.knowledge_sharing) = (Some(numbers.1), flag);
         study.scheduler.immediate = flag;
         let gpu_type = GpuType::new("a100").unwrap();
         let node_sets = vec![NodeSet { nodes: 2, gpus: numbers.2, gpu_type }];

@@ -299,8 +299,8 @@ pub struct SchedulerSettings {
     pub interval: Duration,
     /// Whether GPUs are divided as soon as something changes, not only at each interval.
     pub immediate: bool,
-    /// The fairness exponent.
-    pub p: f64,
+    /// The fairness exponent; none to let `goodput` aim at the progress of all trials together, and the others at the -1 of the paper.
+    pub p: Option<f64>,
     /// Whether two trials on several nodes never share a node.
     pub avoid_interference: bool,
     /// Whether new trials start with what others have learned.

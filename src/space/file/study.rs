@@ -331,7 +331,7 @@ fn scheduler(values: &Values<'_>) -> Option<SchedulerSettings> {
         policy: values.text("policy")?.parse().ok()?,
         interval: values.duration("interval")?,
         immediate: values.flag("immediate")?,
-        p: values.number("p")?,
+        p: values.number("p"),
         avoid_interference: values.flag("avoid_interference")?,
         knowledge_sharing: values.flag("knowledge_sharing")?,
         promise_weighting: values.flag("promise_weighting")?,

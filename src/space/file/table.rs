@@ -302,7 +302,12 @@ pub(super) const SCHEDULER: &[Field] = &[
         Some("true"),
         "GPUs are divided as soon as something changes, not only at each interval",
     ),
-    field("p", Kind::Number { min: -20.0, max: 20.0 }, Some("-1"), "The fairness exponent of Pollux"),
+    field(
+        "p",
+        Kind::Number { min: -20.0, max: 20.0 },
+        None,
+        "The fairness exponent of Pollux; by default -1 under the other policies, while `goodput` aims at the progress of all trials together",
+    ),
     field("avoid_interference", Kind::Flag, Some("true"), "No two trials on several nodes share a node"),
     field(
         "knowledge_sharing",
