@@ -157,7 +157,7 @@ impl Runner {
     where
         F: Fn(&mut Trial) -> Result<Metrics, Problem> + Send + Sync + 'static,
     {
-        let slots = self.slots.unwrap_or(self.study.search.parallel.or_default());
+        let slots = self.slots.unwrap_or_else(|| self.study.search.parallel.or_default());
         self.run(TrialBackend::Function { function: Arc::new(function), slots })
     }
 
@@ -177,7 +177,8 @@ impl Runner {
         if !agent::is_there(program) {
             return Err(Error::NoSuchProgram(program.clone()));
         }
-        let (words, count) = (words.clone(), self.slots.unwrap_or(self.study.search.parallel.or_default()));
+        let (words, count) =
+            (words.clone(), self.slots.unwrap_or_else(|| self.study.search.parallel.or_default()));
         let device = |index: u32| devices.get(index as usize).cloned();
         let slot = |index| AgentSlot { device: device(index), memory_bytes: None, threads: 1 };
         let node = AgentNode { gpu_type: GpuType::cpu(), slots: (0..count).map(slot).collect() };

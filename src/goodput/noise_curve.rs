@@ -55,13 +55,11 @@ impl NoiseCurve {
     /// The noise scale at a total batch above 0.
     #[must_use]
     pub fn at(self, batch: f64) -> NoiseScale {
-        match self.as_constant() {
-            Some(scale) => scale,
-            None => {
-                let factor = (self.slope * (batch.ln() - self.log_batch)).exp();
-                NoiseScale::new(self.scale.value() * factor).unwrap_or(NoiseScale::UNRESOLVED)
-            }
+        if let Some(scale) = self.as_constant() {
+            return scale;
         }
+        let factor = (self.slope * (batch.ln() - self.log_batch)).exp();
+        NoiseScale::new(self.scale.value() * factor).unwrap_or(NoiseScale::UNRESOLVED)
     }
 
     /// [`NoiseScale::efficiency`], with the noise that is expected at that batch.

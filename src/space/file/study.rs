@@ -266,9 +266,10 @@ impl Reader<'_> {
         if search.parallel == Parallel::Auto && !(is_elastic && adapts) {
             search.parallel = Parallel::Fixed(Parallel::DEFAULT);
             if values.text("parallel").is_some() {
-                let found = match is_elastic {
-                    true => format!("the policy {} has no use for auto", scheduler.policy),
-                    false => "trials that keep their slots".to_owned(),
+                let found = if is_elastic {
+                    format!("the policy {} has no use for auto", scheduler.policy)
+                } else {
+                    "trials that keep their slots".to_owned()
                 };
                 let allowed = "a number, or a trainable under the policy goodput or pollux";
                 self.wrong(

@@ -132,7 +132,7 @@ impl AllocationSnapshot {
         let problem = Problem {
             cluster: self.cluster.clone(),
             trials: requests,
-            fairness: study.scheduler.p.map_or(Ok(Fairness::default()), Fairness::new)?,
+            fairness: study.scheduler.p.map_or_else(|| Ok(Fairness::default()), Fairness::new)?,
             avoid_interference: study.scheduler.avoid_interference,
         };
         match (study.scheduler.policy, study.scheduler.p) {

@@ -337,7 +337,7 @@ impl ActiveTrial {
         let measured = self.noise.map(|scale| (scale, self.noise_batch.unwrap_or(initial)));
         let expected = self.fit.as_ref().and_then(|fit| fit.noise).map(|scale| (scale, initial));
         let (scale, batch) = measured.or(expected).unwrap_or((NoiseScale::ZERO, initial));
-        NoiseCurve::new(scale, batch, slope).unwrap_or(NoiseCurve::constant(scale))
+        NoiseCurve::new(scale, batch, slope).unwrap_or_else(|_| NoiseCurve::constant(scale))
     }
 
     /// Whether it has slots, but nothing runs in them yet.
