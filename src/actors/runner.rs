@@ -157,7 +157,7 @@ impl Runner {
     where
         F: Fn(&mut Trial) -> Result<Metrics, Problem> + Send + Sync + 'static,
     {
-        let slots = self.slots.unwrap_or(self.study.search.parallel);
+        let slots = self.slots.unwrap_or_else(|| self.study.search.parallel.or_default());
         self.run(TrialBackend::Function { function: Arc::new(function), slots })
     }
 

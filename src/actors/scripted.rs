@@ -73,7 +73,7 @@ impl AllocatorService for ScriptedAllocator {
             AllocatorRequest::Fit { .. } if self.script.is_adaptive => self.service.answer(request),
             AllocatorRequest::Fit { revision, trial } => Input::FitDone { revision, trial, answer: None },
             AllocatorRequest::Solve { revision, ref snapshot } => {
-                Input::PlanSolved { revision, answer: Ok(self.plan(snapshot)) }
+                Input::PlanSolved { revision, answer: Ok(self.plan(snapshot)), places: None }
             }
         }
     }

@@ -15,6 +15,7 @@
 mod allocation;
 mod cluster;
 mod completion;
+mod concurrency;
 mod error;
 mod instance;
 mod objective;

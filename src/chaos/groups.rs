@@ -26,7 +26,7 @@ impl World {
                 Input::FitDone { revision, trial, answer: None }
             }
             AllocatorRequest::Solve { revision, .. } if site.strikes(Fault::SolverFails) => {
-                Input::PlanSolved { revision, answer: Err(INJECTED.to_owned()) }
+                Input::PlanSolved { revision, answer: Err(INJECTED.to_owned()), places: None }
             }
             _ => {
                 let Some(head) = &mut self.head else { return };

@@ -9,7 +9,7 @@ use crate::{
     alloc::{Cluster, PolicyKind},
     cli,
     sim::{SimulatedCluster, StudyReport, simulate_study},
-    space::{Program, Study},
+    space::{Parallel, Program, Study},
 };
 use serde_json::{Value, json};
 
@@ -29,6 +29,8 @@ pub(crate) struct Settings {
     pub(crate) ablation: bool,
     pub(crate) seeds: u32,
     pub(crate) realloc_s: f64,
+    /// In place of that of the study.
+    pub(crate) parallel: Option<Parallel>,
     pub(crate) threads: usize,
     pub(crate) format: Format,
 }
@@ -60,10 +62,12 @@ pub(crate) struct Spread {
     pub(crate) spread: f64,
 }
 
-/// What can be compared: policies, and `static` with the best fixed batch.
-pub(crate) const POLICIES: [&str; 6] = ["static", "static-best", "pollux", "goodput", "optimus", "tiresias"];
+/// What can be compared: policies, `static` with the best fixed batch, `pollux` that decides as soon as something changes, and `goodput`
+/// that chooses how many trials are active.
+pub(crate) const POLICIES: [&str; 8] =
+    ["static", "static-best", "pollux", "pollux-now", "goodput", "auto", "optimus", "tiresias"];
 /// Those of the paper's table, and ours.
-const DEFAULT: [&str; 4] = ["static", "static-best", "pollux", "goodput"];
+const DEFAULT: [&str; 6] = ["static", "static-best", "pollux", "pollux-now", "goodput", "auto"];
 /// Table 3 of the paper: accuracy of the best 5 trials in percent, mean completion time in seconds, makespan in seconds.
 const PAPER: [(&str, &str, f64, f64); 2] =
     [("static", "95.5 ± 0.3", 2040.0, 50_400.0), ("pollux", "95.4 ± 0.2", 1500.0, 36_000.0)];
@@ -74,13 +78,18 @@ impl Variant {
     fn new(study: &Study, simulated: &SimulatedCluster, name: &str) -> Self {
         let (mut study, simulated) = (study.clone(), simulated.clone());
         let best_batch = name == "static-best";
-        let policy = if best_batch { "static" } else { name };
-        study.scheduler.policy = policy.parse().unwrap_or_default();
+        study.scheduler.policy = match name {
+            "static-best" => PolicyKind::Static,
+            "pollux-now" => PolicyKind::Pollux,
+            "auto" => PolicyKind::Goodput,
+            name => name.parse().unwrap_or_default(),
+        };
         match study.scheduler.policy {
             PolicyKind::Goodput => {}
             // As in the paper: decisions in intervals, and each trial explores for itself.
             PolicyKind::Pollux => {
-                (study.scheduler.immediate, study.scheduler.knowledge_sharing) = (false, false);
+                (study.scheduler.immediate, study.scheduler.knowledge_sharing) =
+                    (name == "pollux-now", false);
             }
             // What does not adapt GPUs does not adapt batches either, and need not know how fast trials are.
             PolicyKind::Static | PolicyKind::Optimus | PolicyKind::Tiresias => {
@@ -88,6 +97,13 @@ impl Variant {
                 study.scheduler.knowledge_sharing = study.scheduler.policy == PolicyKind::Optimus;
             }
         }
+        // Only what adapts GPUs can choose how many trials are active.
+        let adapts = matches!(study.scheduler.policy, PolicyKind::Goodput | PolicyKind::Pollux);
+        study.search.parallel = match study.search.parallel {
+            _ if name == "auto" => Parallel::Auto,
+            Parallel::Auto if !adapts => Parallel::Fixed(Parallel::DEFAULT),
+            parallel => parallel,
+        };
         Self { name: name.to_owned(), study, simulated, best_batch }
     }
 
@@ -213,20 +229,28 @@ impl Row {
         self.variant.study.trial.batch_per_gpu.map_or_else(|| "adapted".to_owned(), |batch| batch.to_string())
     }
 
+    /// The share of its time that would be needed at least.
+    pub(crate) fn of_possible(&self) -> f64 {
+        self.of(|report| report.bound_s).mean / self.of(|report| report.makespan_s).mean
+    }
+
     /// The figures, for programs.
-    pub(crate) fn figures(&self) -> [(&'static str, Spread); 5] {
+    pub(crate) fn figures(&self) -> [(&'static str, Spread); 6] {
         [
             ("avg_jct_s", self.of(StudyReport::avg_jct_s)),
             ("makespan_s", self.of(|report| report.makespan_s)),
             ("top5_accuracy", self.of(|report| report.top(5))),
             ("gpu_hours", self.of(StudyReport::gpu_hours)),
             ("reallocations", self.of(StudyReport::reallocations)),
+            ("bound_s", self.of(|report| report.bound_s)),
         ]
     }
 
     fn json(&self) -> Value {
         let mut object = serde_json::Map::new();
         object.insert("policy".to_owned(), json!(self.variant.name));
+        object.insert("parallel".to_owned(), json!(self.variant.study.search.parallel.to_string()));
+        object.insert("of_possible".to_owned(), json!(self.of_possible()));
         object.insert("seeds".to_owned(), json!(self.reports.len()));
         object.insert("batch_per_gpu".to_owned(), json!(self.variant.study.trial.batch_per_gpu));
         object.insert("restart_delay_s".to_owned(), json!(self.variant.simulated.realloc_s));
@@ -248,7 +272,8 @@ pub(crate) fn run(
     out: &mut impl Write,
     stderr: &mut (impl Write + Send),
 ) -> Result<(), cli::Error> {
-    let (_, study) = study::load(&settings.study, stderr)?;
+    let (_, mut study) = study::load(&settings.study, stderr)?;
+    study.search.parallel = settings.parallel.unwrap_or(study.search.parallel);
     let cluster = match (&settings.cluster, &study.cluster) {
         (Some(text), _) => simulate::cluster(text, stderr)?,
         (None, Some(spec)) => Cluster::parse(&spec.to_string()).map_err(Error::Setting)?,
@@ -276,11 +301,12 @@ pub(crate) fn cells(rows: &[Row]) -> Vec<Vec<String>> {
         "moves",
         "to static",
         "to static-best",
+        "of possible",
     ];
     let (fixed, best) = (find(rows, "static"), find(rows, "static-best"));
     let mut cells = vec![head.map(str::to_owned).to_vec()];
     for row in rows {
-        let [jct, makespan, top, hours, moves] = row.figures().map(|(_, figure)| figure);
+        let [jct, makespan, top, hours, moves, _] = row.figures().map(|(_, figure)| figure);
         let ratio =
             |other: Option<&Row>| row.ratio(other).map_or_else(String::new, |ratio| format!("{ratio:.3}"));
         cells.push(vec![
@@ -293,6 +319,7 @@ pub(crate) fn cells(rows: &[Row]) -> Vec<Vec<String>> {
             format!("{:.1} ± {:.1}", moves.mean, moves.spread),
             ratio(fixed),
             ratio(best),
+            format!("{:.1} %", 100.0 * row.of_possible()),
         ]);
     }
     cells
@@ -315,6 +342,11 @@ fn print(settings: &Settings, study: &Study, rows: &[Row], out: &mut impl Write)
     }
     writeln!(out)?;
     writeln!(out, "Step times and noise were measured; accuracy is from a synthetic surface.")?;
+    writeln!(
+        out,
+        "Of possible: the time of a scheduler that knows everything and moves GPUs for free, with as many trials at a time, or any \
+         number for `auto`."
+    )?;
     if study.trial.program == Some(Program::Trainable("cifar10".to_owned())) {
         writeln!(out, "The paper's table, for its own search space and training:")?;
         for (policy, top, jct_s, makespan_s) in PAPER {

@@ -1,6 +1,6 @@
 use serde::{Deserialize, Serialize};
 
-use super::{Error, NoiseScale, Shape, ThroughputParams};
+use super::{Error, NoiseCurve, NoiseScale, Shape, ThroughputParams, batch_scan::Scan};
 
 /// How the global batch of a trial may vary.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -145,9 +145,11 @@ impl BestBatch {
         plan: BatchPlan,
         params: &ThroughputParams,
         shape: Shape,
-        noise: NoiseScale,
+        noise: impl Into<NoiseCurve>,
         limits: &BatchLimits,
     ) -> Self {
+        let total = plan.total(shape.gpus()) as f64;
+        let noise = noise.into().at(total);
         Search::new(params, shape, noise, limits, u32::MAX).at(plan.per_gpu, plan.accumulation)
     }
 }
@@ -162,7 +164,8 @@ impl BestBatch {
 ///   with m, minus the elasticity of `T_iter`, which grows.
 ///
 /// So the passes are raised only while memory, not efficiency, holds the batch back, and the best m is where a
-/// monotone slope changes sign.
+/// monotone slope changes sign. Noise that grows with the batch ([`NoiseCurve`]) may give two peaks: there the totals are scanned
+/// in half octaves, and the best part of them is searched.
 ///
 /// ```
 /// use pollux_tune::goodput::*;
@@ -178,11 +181,19 @@ impl BestBatch {
 pub fn best_batch(
     params: &ThroughputParams,
     shape: Shape,
-    noise: NoiseScale,
+    noise: impl Into<NoiseCurve>,
     limits: &BatchLimits,
 ) -> Option<BestBatch> {
+    let noise = noise.into();
     match limits.mode {
-        BatchMode::Adaptive { max } => Search::new(params, shape, noise, limits, max).run(),
+        BatchMode::Adaptive { max } => match noise.as_constant() {
+            Some(scale) => Search::new(params, shape, scale, limits, max).run(),
+            None => Scan { params, shape, noise, limits, max }.run().or_else(|| {
+                // Limits that leave only a few whole batches.
+                let found = Search::new(params, shape, noise.at(f64::from(max)), limits, max).run()?;
+                Some(BestBatch::of(found.plan, params, shape, noise, limits))
+            }),
+        },
         BatchMode::Fixed => fixed_batch(params, shape, limits),
         BatchMode::PerGpu { batch } => {
             let plan = BatchPlan::split(batch, 1, limits.per_gpu_max, 1);

@@ -12,6 +12,7 @@
 #![deny(clippy::disallowed_methods, clippy::iter_over_hash_type)]
 
 mod batch;
+mod batch_scan;
 mod bootstrap;
 mod efficiency;
 mod error;
@@ -21,6 +22,7 @@ mod knowledge;
 mod learning_rate;
 mod model;
 mod noise;
+mod noise_curve;
 mod observe;
 mod shape;
 mod table;
@@ -40,6 +42,7 @@ pub use noise::{
     ConsecutiveNorms, GradientNorms, GradientSample, GradientStats, NoiseEstimator, NoiseState, Optimizer,
     Preconditioner,
 };
+pub use noise_curve::NoiseCurve;
 pub use observe::{Observation, Observations};
 pub use shape::{Shape, Tier};
 pub use table::{Curve, GoodputTable};

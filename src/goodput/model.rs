@@ -1,7 +1,7 @@
 use std::collections::BTreeMap;
 
 use super::{
-    BatchLimits, BestBatch, Curve, Error, GoodputTable, NoiseScale, Shape, ThroughputParams, best_batch,
+    BatchLimits, BestBatch, Curve, Error, GoodputTable, NoiseCurve, Shape, ThroughputParams, best_batch,
 };
 use crate::ids::GpuType;
 
@@ -21,15 +21,15 @@ use crate::ids::GpuType;
 /// ```
 #[derive(Debug, Clone, PartialEq)]
 pub struct GoodputModel {
-    noise: NoiseScale,
+    noise: NoiseCurve,
     types: BTreeMap<GpuType, (ThroughputParams, BatchLimits)>,
 }
 
 impl GoodputModel {
-    /// A trial with this noise scale, of which no GPU type is known yet.
+    /// A trial with this noise scale, the same at all batches or not, of which no GPU type is known yet.
     #[must_use]
-    pub const fn new(noise: NoiseScale) -> Self {
-        Self { noise, types: BTreeMap::new() }
+    pub fn new(noise: impl Into<NoiseCurve>) -> Self {
+        Self { noise: noise.into(), types: BTreeMap::new() }
     }
 
     /// Adds or replaces what is known of a GPU type.

@@ -128,6 +128,11 @@ impl Modelled {
         BatchLimits::new(measured.initial(), mode, measured.per_gpu_min().min(max), max).ok()
     }
 
+    /// The same for trials that train at the same speeds.
+    pub(super) const fn kind(&self) -> u64 {
+        self.width.to_bits()
+    }
+
     /// What it trains.
     #[must_use]
     pub const fn application(&self) -> &'static Application {

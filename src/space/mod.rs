@@ -36,9 +36,9 @@ pub use self::{
     error::Error,
     file::{
         Algorithm, Diagnostic, DiagnosticKind, Diagnostics, Direction, EarlyStopping, Elasticity, Gres,
-        InvalidKeepCheckpoints, InvalidMachines, KeepCheckpoints, Machines, NodeRange, Objective, PilotSpec,
-        Program, PythonEntry, PythonProgram, ResultValue, SchedulerSettings, SearchSettings, SlotSet,
-        SshHost, StoppingRule, Study, TrialSettings, duration, schema,
+        InvalidKeepCheckpoints, InvalidMachines, InvalidParallel, KeepCheckpoints, Machines, NodeRange,
+        Objective, Parallel, PilotSpec, Program, PythonEntry, PythonProgram, ResultValue, SchedulerSettings,
+        SearchSettings, SlotSet, SshHost, StoppingRule, Study, TrialSettings, duration, schema,
     },
     params::Params,
     point::{Dim, Point},

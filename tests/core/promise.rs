@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use pollux_tune::{
     alloc::{Allocation, Cluster, GoodputOptions, GoodputPolicy, Plan, Policy, Problem, TrialRequest},
-    goodput::GoodputTable,
+    goodput::{GoodputTable, NoiseScale},
     ids::{GpuType, NodeId, TrialId},
     space::{Direction, EarlyStopping, StoppingRule},
     trials::{
@@ -84,6 +84,7 @@ fn without_the_setting_nothing_changes() {
         let trials = [0, 1].map(|id| TrialSnapshot {
             id: TrialId(id),
             fit: None,
+            noise: NoiseScale::ZERO.into(),
             current: Allocation::none(),
             age_s: 0.0,
             reallocations: 0,
@@ -98,6 +99,7 @@ fn without_the_setting_nothing_changes() {
             cluster: cluster.clone(),
             trials: trials.to_vec(),
             batch_limits: BTreeMap::new(),
+            to_come: 1,
         };
         snapshot.problem(&study).expect("its numbers are fine")
     };

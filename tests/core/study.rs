@@ -13,8 +13,8 @@ use pollux_tune::{
     goodput::LrRule,
     ids::GpuType,
     space::{
-        Algorithm, Diagnostics, Direction, Domain, Elasticity, Machines, Objective, Program, PythonEntry,
-        PythonProgram, ResultValue, Space, StoppingRule, Study, schema,
+        Algorithm, Diagnostics, Direction, Domain, Elasticity, Machines, Objective, Parallel, Program,
+        PythonEntry, PythonProgram, ResultValue, Space, StoppingRule, Study, schema,
     },
 };
 use proptest::prelude::*;
@@ -56,7 +56,7 @@ fn a_minimal_file_has_defaults() {
     assert_eq!((study.trial.min_gpus, study.trial.max_gpus), (1, None));
     assert_eq!(study.trial.scaling, LrRule::AdaScale);
     assert_eq!(study.trial.checkpoint_interval, Duration::from_secs(300));
-    assert_eq!((study.search.trials, study.search.parallel, study.search.seed), (100, 4, 0));
+    assert_eq!((study.search.trials, study.search.parallel, study.search.seed), (100, Parallel::Fixed(4), 0));
     assert_eq!(study.search.algorithm, Algorithm::Tpe);
     assert_eq!(study.search.early_stopping.rule, StoppingRule::Never);
     assert_eq!(study.scheduler.policy, PolicyKind::Goodput);
@@ -145,7 +145,7 @@ fn studies() -> impl Strategy<Value = Study> {
         }
         study.search.early_stopping.rule = StoppingRule::from_name(StoppingRule::NAMES[lists.1]).unwrap();
         study.search.early_stopping.threshold = Some(-numbers.0);
-        (study.scheduler.p, study.scheduler.knowledge_sharing) = (numbers.1, flag);
+        (study.scheduler.p, study.scheduler.knowledge_sharing) = (Some(numbers.1), flag);
         study.scheduler.immediate = flag;
         let gpu_type = GpuType::new("a100").unwrap();
         let node_sets = vec![NodeSet { nodes: 2, gpus: numbers.2, gpu_type }];

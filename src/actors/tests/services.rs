@@ -17,6 +17,7 @@ use crate::{
         suggester::{Suggester, TakeSearch},
     },
     alloc::{Allocation, Cluster, Node},
+    goodput::NoiseScale,
     ids::{Generation, GpuType, NodeId, TrialId},
     space::Study,
     trials::engine::{
@@ -92,6 +93,7 @@ fn snapshot(gpus: &[u32], current: &[u32], attained_gpu_s: f64) -> AllocationSna
     let trial = TrialSnapshot {
         id: TrialId(0),
         fit: None,
+        noise: NoiseScale::ZERO.into(),
         current: current.iter().map(|node| (NodeId(*node), 1)).collect::<Allocation>(),
         age_s: 0.0,
         reallocations: 0,
@@ -102,7 +104,7 @@ fn snapshot(gpus: &[u32], current: &[u32], attained_gpu_s: f64) -> AllocationSna
         remaining_epochs: 8.0,
         pace: None,
     };
-    AllocationSnapshot { cluster, trials: vec![trial], batch_limits: BTreeMap::new() }
+    AllocationSnapshot { cluster, trials: vec![trial], batch_limits: BTreeMap::new(), to_come: 1 }
 }
 
 #[test]
@@ -116,7 +118,7 @@ fn an_allocator_answers_with_the_revision() {
         assert_eq!(input(&mut inputs).await, nothing, "it does not know of the trial");
         let snapshot = Box::new(snapshot(&[1], &[], 0.0));
         allocator.do_send(ForAllocator(AllocatorRequest::Solve { revision: 4, snapshot }));
-        let Input::PlanSolved { revision: 4, answer: Ok(plan) } = input(&mut inputs).await else {
+        let Input::PlanSolved { revision: 4, answer: Ok(plan), .. } = input(&mut inputs).await else {
             panic!("4")
         };
         assert_eq!(plan.placements[0].allocation.gpus(), 1);
@@ -134,7 +136,9 @@ fn scripted(wanted: &[u32], is_adaptive: bool) -> (Study, Script) {
 /// The nodes that a scripted allocator gives to the trial; none if it is to wait.
 fn placed(allocator: &mut ScriptedAllocator, snapshot: AllocationSnapshot) -> Option<Vec<u32>> {
     let request = AllocatorRequest::Solve { revision: 1, snapshot: Box::new(snapshot) };
-    let Input::PlanSolved { revision: 1, answer: Ok(plan) } = allocator.answer(&request) else { panic!("1") };
+    let Input::PlanSolved { revision: 1, answer: Ok(plan), .. } = allocator.answer(&request) else {
+        panic!("1")
+    };
     let nodes = |allocation: &Allocation| allocation.iter().map(|(node, _)| node.0).collect();
     plan.placements.first().map(|placement| nodes(&placement.allocation))
 }

@@ -8,6 +8,7 @@ use super::format;
 use crate::{
     cli::{paper, simulate, simulate_study},
     sim::Rules,
+    space::Parallel,
 };
 
 /// Simulate a cluster
@@ -28,7 +29,7 @@ pub(crate) struct SimulateStudyArgs {
     /// The machines, such as 2x8xa100,4x4xt4, or a study file that has them [default: those of the study]
     #[arg(long, value_name = "CLUSTER")]
     cluster: Option<String>,
-    /// Policies to compare, separated by commas [default: static,static-best,pollux,goodput]
+    /// Policies to compare, separated by commas [default: static,static-best,pollux,pollux-now,goodput,auto]
     #[arg(long, value_name = "POLICY", value_delimiter = ',', hide_possible_values = true,
           value_parser = clap::builder::PossibleValuesParser::new(simulate_study::POLICIES))]
     policy: Vec<String>,
@@ -38,9 +39,12 @@ pub(crate) struct SimulateStudyArgs {
     /// The number of seeds for each of them
     #[arg(long, value_name = "COUNT", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     seeds: u32,
-    /// Seconds that a trial pauses when its GPUs change
-    #[arg(long, value_name = "SECONDS", default_value_t = 1.0)]
+    /// Seconds that a trial pauses when its GPUs change; 30 in the simulator of the paper
+    #[arg(long, value_name = "SECONDS", default_value_t = 0.1)]
     restart_delay: f64,
+    /// The number of trials at a time, or auto [default: that of the study]
+    #[arg(long, value_name = "NUMBER")]
+    parallel: Option<Parallel>,
     /// The number of simulations at the same time [default: one for each processor]
     #[arg(long, value_name = "COUNT")]
     threads: Option<usize>,
@@ -58,6 +62,7 @@ impl From<SimulateStudyArgs> for simulate_study::Settings {
             ablation: args.ablation,
             seeds: args.seeds,
             realloc_s: args.restart_delay,
+            parallel: args.parallel,
             threads: threads(args.threads),
             format: format(args.json),
         }
@@ -181,9 +186,13 @@ Policies:
                initial batch
   static-best  the same with the best fixed batch, found by trying all
   pollux       the search of the paper, with its rules: decisions in intervals, and nothing shared among trials
+  pollux-now   the same, but it decides as soon as something changes
   goodput      by goodput, with a proven gap
+  auto         the same, and it chooses how many trials are active at a time
   optimus      by remaining time, with a fixed batch
   tiresias     by attained service, with a fixed batch
+
+Beside each result is how much of its time a scheduler would need that knows everything and moves GPUs at no cost.
 
 Example:
   pollux-tune simulate study search-spaces/table3.yaml --cluster 2x8xa100 --ablation";

@@ -2,7 +2,7 @@
 //!
 //! They share their code and differ in hyper-parameters, so that a new trial need not start from nothing: a
 //! regression of the throughput model on the hyper-parameters that matter for speed
-//! ([`StudyKnowledge::prior`]), a curve of the noise scale over training progress
+//! ([`StudyKnowledge::prior`]), the noise scale over training progress and batch
 //! ([`StudyKnowledge::noise_prior`]), and how far the study has scaled out
 //! ([`StudyKnowledge::exploration_cap`]). Pollux learns each of them again for every job.
 //!

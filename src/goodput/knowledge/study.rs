@@ -4,12 +4,12 @@ use super::{
     compare::{Compared, Comparison},
     features::Features,
     joint::JointModel,
-    noise::{NoiseCurve, Track},
+    noise::{Axis, NoiseSurface, Track},
 };
 use crate::{
     goodput::{
-        Error, Fit, NoiseScale, Observation, Observations, ThroughputParams, ThroughputPrior, TypeCatalog,
-        TypeRatio, fit,
+        Error, Fit, NoiseCurve, NoiseScale, Observation, Observations, ThroughputParams, ThroughputPrior,
+        TypeCatalog, TypeRatio, fit,
     },
     ids::{GpuType, TrialId},
 };
@@ -58,7 +58,8 @@ pub struct StudyKnowledge {
     /// GPU types with steps that the models have not seen.
     stale: BTreeSet<GpuType>,
     models: BTreeMap<GpuType, JointModel>,
-    curve: NoiseCurve,
+    axis: Axis,
+    surface: NoiseSurface,
     /// How far trials that were forgotten have scaled out.
     explored: BTreeMap<GpuType, u32>,
 }
@@ -71,7 +72,7 @@ struct Record {
 
 impl StudyKnowledge {
     /// So many trials of a GPU type, the last ones, are compared with each other.
-    pub const COMPARED_MAX: usize = 64;
+    pub const COMPARED_MAX: usize = 48;
 
     /// Knows nothing yet of a study whose trials have `feature_count` [`Features`].
     #[must_use]
@@ -83,9 +84,17 @@ impl StudyKnowledge {
             tracks: BTreeMap::new(),
             stale: BTreeSet::new(),
             models: BTreeMap::new(),
-            curve: NoiseCurve::default(),
+            axis: Axis::default(),
+            surface: NoiseSurface::default(),
             explored: BTreeMap::new(),
         }
+    }
+
+    /// The same, for trials that train for so many statistical epochs: noise is then told apart by fiftieths of them.
+    #[must_use]
+    pub fn with_epochs(mut self, epochs: f64) -> Self {
+        self.axis.epochs = Some(epochs).filter(|epochs| epochs.is_finite() && *epochs > 0.0);
+        self
     }
 
     /// Leaves out a trial from now on, so that a study of very many trials needs no more memory and time than one of many. How far it has
@@ -120,16 +129,17 @@ impl StudyKnowledge {
         Ok(())
     }
 
-    /// Adds a measured noise scale of a trial at `progress_epochs` statistical epochs.
+    /// Adds a noise scale of a trial that was measured at `progress_epochs` statistical epochs and a total batch.
     ///
     /// [`NoiseScale::UNRESOLVED`] is left out: it only says that there was no signal to measure.
     pub fn record_noise(
         &mut self,
         trial: TrialId,
         progress_epochs: f64,
+        batch: f64,
         phi: NoiseScale,
     ) -> Result<(), Error> {
-        self.tracks.entry(trial).or_default().record(progress_epochs, phi)
+        self.tracks.entry(trial).or_default().record(self.axis, progress_epochs, batch, phi)
     }
 
     /// Compares trials and learns from it at once: [`comparison`](Self::comparison), run here and now. Until then
@@ -145,7 +155,7 @@ impl StudyKnowledge {
     /// At most the last [`Self::COMPARED_MAX`] trials of each GPU type take part, and older ones that alone have used some number of GPUs:
     /// what a comparison costs does not grow with the study.
     pub fn comparison(&mut self) -> Comparison {
-        let mut comparison = Comparison::default();
+        let mut comparison = Comparison { axis: self.axis, ..Comparison::default() };
         if self.sharing == Sharing::Off {
             return comparison;
         }
@@ -181,7 +191,7 @@ impl StudyKnowledge {
         if self.sharing == Sharing::Off {
             return Ok(());
         }
-        self.curve = compared.curve;
+        self.surface = compared.surface;
         let mut first_error = None;
         for (gpu, model) in compared.models {
             match model {
@@ -266,19 +276,25 @@ impl StudyKnowledge {
         }
     }
 
-    /// The noise scale to expect at `progress_epochs`: the curve of the study, shifted by the offset of the
-    /// trial as far as it is known. None if no trial has been near. Without sharing, the trial's own curve.
+    /// The noise scale to expect at `progress_epochs`, over the total batch: that of the study, shifted by the offset of the
+    /// trial as far as it is known. None if no trial has been near. Without sharing, what the trial has seen itself.
     #[must_use]
-    pub fn noise_prior(&self, progress_epochs: f64, trial: Option<TrialId>) -> Option<NoiseScale> {
+    pub fn noise_prior(&self, progress_epochs: f64, trial: Option<TrialId>) -> Option<NoiseCurve> {
         let track = trial.and_then(|trial| self.tracks.get(&trial));
-        let log_phi = match self.sharing {
+        match self.sharing {
             Sharing::On => {
-                let offset = track.map_or(0.0, |track| track.offset(&self.curve));
-                self.curve.at_progress(progress_epochs)? + offset
+                let offset = track.map_or(0.0, |track| track.offset(&self.surface));
+                self.surface.curve(progress_epochs, offset)
             }
-            Sharing::Off => track?.curve().at_progress(progress_epochs)?,
-        };
-        NoiseScale::new(log_phi.exp()).ok()
+            Sharing::Off => track?.surface(self.axis).curve(progress_epochs, 0.0),
+        }
+    }
+
+    /// By how much single measurements of the noise scale are off from what the study expects, as a standard deviation of the logarithm;
+    /// none before enough were compared.
+    #[must_use]
+    pub const fn noise_scatter(&self) -> Option<f64> {
+        self.surface.scatter()
     }
 
     /// The largest number of GPUs to give to a trial: twice what any trial of the study has used of this type (of any

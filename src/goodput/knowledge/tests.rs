@@ -178,10 +178,10 @@ fn without_sharing_it_is_the_plain_fit() {
     assert_eq!(knowledge.fit(TrialId(3), &t4(), None).unwrap(), fit(&seen, None, None).unwrap());
     assert_eq!(knowledge.exploration_cap(TrialId(3), Some(&t4())), 8);
     assert_eq!(knowledge.exploration_cap(TrialId(77), None), 1);
-    knowledge.record_noise(TrialId(0), 1.0, NoiseScale::new(100.0).unwrap()).unwrap();
+    knowledge.record_noise(TrialId(0), 1.0, 64.0, NoiseScale::new(100.0).unwrap()).unwrap();
     assert_eq!(knowledge.noise_prior(1.0, Some(TrialId(3))), None);
     assert_eq!(knowledge.noise_prior(1.0, None), None);
-    assert!((knowledge.noise_prior(1.0, Some(TrialId(0))).unwrap().value() - 100.0).abs() < 1e-9);
+    assert!((knowledge.noise_prior(1.0, Some(TrialId(0))).unwrap().at(64.0).value() - 100.0).abs() < 1e-9);
 }
 
 #[test]
@@ -293,7 +293,7 @@ fn bad_input_is_refused() {
     assert_eq!(knowledge.fit(TrialId(0), &t4(), None), Err(Error::NoObservations));
     for bad in [f64::NAN, -1.0, f64::INFINITY] {
         assert!(matches!(
-            knowledge.record_noise(TrialId(0), bad, NoiseScale::ZERO),
+            knowledge.record_noise(TrialId(0), bad, 64.0, NoiseScale::ZERO),
             Err(Error::OutOfRange { .. })
         ));
     }
@@ -312,22 +312,55 @@ fn the_noise_curve_and_a_trials_offset_are_recovered() {
         for step in 0..=last {
             let epoch = f64::from(step) / 2.0;
             let value = factor * phi(epoch) * noise.sample(&mut rng).exp();
-            knowledge.record_noise(TrialId(trial), epoch, NoiseScale::new(value).unwrap()).unwrap();
-            knowledge.record_noise(TrialId(trial), epoch, NoiseScale::UNRESOLVED).unwrap();
+            knowledge.record_noise(TrialId(trial), epoch, 64.0, NoiseScale::new(value).unwrap()).unwrap();
+            knowledge.record_noise(TrialId(trial), epoch, 64.0, NoiseScale::UNRESOLVED).unwrap();
         }
     }
     knowledge.refit().unwrap();
     for epoch in [0.0, 1.0, 5.0, 9.0, 11.0, 30.0] {
-        let at = |trial| knowledge.noise_prior(epoch, trial).unwrap().value() / phi(epoch);
+        let at = |trial| knowledge.noise_prior(epoch, trial).unwrap().at(64.0).value() / phi(epoch);
         let (study, low, high) = (at(None), at(Some(TrialId(0))), at(Some(TrialId(9))));
         assert!((0.75..1.33).contains(&study) && (0.4..0.7).contains(&low) && (1.5..2.5).contains(&high));
     }
     // One look at a new trial is believed by a third.
-    knowledge.record_noise(TrialId(50), 1.0, NoiseScale::new(8.0 * 400.0).unwrap()).unwrap();
-    let ratio = knowledge.noise_prior(5.0, Some(TrialId(50))).unwrap().value()
-        / knowledge.noise_prior(5.0, None).unwrap().value();
+    knowledge.record_noise(TrialId(50), 1.0, 64.0, NoiseScale::new(8.0 * 400.0).unwrap()).unwrap();
+    let ratio = knowledge.noise_prior(5.0, Some(TrialId(50))).unwrap().at(64.0).value()
+        / knowledge.noise_prior(5.0, None).unwrap().at(64.0).value();
     assert!((1.6..2.5).contains(&ratio), "{ratio}");
     assert_eq!(knowledge.noise_prior(1000.0, None), None);
+}
+
+/// Trials at different batches: phi grows with progress, and with the batch the more the later.
+#[test]
+fn the_slope_over_the_batch_is_recovered_and_shared() {
+    let mut rng = ChaCha8Rng::seed_from_u64(5);
+    let noise = Normal::new(0.0_f64, 0.05).unwrap();
+    let slope = |epoch: f64| 0.2 + 0.5 * epoch / 40.0;
+    let phi = |epoch: f64, batch: f64| 100.0 * (1.0 + epoch) * (batch / 256.0).powf(slope(epoch));
+    let mut knowledge = StudyKnowledge::new(0, Sharing::On).with_epochs(40.0);
+    let record = |knowledge: &mut StudyKnowledge, trial, batch: f64, factor: f64, last: u32| {
+        for step in 0..=last {
+            let epoch = f64::from(step) / 2.0;
+            let value = factor * phi(epoch, batch);
+            knowledge.record_noise(TrialId(trial), epoch, batch, NoiseScale::new(value).unwrap()).unwrap();
+        }
+    };
+    assert_eq!(knowledge.noise_scatter(), None);
+    for trial in 0..24 {
+        let batch = 128.0 * f64::from(1 << (trial % 4));
+        record(&mut knowledge, trial, batch, noise.sample(&mut rng).exp(), 80);
+    }
+    // A trial with twice the noise that was only at the smallest batch knows what to expect at the largest.
+    record(&mut knowledge, 50, 128.0, 2.0, 20);
+    knowledge.refit().unwrap();
+    for epoch in [2.0, 10.0, 20.0, 35.0] {
+        let study = knowledge.noise_prior(epoch, None).unwrap();
+        let own = knowledge.noise_prior(epoch, Some(TrialId(50))).unwrap();
+        assert!((study.slope() - slope(epoch)).abs() < 0.08, "{epoch}: {} {}", study.slope(), slope(epoch));
+        let ratio = own.at(1024.0).value() / phi(epoch, 1024.0);
+        assert!((1.7..2.2).contains(&ratio), "{epoch}: {ratio}");
+    }
+    assert!(knowledge.noise_scatter().unwrap() < 0.1);
 }
 
 proptest! {
@@ -354,7 +387,7 @@ proptest! {
             }
             knowledge.record(TrialId(trial as u32), Features::new(values.clone()).unwrap(), on_t4(seen)).unwrap();
         }
-        knowledge.record_noise(TrialId(0), progress, NoiseScale::new(phi).unwrap()).unwrap();
+        knowledge.record_noise(TrialId(0), progress, 64.0, NoiseScale::new(phi).unwrap()).unwrap();
         knowledge.refit().unwrap();
         if let Some(prior) = knowledge.prior(&Features::new(at).unwrap(), &t4()).unwrap() {
             prop_assert!(prior.precision().iter().all(|value| value.is_finite() && *value >= 0.0));
@@ -366,7 +399,7 @@ proptest! {
             prop_assert!(time.is_finite() && time > 0.0, "{time}");
         }
         if let Some(phi) = knowledge.noise_prior(progress, Some(TrialId(0))) {
-            prop_assert!(phi.value().is_finite());
+            prop_assert!(phi.at(1.0).value().is_finite() && phi.at(1e9).value().is_finite());
         }
     }
 }

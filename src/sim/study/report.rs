@@ -29,6 +29,9 @@ pub struct StudyReport {
     pub trials: Vec<TrialReport>,
     /// Seconds from the beginning to the end of the last trial.
     pub makespan_s: f64,
+    /// Seconds that the same trainings take at least, on the same GPUs and with as many of them at a time: under a scheduler that knows
+    /// everything and moves GPUs at no cost.
+    pub bound_s: f64,
 }
 
 impl StudyReport {
@@ -114,7 +117,7 @@ impl ReportBuilder {
         }
     }
 
-    pub(super) fn report(self, now_s: f64) -> StudyReport {
-        StudyReport { trials: self.trials.into_values().collect(), makespan_s: now_s }
+    pub(super) fn report(self, now_s: f64, bound_s: f64) -> StudyReport {
+        StudyReport { trials: self.trials.into_values().collect(), makespan_s: now_s, bound_s }
     }
 }

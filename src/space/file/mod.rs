@@ -20,9 +20,9 @@ pub use self::{
     scalar::duration,
     schema::schema,
     settings::{
-        Algorithm, Direction, EarlyStopping, Elasticity, InvalidKeepCheckpoints, KeepCheckpoints, Objective,
-        Program, PythonEntry, PythonProgram, ResultValue, SchedulerSettings, SearchSettings, StoppingRule,
-        TrialSettings,
+        Algorithm, Direction, EarlyStopping, Elasticity, InvalidKeepCheckpoints, InvalidParallel,
+        KeepCheckpoints, Objective, Parallel, Program, PythonEntry, PythonProgram, ResultValue,
+        SchedulerSettings, SearchSettings, StoppingRule, TrialSettings,
     },
     study::Study,
 };

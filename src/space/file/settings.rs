@@ -268,6 +268,66 @@ impl TrialSettings {
     }
 }
 
+/// How many trials are active at a time.
+///
+/// ```
+/// use pollux_tune::space::Parallel;
+/// assert_eq!("auto".parse(), Ok(Parallel::Auto));
+/// assert_eq!("8".parse(), Ok(Parallel::Fixed(8)));
+/// assert!("0".parse::<Parallel>().is_err());
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Parallel {
+    /// As many as pay off, by how well trials use more GPUs, how many are left, and what the search loses: this may change while
+    /// the study runs. For elastic trials under the policies `goodput` and `pollux`.
+    Auto,
+    /// At most this number, at least 1.
+    Fixed(u32),
+}
+
+impl Parallel {
+    /// The number where nobody chooses one.
+    pub const DEFAULT: u32 = 4;
+
+    /// The number, or [`DEFAULT`](Self::DEFAULT) if it is not fixed.
+    #[must_use]
+    pub const fn or_default(self) -> u32 {
+        match self {
+            Self::Auto => Self::DEFAULT,
+            Self::Fixed(number) => number,
+        }
+    }
+}
+
+impl fmt::Display for Parallel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Auto => f.write_str("auto"),
+            Self::Fixed(number) => number.fmt(f),
+        }
+    }
+}
+
+/// Text that is no [`Parallel`].
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("allowed are {}", Self::ALLOWED)]
+pub struct InvalidParallel;
+
+impl InvalidParallel {
+    pub(crate) const ALLOWED: &'static str = "auto, or a whole number from 1 to 4294967295";
+}
+
+impl FromStr for Parallel {
+    type Err = InvalidParallel;
+
+    fn from_str(text: &str) -> Result<Self, InvalidParallel> {
+        match text {
+            "auto" => Ok(Self::Auto),
+            _ => text.parse().ok().filter(|number| *number > 0).map(Self::Fixed).ok_or(InvalidParallel),
+        }
+    }
+}
+
 /// How parameters are chosen and trials stopped early.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
@@ -277,7 +337,7 @@ pub struct SearchSettings {
     /// How many trials there are.
     pub trials: u32,
     /// How many are active at a time.
-    pub parallel: u32,
+    pub parallel: Parallel,
     /// What all random choices follow from.
     pub seed: u64,
     /// The longest the study may take.
@@ -314,8 +374,8 @@ pub struct SchedulerSettings {
     pub interval: Duration,
     /// Whether GPUs are divided as soon as something changes, not only at each interval.
     pub immediate: bool,
-    /// The fairness exponent.
-    pub p: f64,
+    /// The fairness exponent; none to let `goodput` aim at the progress of all trials together, and the others at the -1 of the paper.
+    pub p: Option<f64>,
     /// Whether two trials on several nodes never share a node.
     pub avoid_interference: bool,
     /// Whether new trials start with what others have learned.

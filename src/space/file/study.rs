@@ -8,17 +8,17 @@ use super::{
     read::{Reader, Values},
     scalar::bad,
     settings::{
-        Algorithm, Direction, EarlyStopping, Objective, Program, PythonEntry, PythonProgram, ResultValue,
-        SchedulerSettings, SearchSettings, StoppingRule, TrialSettings,
+        Algorithm, Direction, EarlyStopping, Objective, Parallel, Program, PythonEntry, PythonProgram,
+        ResultValue, SchedulerSettings, SearchSettings, StoppingRule, TrialSettings,
     },
     table::{OBJECTIVE, STUDY},
 };
-use crate::alloc::ClusterSpec;
+use crate::alloc::{ClusterSpec, PolicyKind};
 
 /// All of a study file.
 ///
 /// ```
-/// use pollux_tune::space::{Direction, Study};
+/// use pollux_tune::space::{Direction, Parallel, Study};
 /// let study = Study::from_yaml("study.yaml", "
 /// space:
 ///   lr: {log: [1e-5, 1e-1]}
@@ -31,7 +31,7 @@ use crate::alloc::ClusterSpec;
 /// ")?;
 /// assert_eq!(study.space.dims().len(), 3);
 /// assert_eq!(study.objectives[0].direction, Direction::Maximize);
-/// assert_eq!((study.search.trials, study.search.parallel), (50, 4));
+/// assert_eq!((study.search.trials, study.search.parallel), (50, Parallel::Fixed(4)));
 /// # Ok::<(), pollux_tune::space::Diagnostics>(())
 /// ```
 #[derive(Debug, Clone, PartialEq)]
@@ -167,6 +167,7 @@ impl Reader<'_> {
         self.check_result(values.section("trial")?, &trial, objectives.len());
         let search = self.search(values.section("search")?, trial.epochs, objectives.len())?;
         let scheduler = scheduler(values.section("scheduler")?)?;
+        let search = self.parallel(values.section("search")?, search, &trial, &scheduler);
         let (cluster, machines) = match self.cluster(&values, open) {
             Some(Cluster::Described(spec)) => (Some(spec), None),
             Some(Cluster::Machines(machines)) => (None, Some(machines)),
@@ -309,6 +310,35 @@ impl Reader<'_> {
         program
     }
 
+    /// Only trials that share GPUs by what they make of them can be given as many places as pay off.
+    fn parallel(
+        &mut self,
+        values: &Values<'_>,
+        mut search: SearchSettings,
+        trial: &TrialSettings,
+        scheduler: &SchedulerSettings,
+    ) -> SearchSettings {
+        let is_elastic = matches!(trial.program, Some(Program::Trainable(_) | Program::Python(_)));
+        let adapts = matches!(scheduler.policy, PolicyKind::Goodput | PolicyKind::Pollux);
+        if search.parallel == Parallel::Auto && !(is_elastic && adapts) {
+            search.parallel = Parallel::Fixed(Parallel::DEFAULT);
+            if values.text("parallel").is_some() {
+                let found = if is_elastic {
+                    format!("the policy {} has no use for auto", scheduler.policy)
+                } else {
+                    "trials that keep their slots".to_owned()
+                };
+                let allowed = "a number, or trials that train elastically under the policy goodput or pollux";
+                self.wrong(
+                    values.place("parallel"),
+                    "search.parallel",
+                    DiagnosticKind::Conflict { found, allowed },
+                );
+            }
+        }
+        search
+    }
+
     fn search(&mut self, values: &Values<'_>, epochs: f64, objectives: usize) -> Option<SearchSettings> {
         let stopping = values.section("early_stopping")?;
         let rule = StoppingRule::from_name(stopping.text("rule")?)?;
@@ -342,7 +372,10 @@ impl Reader<'_> {
         Some(SearchSettings {
             algorithm,
             trials: values.count("trials")?,
-            parallel: values.count("parallel")?,
+            parallel: match values.text("parallel") {
+                Some(text) => text.parse().ok()?,
+                None => Parallel::Auto,
+            },
             seed: values.whole("seed")?,
             timeout: values.duration("timeout"),
             max_failures: values.count("max_failures")?,
@@ -356,7 +389,7 @@ fn scheduler(values: &Values<'_>) -> Option<SchedulerSettings> {
         policy: values.text("policy")?.parse().ok()?,
         interval: values.duration("interval")?,
         immediate: values.flag("immediate")?,
-        p: values.number("p")?,
+        p: values.number("p"),
         avoid_interference: values.flag("avoid_interference")?,
         knowledge_sharing: values.flag("knowledge_sharing")?,
         promise_weighting: values.flag("promise_weighting")?,

@@ -2,7 +2,9 @@
 
 use super::{
     machines::{Gres, NodeRange, SlotSet, is_host, is_listen, is_name, is_name_list},
-    settings::{Algorithm, Direction, Elasticity, ResultValue, StoppingRule, is_function},
+    settings::{
+        Algorithm, Direction, Elasticity, InvalidParallel, Parallel, ResultValue, StoppingRule, is_function,
+    },
 };
 use crate::{alloc::PolicyKind, goodput::LrRule};
 
@@ -305,7 +307,17 @@ pub(super) const TRIAL: &[Field] = &[
 pub(super) const SEARCH: &[Field] = &[
     field("algorithm", Kind::OneOf(Algorithm::NAMES), Some("tpe"), "How the next parameters are chosen"),
     field("trials", COUNT, Some("100"), "How many trials there are"),
-    field("parallel", COUNT, Some("4"), "How many of them are active at a time"),
+    field(
+        "parallel",
+        Kind::Form(&Form {
+            fits: |text| text.parse::<Parallel>().is_ok(),
+            allowed: InvalidParallel::ALLOWED,
+            pattern: "^(auto|[1-9][0-9]*)$",
+        }),
+        None,
+        "How many of them are active at a time: a number, or `auto` for as many as pay off; by default `auto` for trainables under the \
+         policies `goodput` and `pollux`, else 4",
+    ),
     field(
         "seed",
         Kind::Whole { min: 0, max: (1 << 53) - 1 },
@@ -349,7 +361,12 @@ pub(super) const SCHEDULER: &[Field] = &[
         Some("true"),
         "GPUs are divided as soon as something changes, not only at each interval",
     ),
-    field("p", Kind::Number { min: -20.0, max: 20.0 }, Some("-1"), "The fairness exponent of Pollux"),
+    field(
+        "p",
+        Kind::Number { min: -20.0, max: 20.0 },
+        None,
+        "The fairness exponent of Pollux; by default -1 under the other policies, while `goodput` aims at the progress of all trials together",
+    ),
     field("avoid_interference", Kind::Flag, Some("true"), "No two trials on several nodes share a node"),
     field(
         "knowledge_sharing",

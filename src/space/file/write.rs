@@ -198,7 +198,7 @@ fn scheduler(scheduler: &SchedulerSettings) -> Entries<7> {
         ("policy", Some(scheduler.policy.to_string())),
         ("interval", Some(duration(scheduler.interval))),
         ("immediate", Some(scheduler.immediate.to_string())),
-        ("p", Some(number(scheduler.p))),
+        ("p", scheduler.p.map(number)),
         ("avoid_interference", Some(scheduler.avoid_interference.to_string())),
         ("knowledge_sharing", Some(scheduler.knowledge_sharing.to_string())),
         ("promise_weighting", Some(scheduler.promise_weighting.to_string())),

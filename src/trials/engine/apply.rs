@@ -2,7 +2,8 @@
 
 use super::{
     ActiveTrial, Checkpoint, EndedTrial, Engine, Error, Fact, JournalEntry, LATEST_S, Metrics, Phase,
-    SearchEnd, SearchLimit, Severity, State, Target, Unfinished, Wait, WorkerGroup, limits::TIME_IS_UP,
+    SearchEnd, SearchLimit, Severity, State, Target, Unfinished, Wait, WorkerGroup, fit_service::total_batch,
+    limits::TIME_IS_UP,
 };
 use crate::{
     ids::{Generation, SlotId, TrialId},
@@ -314,9 +315,12 @@ impl ActiveTrial {
                     group.batch = Some(*batch);
                 }
             }
-            Fact::Measured { generation, number, epochs, metrics, noise, .. } => {
+            Fact::Measured { generation, number, epochs, metrics, steps, noise, .. } => {
                 change.is_progress = self.measure(*generation, *number, *epochs, metrics);
-                self.noise = noise.or(self.noise);
+                if noise.is_some() {
+                    self.noise = *noise;
+                    self.noise_batch = total_batch(steps).or(self.noise_batch);
+                }
             }
             Fact::Refitted { fit, .. } => self.fit = Some(fit.clone()),
             Fact::Checkpointed { checkpoint, .. } => change.is_progress = self.keep(checkpoint),

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use super::{Error, Fact, JournalEntry, Refit, apply::end_of};
 use crate::{
     goodput::{
-        Compared, Comparison, Features, NoiseScale, Observations, Sharing, StudyKnowledge, ThroughputParams,
-        TypeCatalog,
+        Compared, Comparison, Features, NoiseCurve, Observation, Observations, Sharing, StudyKnowledge,
+        ThroughputParams, TypeCatalog,
     },
     ids::{GpuType, TrialId},
     space::{Dim, PilotSpec, Point, Study},
@@ -21,7 +21,7 @@ const ENDED_MAX: usize = 512;
 
 /// Trials are compared again when so many have begun or ended since, per trial that is compared: each time while they are few, and
 /// at a bounded cost for each trial when they are many.
-const CHANGES_SHARE: f64 = 1.0 / 8.0;
+const CHANGES_SHARE: f64 = 1.0 / 4.0;
 
 /// How fast the trials of a study are, kept up to date by its facts.
 ///
@@ -29,6 +29,7 @@ const CHANGES_SHARE: f64 = 1.0 / 8.0;
 /// of the trials; when another one is due, [`comparison`](Self::comparison) has it, and it can be made elsewhere meanwhile.
 pub struct FitService {
     dims: Vec<Dim>,
+    initial_batch: f64,
     knowledge: StudyKnowledge,
     catalog: TypeCatalog,
     /// The types of GPU that were ever here, or may come.
@@ -51,7 +52,8 @@ struct Seen {
     /// The last fits, to begin the next ones with.
     models: BTreeMap<GpuType, ThroughputParams>,
     epochs: f64,
-    noise: Option<NoiseScale>,
+    /// The total batch of its last steps.
+    batch: f64,
 }
 
 impl FitService {
@@ -60,12 +62,14 @@ impl FitService {
     pub fn new(study: &Study) -> Self {
         let dims = study.space.dims();
         let sharing = if study.scheduler.knowledge_sharing { Sharing::On } else { Sharing::Off };
-        let knowledge = StudyKnowledge::new(dims.iter().map(|dim| width(*dim)).sum(), sharing);
+        let knowledge = StudyKnowledge::new(dims.iter().map(|dim| width(*dim)).sum(), sharing)
+            .with_epochs(study.trial.epochs);
         // What may come is weighed against what is here.
         let pilots = study.machines.iter().flat_map(|machines| &machines.slurm);
         let types: BTreeSet<GpuType> = pilots.filter_map(PilotSpec::gpu_type).collect();
         Self {
             dims,
+            initial_batch: f64::from(study.trial.initial_batch),
             knowledge,
             catalog: TypeCatalog::builtin(),
             types,
@@ -86,13 +90,14 @@ impl FitService {
             Fact::TrialCreated { trial, point, .. } => {
                 let features = Features::new(features(&self.dims, point))?;
                 let (steps, models) = (BTreeMap::new(), BTreeMap::new());
-                let seen = Seen { features, steps, models, epochs: 0.0, noise: None };
+                let seen = Seen { features, steps, models, epochs: 0.0, batch: self.initial_batch };
                 self.trials.insert(*trial, seen);
                 self.changes += 1;
             }
             Fact::Measured { trial, epochs, gpu_type, steps, noise, .. } => {
                 let Some(seen) = self.trials.get_mut(trial) else { return Ok(()) };
                 seen.epochs = seen.epochs.max(*epochs);
+                seen.batch = total_batch(steps).unwrap_or(seen.batch);
                 if let Some(gpu_type) = gpu_type.as_ref().filter(|_| !steps.is_empty()) {
                     let all = seen.steps.entry(gpu_type.clone()).or_default();
                     for steps in steps {
@@ -102,8 +107,7 @@ impl FitService {
                     self.unseen.insert(*trial);
                 }
                 if let Some(noise) = noise {
-                    seen.noise = Some(*noise);
-                    self.knowledge.record_noise(*trial, *epochs, *noise)?;
+                    self.knowledge.record_noise(*trial, *epochs, seen.batch, *noise)?;
                 }
             }
             fact => {
@@ -194,9 +198,21 @@ impl FitService {
             }
         }
         seen.models.clone_from(&models);
-        let noise = seen.noise.or_else(|| self.knowledge.noise_prior(seen.epochs, Some(trial)));
-        Some(Refit { models, noise, cap: self.knowledge.exploration_cap(trial, None) })
+        let noise = self.knowledge.noise_prior(seen.epochs, Some(trial));
+        Some(Refit {
+            models,
+            noise: noise.map(|noise| noise.at(self.initial_batch)),
+            noise_slope: noise.map_or(0.0, NoiseCurve::slope),
+            noise_scatter: self.knowledge.noise_scatter(),
+            cap: self.knowledge.exploration_cap(trial, None),
+        })
     }
+}
+
+/// The total batch of the last of some steps.
+pub(super) fn total_batch(steps: &[Observation]) -> Option<f64> {
+    let last = steps.last()?;
+    Some(f64::from(last.shape.gpus()) * last.per_gpu * (f64::from(last.accumulation) + 1.0))
 }
 
 /// How many features a dimension has.
@@ -230,7 +246,7 @@ fn features(dims: &[Dim], point: &Point) -> Vec<f64> {
 mod tests {
     use super::*;
     use crate::{
-        goodput::{Observation, Shape},
+        goodput::{NoiseScale, Shape},
         ids::{Generation, NodeId},
     };
 
@@ -284,7 +300,7 @@ mod tests {
         FitService::new(&Study::from_yaml("study.yaml", yaml).unwrap())
     }
 
-    /// Each trial begins and ends: two changes, of which 64 / 8 make a comparison due.
+    /// Each trial begins and ends: two changes, of which 48 / 4 make a comparison due.
     #[test]
     fn what_is_learned_costs_each_trial_the_same_however_many_there_are() {
         let mut service = service();
@@ -292,12 +308,12 @@ mod tests {
         for trial in 0..300 {
             run(&mut service, trial, Some(1));
             if let Some(comparison) = service.comparison() {
-                compared += u32::from(trial >= 100);
+                compared += u32::from(trial >= 102);
                 service.learn(comparison.run());
             }
             assert!(service.comparison().is_none(), "nothing has changed");
         }
-        assert_eq!(compared, 200 / 4);
+        assert_eq!(compared, 198 / 6);
         let wider = Some(2);
         run(&mut service, 300, wider);
         service.fit(TrialId(300));
@@ -313,7 +329,7 @@ mod tests {
         let comparison = service.comparison().expect("they are few");
         let new = Fact::TrialCreated {
             trial: TrialId(3),
-            params: crate::space::Params::default(),
+            params: [("x", 0.1.into())].into_iter().collect(),
             point: vec![Some(0.1)],
         };
         service.apply(&JournalEntry { at_s: 0.0, fact: new }).unwrap();

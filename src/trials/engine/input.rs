@@ -90,6 +90,8 @@ pub enum Input {
         revision: u64,
         /// The plan, or why there is none: the old one stays.
         answer: Result<Plan, String>,
+        /// How many trials should be active from now on, where the study leaves that open.
+        places: Option<u32>,
     },
     /// Something has happened to the group of a trial.
     Group {
@@ -189,8 +191,19 @@ pub enum NoSuggestion {
 pub struct Refit {
     /// Its throughput on each type of GPU of which something is known.
     pub models: BTreeMap<GpuType, ThroughputParams>,
-    /// The noise scale of its gradients, measured or expected.
+    /// The noise scale of its gradients that is expected at the initial batch.
     pub noise: Option<NoiseScale>,
+    /// How fast the noise scale grows with the batch: `d ln phi / d ln M`.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub noise_slope: f64,
+    /// By how much single measurements of it are off, as a standard deviation of the logarithm, where that is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub noise_scatter: Option<f64>,
     /// The maximum number of GPUs for it: more were not explored yet.
     pub cap: u32,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_zero(value: &f64) -> bool {
+    *value == 0.0
 }

@@ -42,9 +42,10 @@ impl Engine {
                     self.fitted(step, trial, answer);
                 }
             }
-            Input::PlanSolved { revision, answer } => {
+            Input::PlanSolved { revision, answer, places } => {
                 if self.pending.solve == Some(revision) {
                     self.pending.solve = None;
+                    self.pending.places = places.or(self.pending.places);
                     if let Ok(plan) = answer {
                         self.adopt(step, &plan);
                     }

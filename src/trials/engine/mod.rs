@@ -167,6 +167,8 @@ struct Pending {
     dirty: bool,
     /// When they were.
     solved_s: f64,
+    /// How many trials should be active, as of the last plan.
+    places: Option<u32>,
     /// The noise scales at that time.
     noises: BTreeMap<TrialId, NoiseScale>,
     /// When to wake up.

@@ -6,7 +6,10 @@ use super::{
     ActiveTrial, AllocatorRequest, Command, Engine, Fact, Outcome, Phase, SearchLimit, StepBuilder,
     SuggestRequest, TrialKind, limits::TIME_IS_UP,
 };
-use crate::{ids::TrialId, space::Program};
+use crate::{
+    ids::TrialId,
+    space::{Parallel, Program},
+};
 
 impl Engine {
     /// Ends what has taken too long, and marks what is due.
@@ -81,7 +84,15 @@ impl Engine {
             && self.state.facts > 0
             && self.state.search_ended.is_none()
             && self.state.created() < self.study.search.trials as usize
-            && self.state.active.len() < self.room().min(self.study.search.parallel as usize)
+            && self.state.active.len() < self.room().min(self.parallel() as usize)
+    }
+
+    /// How many trials may be active at a time. Where that is not fixed, a plan says how many pay off.
+    fn parallel(&self) -> u32 {
+        match self.study.search.parallel {
+            Parallel::Fixed(number) => number,
+            Parallel::Auto => self.pending.places.unwrap_or(Parallel::DEFAULT),
+        }
     }
 
     /// Sends requests that are due, and sets when to wake up or that all is over.

@@ -136,8 +136,12 @@ impl AllocateService {
                 Input::FitDone { revision, trial, answer: self.fit.fit(trial) }
             }
             AllocatorRequest::Solve { revision, ref snapshot } => {
-                let answer = self.solve.solve(revision, snapshot).map_err(|error| error.to_string());
-                Input::PlanSolved { revision, answer }
+                match self.solve.solve_with_places(revision, snapshot) {
+                    Ok((plan, places)) => Input::PlanSolved { revision, answer: Ok(plan), places },
+                    Err(error) => {
+                        Input::PlanSolved { revision, answer: Err(error.to_string()), places: None }
+                    }
+                }
             }
         }
     }

@@ -25,8 +25,19 @@ impl SolveService {
 
     /// Who gets which GPUs. Random choices follow from the seed of the study and the number of the question.
     pub fn solve(&mut self, revision: u64, snapshot: &AllocationSnapshot) -> Result<Plan, alloc::Error> {
+        self.solve_with_places(revision, snapshot).map(|(plan, _)| plan)
+    }
+
+    /// The same, and how many trials should be active from now on, where that is not fixed.
+    pub fn solve_with_places(
+        &mut self,
+        revision: u64,
+        snapshot: &AllocationSnapshot,
+    ) -> Result<(Plan, Option<u32>), alloc::Error> {
         let mut rng = ChaCha8Rng::seed_from_u64(self.study.search.seed);
         rng.set_stream(revision);
-        self.policy.allocate(&snapshot.problem(&self.study)?, &mut rng)
+        let problem = snapshot.problem(&self.study)?;
+        let places = snapshot.places(&self.study, &problem)?;
+        Ok((self.policy.allocate(&problem, &mut rng)?, places))
     }
 }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 use super::{Checkpoint, Failures, LostNode, Metrics, NodeState, Refit, Rift, SearchLimit, Severity, Wait};
 use crate::{
     alloc::Allocation,
-    goodput::{BatchPlan, NoiseScale, Shape},
+    goodput::{BatchPlan, NoiseCurve, NoiseScale, Shape},
     ids::{Generation, GpuType, NodeId, SlotId, TrialId},
     space::{Params, Point},
     trials::End,
@@ -216,6 +216,8 @@ pub struct ActiveTrial {
     pub metrics: Metrics,
     /// The noise scale it reported last.
     pub noise: Option<NoiseScale>,
+    /// The total batch of its last steps that it reported; none before the first.
+    pub noise_batch: Option<f64>,
     /// What is known of its speed.
     pub fit: Option<Refit>,
     /// What went wrong since it last made progress.
@@ -301,6 +303,7 @@ impl ActiveTrial {
             epochs: 0.0,
             metrics: Metrics::new(),
             noise: None,
+            noise_batch: None,
             fit: None,
             failures: Failures::default(),
             reallocations: 0,
@@ -324,6 +327,17 @@ impl ActiveTrial {
     pub(super) fn count(&mut self, at_s: f64) {
         let (slots, waits) = (self.slots().len(), self.waits());
         self.usage.count(at_s, slots, waits);
+    }
+
+    /// The noise scale over the batch: what it has measured, with the slope that is known of the study; else what is expected of it
+    /// at the initial batch; 0 if nothing is known.
+    pub(super) fn noise_curve(&self, initial_batch: u32) -> NoiseCurve {
+        let initial = f64::from(initial_batch);
+        let slope = self.fit.as_ref().map_or(0.0, |fit| fit.noise_slope);
+        let measured = self.noise.map(|scale| (scale, self.noise_batch.unwrap_or(initial)));
+        let expected = self.fit.as_ref().and_then(|fit| fit.noise).map(|scale| (scale, initial));
+        let (scale, batch) = measured.or(expected).unwrap_or((NoiseScale::ZERO, initial));
+        NoiseCurve::new(scale, batch, slope).unwrap_or_else(|_| NoiseCurve::constant(scale))
     }
 
     /// Whether it has slots, but nothing runs in them yet.

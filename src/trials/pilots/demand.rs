@@ -4,8 +4,9 @@ use std::collections::BTreeSet;
 
 use crate::{
     alloc::{self, Allocation, Cluster, Node},
+    goodput::NoiseScale,
     ids::{GpuType, NodeId, TrialId},
-    space::Study,
+    space::{Parallel, Study},
     trials::engine::{AllocationSnapshot, Engine, SolveService, TrialKind, TrialSnapshot},
 };
 
@@ -49,7 +50,12 @@ impl Engine {
         let (state, search) = (self.state(), &self.study().search);
         let left = (search.trials as usize).saturating_sub(state.created());
         let left = if state.search_ended.is_some() { 0 } else { left };
-        let room = (search.parallel as usize).saturating_sub(state.active.len());
+        // How many pay off depends on the machines that there are: more of them would bear more.
+        let parallel = match search.parallel {
+            Parallel::Fixed(number) => number as usize,
+            Parallel::Auto => usize::MAX,
+        };
+        let room = parallel.saturating_sub(state.active.len());
         Demand {
             snapshot: self.snapshot(now_s),
             to_come: left.min(room) as u32,
@@ -105,6 +111,7 @@ impl Demand {
             cluster,
             trials: self.trials(study, fresh),
             batch_limits: self.snapshot.batch_limits.clone(),
+            to_come: self.snapshot.to_come.max(1),
         };
         let problem = snapshot.problem(study)?;
         // A policy of its own: what that of the study remembers is none of this question's business.
@@ -136,13 +143,14 @@ impl Demand {
     /// All trials, and so many that have not begun. Of those that are not known one expects what is known of others; and a node stays
     /// longer than it takes to move there.
     fn trials(&self, study: &Study, fresh: u32) -> Vec<TrialSnapshot> {
-        let known = self.snapshot.trials.iter().rev().find_map(|trial| trial.fit.clone());
+        let known = self.snapshot.trials.iter().rev().find(|trial| trial.fit.is_some()).cloned();
         let mut trials: Vec<TrialSnapshot> = self.snapshot.trials.clone();
         let next = trials.iter().map(|trial| trial.id.0).max().map_or(0, |last| last + 1);
         for number in next..next.saturating_add(fresh) {
             trials.push(TrialSnapshot {
                 id: TrialId(number),
                 fit: None,
+                noise: NoiseScale::ZERO.into(),
                 current: Allocation::none(),
                 age_s: 0.0,
                 reallocations: 0,
@@ -155,7 +163,9 @@ impl Demand {
             });
         }
         for trial in &mut trials {
-            trial.fit = trial.fit.take().or_else(|| known.clone());
+            if let Some(known) = known.as_ref().filter(|_| trial.fit.is_none()) {
+                (trial.fit, trial.noise) = (known.fit.clone(), known.noise);
+            }
             trial.delay_s = 0.0;
         }
         trials

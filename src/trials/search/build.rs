@@ -15,7 +15,7 @@ const LEVELS_MAX: u32 = 64;
 pub(super) fn suggester(study: &Study, dims: &Dims) -> Result<Box<dyn Suggester>, Error> {
     let (search, objectives, dims) = (&study.search, study.objectives.len(), dims.clone());
     Ok(match search.algorithm {
-        Algorithm::Auto if objectives == 1 => Box::new(Auto::new(dims, search.parallel)),
+        Algorithm::Auto if objectives == 1 => Box::new(Auto::new(dims, search.parallel.or_default())),
         Algorithm::Tpe | Algorithm::Auto => Box::new(Tpe::with_objectives(dims, objectives)?),
         Algorithm::Gp => Box::new(Gp::new(dims)),
         Algorithm::Random => Box::new(Random::with_objectives(dims, objectives)?),

@@ -3,6 +3,7 @@
 use super::*;
 use crate::{
     goodput::{ComputeCost, NoiseScale, Observation, Shape, SyncCost, ThroughputParams},
+    space::Parallel,
     trials::group::{Batch, FinalState},
 };
 
@@ -15,7 +16,7 @@ pub(super) fn refit(noise: f64, cap: u32) -> Refit {
     let sync = [SyncCost { alpha_s: 0.01, beta_s: 0.0 }; 2];
     let params = ThroughputParams::new(ComputeCost { alpha_s: 0.1, beta_s: 0.001 }, sync, 1.0);
     let models = BTreeMap::from([(GpuType::new("t4").expect("a name"), params.expect("they are fine"))]);
-    Refit { models, noise: Some(NoiseScale::new(noise).expect("it is finite")), cap }
+    Refit { models, noise: Some(NoiseScale::new(noise).expect("it is finite")), cap, ..Refit::default() }
 }
 
 fn reshape(trial: u32, generation: u32, to: &[(u32, u32)]) -> Command {
@@ -87,7 +88,7 @@ fn a_plan_that_changes_nothing_is_no_fact() {
     assert_eq!((facts, commands), (vec![], vec![Command::WakeAt { at_s: 120.0 }]));
     scene.ask_for_plan();
     let revision = scene.engine.pending.solve.expect("it has asked");
-    let failed = Input::PlanSolved { revision, answer: Err("it took too long".to_owned()) };
+    let failed = Input::PlanSolved { revision, answer: Err("it took too long".to_owned()), places: None };
     assert_eq!(scene.input(failed), (vec![], vec![Command::WakeAt { at_s: 180.0 }]), "the old one stays");
 }
 
@@ -288,7 +289,7 @@ fn every_policy_answers() {
     for policy in ["goodput", "pollux", "static", "optimus", "tiresias"] {
         let scene = Scene::two_running(2);
         let mut study = study(&ELASTIC.replace("interval: 60s", &format!("policy: {policy}")));
-        study.search.parallel = 2;
+        study.search.parallel = Parallel::Fixed(2);
         let mut snapshot = scene.engine.snapshot(10.0);
         snapshot.trials[0].fit = Some(refit(1000.0, 4));
         let problem = snapshot.problem(&study).expect("it is a good question");

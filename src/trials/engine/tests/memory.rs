@@ -119,7 +119,7 @@ fn the_best_batch_keeps_to_the_limit() {
     scene.suggest();
     scene.suggest();
     scene.fit(1, None);
-    scene.fit(0, Some(Refit { models, noise, cap: 4 }));
+    scene.fit(0, Some(Refit { models, noise, cap: 4, ..Refit::default() }));
     scene.plan(&[(0, &[(0, 2)])]);
     scene.ready(0, 1);
     let batch = |scene: &Scene| scene.trial(0).phase.group().and_then(|group| group.batch);

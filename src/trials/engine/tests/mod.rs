@@ -111,7 +111,7 @@ impl Scene {
     /// Answers with a number of GPUs on each node for each trial.
     fn plan(&mut self, shares: &[(u32, &[(u32, u32)])]) -> (Vec<Fact>, Vec<Command>) {
         let revision = self.engine.pending.solve.expect("it has asked");
-        self.input(Input::PlanSolved { revision, answer: Ok(plan(shares)) })
+        self.input(Input::PlanSolved { revision, answer: Ok(plan(shares)), places: None })
     }
 
     fn ready(&mut self, trial: u32, generation: u32) -> (Vec<Fact>, Vec<Command>) {

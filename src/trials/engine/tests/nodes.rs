@@ -136,7 +136,10 @@ fn a_plan_that_counts_on_a_machine_that_leaves_is_not_followed() {
     let (_, commands) = scene.input(draining(0));
     assert_eq!(asked(&commands), [(1, 2)], "it asks again at once");
     let late = plan(&[(0, &[(0, 2)]), (1, &[(1, 2)])]);
-    assert_eq!(scene.input(Input::PlanSolved { revision: before, answer: Ok(late) }), (vec![], vec![]));
+    assert_eq!(
+        scene.input(Input::PlanSolved { revision: before, answer: Ok(late), places: None }),
+        (vec![], vec![])
+    );
     assert_eq!(scene.trial(0).phase.name(), "running");
 }
 
@@ -164,7 +167,7 @@ fn a_trial_from_disk_begins_where_it_can_stay() {
     scene.input(node_joined(2, 1));
     let revision = scene.engine.pending.solve.expect("it has asked");
     let answer = Ok(plan(&[(0, &[(2, 1)]), (1, &[(1, 1)])]));
-    scene.input(Input::PlanSolved { revision, answer });
+    scene.input(Input::PlanSolved { revision, answer, places: None });
     assert_eq!(scene.trial(0).slots(), slots(&[(2, 0)]));
     scene.input(draining(2));
     let (facts, _) = scene.input(lost(0));
