@@ -41,4 +41,5 @@ pub(super) const ASSETS: &[Asset] = assets![
 
 /// Where a browser goes once it has its cookie: without the token in its address.
 pub(super) const WELCOME: &str = "<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\"><title>pollux-tune</title>\
+     <link rel=\"icon\" href=\"/assets/icon.svg\">\
      <meta http-equiv=\"refresh\" content=\"0;url=/\"></head><body><a href=\"/\">Open the dashboard</a></body></html>";

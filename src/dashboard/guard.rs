@@ -8,6 +8,7 @@ use actix_web::{
     http::{
         Method, StatusCode,
         header::{self, HeaderMap},
+        uri::Authority,
     },
 };
 
@@ -73,7 +74,7 @@ impl Guard {
     /// Whether a request is heard.
     pub(super) fn check(&self, request: &HttpRequest) -> Result<Pass, Refusal> {
         let headers = request.headers();
-        let host = text(headers, header::HOST).or_else(|| request.uri().authority().map(|it| it.as_str()));
+        let host = text(headers, header::HOST).or_else(|| request.uri().authority().map(Authority::as_str));
         if !host.is_some_and(|host| self.is_ours(host)) {
             return Err(Refusal::Host);
         }

@@ -192,7 +192,9 @@ impl Model {
                         let curve = view.curves.entry(name.clone()).or_insert_with(Thinned::new);
                         curve.push(Measured { at_s, epochs: *epochs, value: value.value() });
                     }
-                    speed.into_iter().for_each(|speed| view.speed.push(speed));
+                    if let Some(speed) = speed {
+                        view.speed.push(speed);
+                    }
                 }
             }
             Fact::TrialRetried { trial } => {

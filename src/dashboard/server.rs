@@ -134,6 +134,8 @@ fn routes(config: &mut web::ServiceConfig) {
     config
         .route("/", web::get().to(page))
         .route("/assets/{name:.*}", web::get().to(asset))
+        // Browsers ask for it, whatever a page says.
+        .route("/favicon.ico", web::get().to(|| asset("icon.svg".to_owned().into())))
         .route("/events", web::get().to(events))
         .route("/api/studies", web::get().to(studies))
         .route("/api/compare", web::get().to(compare_studies))

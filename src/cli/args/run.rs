@@ -29,6 +29,7 @@ them at once.";
 /// Run a study, or resume it
 #[derive(Debug, Args)]
 #[command(after_long_help = EXAMPLES, arg_required_else_help = true)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a switch of its own on the command line")]
 pub(crate) struct RunArgs {
     /// The study file, see docs/search-spaces.md
     #[arg(value_name = "STUDY.yaml")]

@@ -13,7 +13,7 @@ use crate::{
         thin::spread,
     },
     ids::TrialId,
-    space::Study,
+    space::{Parameter, Study},
     tpe::{self, pareto::pareto_front},
     wire::with_causes,
 };
@@ -49,7 +49,7 @@ pub(in crate::dashboard) fn analysis(view: &View<'_>) -> Value {
         best.into_iter().chain(others).chain(front.iter().copied().take(MOST / 3)).collect()
     };
     let names: Vec<&str> =
-        view.model.study.iter().flat_map(|study| study.space.parameters()).map(|it| it.name()).collect();
+        view.model.study.iter().flat_map(|study| study.space.parameters()).map(Parameter::name).collect();
     let row = |trial: &TrialId| {
         let params = view.model.params(*trial);
         let params: Vec<Value> =

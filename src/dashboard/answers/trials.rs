@@ -33,7 +33,10 @@ enum Sort {
     Text(String),
 }
 
-fn order(a: &Option<Sort>, b: &Option<Sort>, descending: bool) -> Ordering {
+/// What a trial of a study is sorted by.
+type SortBy = Box<dyn Fn(&View<'_>, TrialId) -> Option<Sort>>;
+
+fn order(a: Option<&Sort>, b: Option<&Sort>, descending: bool) -> Ordering {
     let turned = |order: Ordering| if descending { order.reverse() } else { order };
     match (a, b) {
         (None, None) => Ordering::Equal,
@@ -47,7 +50,7 @@ fn order(a: &Option<Sort>, b: &Option<Sort>, descending: bool) -> Ordering {
 }
 
 /// By what, for each trial.
-fn sort_by(view: &View<'_>, name: &str) -> Result<Box<dyn Fn(&View<'_>, TrialId) -> Option<Sort>>, Problem> {
+fn sort_by(view: &View<'_>, name: &str) -> Result<SortBy, Problem> {
     let times = |view: &View<'_>, trial: TrialId| {
         let times = view.model.trials.get(trial.0 as usize)?;
         Some(times.ended_s.unwrap_or(view.model.clock.now_s) - times.started_s?)
@@ -100,7 +103,7 @@ pub(in crate::dashboard) fn trials(view: &View<'_>, query: &Query) -> Answer {
     let sort = sort_by(view, name)?;
     let mut keyed: Vec<(Option<Sort>, TrialId)> =
         found.drain(..).map(|trial| (sort(view, trial), trial)).collect();
-    keyed.sort_by(|a, b| order(&a.0, &b.0, query.descending).then(a.1.cmp(&b.1)));
+    keyed.sort_by(|a, b| order(a.0.as_ref(), b.0.as_ref(), query.descending).then(a.1.cmp(&b.1)));
     let limit = query.limit.unwrap_or(DEFAULT_PAGE).clamp(1, LARGEST_PAGE);
     let page = keyed.iter().skip(query.offset).take(limit);
     let rows: Vec<_> = page.map(|(_, trial)| trial_row(view, *trial)).collect();
