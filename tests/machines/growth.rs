@@ -9,14 +9,13 @@ use pollux_tune::{
 
 use crate::{
     machines::Machines,
-    net::Gate,
     world::{Training, World, until},
 };
 
 /// Enough that it does not end while it is slow.
 const EPOCHS: u32 = 120;
-/// After so many steps of one worker the second machine joins.
-const STEPS: u64 = 5;
+/// After so many reports of one worker the second machine joins.
+const REPORTS: usize = 3;
 
 /// The decision to train on several machines: its place among the facts, and the generation of the group.
 fn decision(facts: &[JournalEntry]) -> Option<(usize, Generation)> {
@@ -47,28 +46,30 @@ pub(crate) fn a_training_grows_over_a_machine_that_joins() {
     world.run_undisturbed(EPOCHS);
 
     let slow = world.root.join("slow");
-    fs::write(&slow, "20").expect("a file");
-    let gate = Gate::closed(&world.root, "first");
-    let gates = gate.after(STEPS, None);
+    fs::write(&slow, "4").expect("a file");
     world.start_head(&Training {
-        gates,
         slow: slow.clone(),
         gpus: (1, 2),
         epochs: EPOCHS,
+        // What a change costs is not known before the first one: it has to pay off in a part of this time.
+        interval: "2m",
         ..Training::default()
     });
     world.start_agent(0);
-    until("it trains on one machine", || gate.waiting().len() == 1);
+    let reports =
+        |facts: &[JournalEntry]| facts.iter().filter(|it| matches!(it.fact, Fact::Measured { .. })).count();
+    until("it trains on one machine", || reports(&world.facts()) >= REPORTS);
     assert_eq!(decision(&world.facts()), None);
 
     world.start_agent(1);
     let started = Instant::now();
     until("the second machine joins", || world.joined(1) == 1);
     println!("a machine is added: it has joined after {:.1} s", started.elapsed().as_secs_f64());
-    gate.open();
-    let opened = Instant::now();
     until("the allocator decides to grow", || decision(&world.facts()).is_some());
-    println!("a machine is added: the decision to use it takes {:.1} s", opened.elapsed().as_secs_f64());
+    println!(
+        "a machine is added: the decision to use it comes after {:.1} s",
+        started.elapsed().as_secs_f64()
+    );
     let (place, generation) = decision(&world.facts()).expect("it was there");
     until("both machines train", || formed_s(&world.facts(), generation).is_some());
     let facts = world.facts();

@@ -34,19 +34,21 @@ pub(crate) struct Training {
     pub(crate) gpus: (u32, u32),
     pub(crate) epochs: u32,
     pub(crate) checkpoint_interval: &'static str,
+    /// From plan to plan, where nothing happens.
+    pub(crate) interval: &'static str,
 }
 
 impl Default for Training {
     /// A short one of one worker that waits for nothing.
     fn default() -> Self {
         let (gates, slow) = (String::new(), PathBuf::from("never"));
-        Self { gates, slow, gpus: (1, 1), epochs: 6, checkpoint_interval: "1h" }
+        Self { gates, slow, gpus: (1, 1), epochs: 6, checkpoint_interval: "1h", interval: "1s" }
     }
 }
 
 impl Training {
     fn yaml(&self) -> String {
-        let Self { gates, slow, gpus: (least, most), epochs, checkpoint_interval } = self;
+        let Self { gates, slow, gpus: (least, most), epochs, checkpoint_interval, interval } = self;
         let slow = slow.display();
         format!(
             "
@@ -56,7 +58,7 @@ trial:
   {{trainable: net, epochs: {epochs}, initial_batch: 24, max_batch: 24, min_gpus: {least}, max_gpus: {most}, \
             checkpoint_interval: {checkpoint_interval}}}
 search: {{trials: 1, parallel: 1}}
-scheduler: {{interval: 1s}}
+scheduler: {{interval: {interval}}}
 "
         )
     }
