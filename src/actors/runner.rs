@@ -307,7 +307,7 @@ pub(crate) fn check_room(study: &Study, nodes: &[AgentNode]) -> Result<(), Error
 
 /// The slots that programs of a study have where nobody says how many: for as many trials as run at a time.
 pub(crate) fn program_slots(study: &Study) -> u32 {
-    study.search.parallel.saturating_mul(study.trial.slots()).div_ceil(study.trial.share.max(1))
+    study.search.parallel.or_default().saturating_mul(study.trial.slots()).div_ceil(study.trial.share.max(1))
 }
 
 /// Whether a program has room on one of these nodes, if there will be no others.

@@ -8,7 +8,7 @@ use std::{
 
 use pollux_tune::{
     ids::TrialId,
-    space::{Params, Study, Value},
+    space::{Parallel, Params, Study, Value},
     store::KeptSearch,
     trials::{self, End, State, Trial, Verdict},
 };
@@ -66,7 +66,7 @@ impl Search {
         }
         let search = &mut study.search;
         search.trials = trials.unwrap_or(search.trials);
-        search.parallel = parallel.unwrap_or(search.parallel);
+        search.parallel = parallel.map_or(search.parallel, Parallel::Fixed);
         search.seed = seed.unwrap_or(search.seed);
         let kept = match folder {
             Some(folder) => KeptSearch::open(&folder, &study).map_err(|error| of_store(&error))?,
@@ -88,7 +88,7 @@ impl Search {
 
     #[getter]
     fn parallel(&self) -> u32 {
-        self.study.search.parallel
+        self.study.search.parallel.or_default()
     }
 
     #[getter]
