@@ -323,8 +323,13 @@ def test_an_interrupted_study_leaves_no_process_and_is_resumed(tmp_path, signal_
     here = str(Path(__file__).parent)
     environment = {**os.environ, "PYTHONPATH": here, "POLLUX_TUNE_TEST_FOLDER": str(tmp_path / "begun")}
     command = [sys.executable, tmp_path / "script.py", tmp_path / "study"]
-    # A group of its own, as in a terminal.
-    running = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    # A group of its own, as in a terminal; whoever runs the tests in the background ignores Ctrl-C, and so would all its processes.
+    def heed():
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+    running = subprocess.Popen(
+        command, env=environment, stderr=subprocess.PIPE, text=True, start_new_session=True, preexec_fn=heed
+    )
     wait_for(lambda: len(list((tmp_path / "begun").iterdir())) == 2)
     workers = [int(file.name.split(".")[1]) for file in (tmp_path / "begun").iterdir()]
     if signal_number == signal.SIGINT:

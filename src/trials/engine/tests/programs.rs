@@ -125,7 +125,7 @@ fn what_a_restart_costs_and_how_fast_a_program_is_are_measured() {
         (request.max_gpus, request.realloc_delay_s)
     };
     assert_eq!(cap(&scene), (2, 5.0), "nobody goes further than twice of what was tried");
-    scene.input(Input::PlanSolved { revision, answer: Ok(plan(&[(0, &[(0, 2)])])) });
+    scene.input(Input::PlanSolved { revision, answer: Ok(plan(&[(0, &[(0, 2)])])), places: None });
     scene.now_s += 3.0;
     let paused = GroupEvent::Paused(Checkpoint { name: String::new(), epochs: 0.0 });
     scene.input(Input::group(TrialId(0), Generation(1), paused));
