@@ -98,11 +98,10 @@ impl World {
         }
     }
 
-    /// A machine may go: it does, sooner or later.
+    /// A machine may go: from now on nobody listens to it.
     pub(super) fn release_node(&mut self, node: NodeId) {
         self.note(format_args!("node {node} is let go"));
-        let after_s = self.seconds(0.0, 5.0);
-        self.after(after_s, self.drain_ends(node));
+        self.take_away(node);
     }
 
     /// Any machine is gone without a word.
@@ -126,7 +125,8 @@ impl World {
             for process in lost {
                 self.kill_process(process, "the machine is gone", ProcessFault::Killed);
             }
-            self.send(Address::Node(key), Message::AgentLost);
+            // The actors of machines share a thread: that one is gone is known before anything comes from the next under its number.
+            self.on_node(key, Message::AgentLost);
         } else if self.scenario.kind != TrialKind::Elastic && self.head.is_some() {
             self.programs.end_on(node);
             let lost = Input::NodeLost { node, reason: "no word from it".to_owned() };
