@@ -98,10 +98,11 @@ impl World {
         }
     }
 
-    /// A machine may go: from now on nobody listens to it.
+    /// A machine may go: it does, sooner or later.
     pub(super) fn release_node(&mut self, node: NodeId) {
         self.note(format_args!("node {node} is let go"));
-        self.take_away(node);
+        let after_s = self.seconds(0.0, 5.0);
+        self.after(after_s, self.drain_ends(node));
     }
 
     /// Any machine is gone without a word.
@@ -125,8 +126,7 @@ impl World {
             for process in lost {
                 self.kill_process(process, "the machine is gone", ProcessFault::Killed);
             }
-            // The actors of machines share a thread: that one is gone is known before anything comes from the next under its number.
-            self.on_node(key, Message::AgentLost);
+            self.send(Address::Node(key), Message::AgentLost);
         } else if self.scenario.kind != TrialKind::Elastic && self.head.is_some() {
             self.programs.end_on(node);
             let lost = Input::NodeLost { node, reason: "no word from it".to_owned() };
