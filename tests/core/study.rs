@@ -104,7 +104,7 @@ fn studies() -> impl Strategy<Value = Study> {
     (space(), settings).prop_map(|(space, ((metric, other, words), numbers, lists, durations, flag))| {
         let mut study = read(MINIMAL).unwrap();
         study.space = space;
-        study.objectives[0].metric = metric.clone();
+        study.objectives[0].metric.clone_from(&metric);
         if flag && study.objectives[0].metric != other && !other.trim().is_empty() {
             study.objectives.push(Objective { metric: other.clone(), direction: Direction::Maximize });
         }
@@ -191,6 +191,7 @@ fn short_forms_mean_the_same_as_long_ones() {
 }
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "a list of mistakes")]
 fn mistakes_name_place_path_and_what_is_allowed() {
     for (more, message) in [
         ("trial: {epochs: 0}", "study.yaml:3:17: trial.epochs: found `0`, allowed is a number above 0"),
