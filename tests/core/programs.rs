@@ -37,11 +37,11 @@ fn what_can_have_no_effect_is_refused_in_files_and_not_in_journals() {
     for (trial, expected) in [
         (
             "initial_batch: 64",
-            "3:47: trial.initial_batch: `initial_batch` has no effect on a command, allowed is it beside a trainable",
+            "3:50: trial.initial_batch: `initial_batch` has no effect on a command, allowed is it beside a trainable",
         ),
         (
             "min_gpus: 2",
-            "3:42: trial.min_gpus: `min_gpus` has no effect on a command, allowed is `gpus` instead",
+            "3:45: trial.min_gpus: `min_gpus` has no effect on a command, allowed is `gpus` instead",
         ),
         ("keep_checkpoints: all", "trial.keep_checkpoints"),
         ("scaling: none", "trial.scaling"),
