@@ -129,7 +129,7 @@ impl Runtime {
     pub(super) fn programs(around: &Around, spec: ProgramSpec) -> Result<(Programs, Self), Error> {
         let nodes = NodeMap::default();
         let programs = Programs::new(spec, around.study, nodes.clone());
-        let machines = Machines::open(around, Work::Programs, nodes, Some(programs.clone()))?;
+        let machines = Machines::open(around, &Work::Programs, nodes, Some(programs.clone()))?;
         Ok((programs, Self::Machines(machines)))
     }
 
@@ -150,7 +150,7 @@ impl Runtime {
             WorkerTasks::Given { tasks, .. } => Tasks::Given(tasks.clone()),
         };
         let nodes = NodeMap::default();
-        let machines = Machines::open(around, workers.work.clone(), nodes.clone(), None)?;
+        let machines = Machines::open(around, &workers.work, nodes.clone(), None)?;
         let limits = Limits {
             silence_s: study.trial.silence.map(|silence| silence.as_secs_f64()),
             time_scale: workers.work.time_scale(),
@@ -167,7 +167,7 @@ fn absolute(folder: &Path) -> Result<PathBuf, Error> {
 }
 
 impl Machines {
-    fn open(around: &Around, work: Work, nodes: NodeMap, programs: Option<Programs>) -> Result<Self, Error> {
+    fn open(around: &Around, work: &Work, nodes: NodeMap, programs: Option<Programs>) -> Result<Self, Error> {
         let folder = around.folder.map(absolute).transpose()?;
         if let Some(folder) = &folder {
             Folder::new(folder).create()?;
@@ -207,7 +207,7 @@ fn serve_here(
     machine: Machine,
     folder: Option<PathBuf>,
     secret: Secret,
-    work: Work,
+    work: &Work,
     agents: &Addr<Agents>,
     exit: ExitSender,
 ) -> (UnboundedSender<AgentCommand>, JoinHandle<()>) {

@@ -80,9 +80,14 @@ impl Scan<'_> {
         f64::midpoint(low, high).exp()
     }
 
-    /// Whole plans next to a total, if the limits allow any with so many passes.
+    /// Whole plans next to a total, if the limits allow any: in as few passes as it takes, and in one less, with a full memory, which may
+    /// be a larger batch once all numbers are whole.
     fn around(&self, total: f64) -> impl Iterator<Item = BestBatch> {
-        let passes = self.passes(total);
+        let fewest = self.passes(total);
+        (fewest.saturating_sub(1).max(1)..=fewest).flat_map(move |passes| self.in_passes(total, passes))
+    }
+
+    fn in_passes(&self, total: f64, passes: u32) -> impl Iterator<Item = BestBatch> {
         let unit = u64::from(self.shape.gpus()) * u64::from(passes);
         let least = u64::from(self.limits.initial()).div_ceil(unit).max(u64::from(self.limits.per_gpu_min()));
         let most = (u64::from(self.max) / unit).min(u64::from(self.limits.per_gpu_max()));

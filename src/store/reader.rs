@@ -220,6 +220,7 @@ impl Reader {
     }
 
     /// The same from a place on; 0 is the first one.
+    #[cfg(feature = "cli")]
     pub(crate) fn replay_from<E: From<Error>>(
         &self,
         from: u64,

@@ -681,7 +681,7 @@ pub mod work {
     }
 }
 /// Python code that trains.
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+#[derive(Clone, PartialEq, ::prost::Message)]
 pub struct PythonWork {
     #[prost(string, optional, tag = "1")]
     pub interpreter: ::core::option::Option<::prost::alloc::string::String>,

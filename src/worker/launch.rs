@@ -125,13 +125,12 @@ fn python(work: &PythonWork) -> Command {
 /// standard output is dropped.
 pub fn launch(launch: &Launch) -> Result<Command, Error> {
     let threads = launch.place.threads.to_string();
-    let mut process = match launch.python {
-        Some(work) => python(work),
-        None => {
-            let mut process = Command::new(env::current_exe().map_err(Error::io("finding this program"))?);
-            process.args(launch.arguments);
-            process
-        }
+    let mut process = if let Some(work) = launch.python {
+        python(work)
+    } else {
+        let mut process = Command::new(env::current_exe().map_err(Error::io("finding this program"))?);
+        process.args(launch.arguments);
+        process
     };
     process
         .env(ADDRESS, launch.address.to_string())

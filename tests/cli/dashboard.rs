@@ -105,7 +105,7 @@ impl Page {
         let cookie =
             welcome.head.lines().find_map(|line| line.strip_prefix("set-cookie: ")).expect("a cookie");
         assert!(cookie.contains("HttpOnly") && cookie.contains("SameSite=Strict"), "{cookie}");
-        page.cookie = cookie.split(';').next().expect("its value").to_owned();
+        cookie.split(';').next().expect("its value").clone_into(&mut page.cookie);
         page
     }
 

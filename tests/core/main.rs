@@ -13,6 +13,7 @@ mod policies;
 #[path = "../support/problems.rs"]
 mod problems;
 mod profiles;
+mod programs;
 mod promise;
 mod readme;
 #[path = "../../benches/several/problems.rs"]

@@ -163,6 +163,7 @@ fn custom(script: &str, trial: &str, search: &str) -> Study {
 #[test]
 fn a_program_on_several_gpus_is_told_which_and_where_to_meet() {
     let root = folder("several-gpus");
+    fs::create_dir_all(&root).unwrap();
     let script = "echo \"$POLLUX_TUNE_SLOTS $CUDA_VISIBLE_DEVICES $PET_NPROC_PER_NODE $MASTER_ADDR $MASTER_PORT $COLOUR $PWD [$0] $1\" \
                   >> seen; echo '{\"loss\": 1}'";
     let trial = format!("gpus: 2, env: {{COLOUR: red}}, folder: '{}'", root.display());
@@ -185,6 +186,7 @@ fn a_program_on_several_gpus_is_told_which_and_where_to_meet() {
 #[test]
 fn two_programs_share_a_gpu() {
     let root = folder("share");
+    fs::create_dir_all(&root).unwrap();
     // Each waits for the other one.
     let script = "echo $CUDA_VISIBLE_DEVICES > $POLLUX_TUNE_TRIAL; while [ ! -s 0 ] || [ ! -s 1 ]; do sleep 0.02; done; \
                   echo '{\"loss\": 1}'";

@@ -231,9 +231,10 @@ fn texts(keys: &[String]) -> Vec<&str> {
 }
 
 #[pymethods]
+#[expect(clippy::needless_pass_by_value, reason = "values that Python gives are owned")]
 impl PyRoom {
-    fn set(&self, py: Python<'_>, key: &str, value: Vec<u8>) -> PyResult<()> {
-        py.detach(|| self.0.set(key, &value)).map_err(|error| not_stored(&error))
+    fn set(&self, py: Python<'_>, key: &str, value: &[u8]) -> PyResult<()> {
+        py.detach(|| self.0.set(key, value)).map_err(|error| not_stored(&error))
     }
 
     fn get<'py>(&self, py: Python<'py>, key: &str, timeout: f64) -> PyResult<Bound<'py, PyBytes>> {

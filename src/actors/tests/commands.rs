@@ -168,7 +168,7 @@ fn metrics(values: &[(&str, f64)]) -> Metrics {
 #[test]
 fn a_program_gets_its_parameters_and_prints_metrics() {
     in_real_time(async {
-        let script = r#"echo starting; echo "{\"epoch\": 2, \"loss\": {x}}"; echo "{\"accuracy\": 0.5, \"gpu\": $CUDA_VISIBLE_DEVICES}""#;
+        let script = r#"echo starting; echo "{\"epoch\": 2, \"loss\": {x}}"; echo "{\"pollux\": {\"accuracy\": 0.5, \"gpu\": $CUDA_VISIBLE_DEVICES}}""#;
         let mut scene = Scene::on(2, &spec(script), &study("trial: {command: [sh]}"));
         scene.open().await;
         scene.launch(0, 0.25);

@@ -249,7 +249,9 @@ pub(super) fn end_left_behind(folder: &Folder) -> Result<(), Error> {
             if began != boot || is_of_another(&home, &table, &boot) {
                 continue;
             }
-            cgroup.into_iter().for_each(|cgroup| Cgroup::at(cgroup).remove());
+            if let Some(cgroup) = cgroup {
+                Cgroup::at(cgroup).remove();
+            }
         }
         record::remove(&home);
     }

@@ -120,7 +120,7 @@ impl Measured {
         let number =
             |value: &serde_json::Value| value.as_f64().or_else(|| value.is_null().then_some(f64::NAN));
         let progress =
-            PROGRESS.into_iter().find(|name| object.get(*name).is_some_and(|value| value.is_number()));
+            PROGRESS.into_iter().find(|name| object.get(*name).is_some_and(serde_json::Value::is_number));
         let epochs = progress.and_then(|name| object.get(name)).and_then(number);
         let metrics = object.iter().filter(|(name, _)| Some(name.as_str()) != progress);
         let metrics: Metrics =

@@ -81,16 +81,12 @@ impl Reader<'_> {
 
     fn env(&mut self, node: &Node) -> BTreeMap<String, String> {
         let path = "trial.env";
-        match &node.content {
-            Content::Map(entries) => {
-                let entries = self.entries(entries, path);
-                entries.into_iter().filter_map(|(key, value)| self.variable(key, value)).collect()
-            }
-            _ => {
-                self.wrong(node.place, path, bad(node.shown(), "a mapping of names and values"));
-                BTreeMap::new()
-            }
-        }
+        let Content::Map(entries) = &node.content else {
+            self.wrong(node.place, path, bad(node.shown(), "a mapping of names and values"));
+            return BTreeMap::new();
+        };
+        let entries = self.entries(entries, path);
+        entries.into_iter().filter_map(|(key, value)| self.variable(key, value)).collect()
     }
 
     fn variable(&mut self, key: &Key, value: &Node) -> Option<(String, String)> {
@@ -184,7 +180,7 @@ impl Reader<'_> {
                 );
             }
         }
-        let names: Vec<&str> = study.space.parameters().iter().map(|parameter| parameter.name()).collect();
+        let names: Vec<&str> = study.space.parameters().iter().map(crate::space::Parameter::name).collect();
         let is_known = |name: &str| names.contains(&name) || BUILT_IN.contains(&name);
         for word in words {
             for piece in pieces(word, |name| names.contains(&name)) {

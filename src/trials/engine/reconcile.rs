@@ -246,7 +246,9 @@ impl Engine {
             targets[place].slots.sort_unstable();
         }
         if self.kind == TrialKind::Restarted {
-            targets.iter_mut().for_each(|target| keep_one_node(&mut target.slots));
+            for target in &mut targets {
+                keep_one_node(&mut target.slots);
+            }
         }
         targets
     }

@@ -255,6 +255,7 @@ pub(super) fn verify(
 }
 
 /// Reads and checks all of a checkpoint of any trial: whose it is, as far as that can be seen without its parameters.
+#[cfg(feature = "cli")]
 pub(super) fn owner(input: &mut (impl Read + Seek)) -> Result<(StudyId, TrialId), Problem> {
     let Metadata { study, trial, .. } = read_header(input)?.metadata;
     Ok((study, TrialId(number(&trial, "trial")?)))

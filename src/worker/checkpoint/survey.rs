@@ -40,7 +40,7 @@ pub(crate) fn survey(checkpoints: &Path, study: Option<StudyId>) -> io::Result<S
     }
     folders.sort();
     for (trial, folder) in folders {
-        let mut names: Vec<Name> = files::list(&folder)?.into_iter().filter_map(whole).collect();
+        let mut names: Vec<Name> = files::list(&folder)?.iter().filter_map(whole).collect();
         names.sort();
         for name in names {
             let path = folder.join(name.whole());
@@ -56,9 +56,9 @@ pub(crate) fn survey(checkpoints: &Path, study: Option<StudyId>) -> io::Result<S
 }
 
 /// One that is being written is none yet.
-fn whole(found: Found) -> Option<Name> {
+fn whole(found: &Found) -> Option<Name> {
     match found {
-        Found::Whole(name) => Some(name),
+        Found::Whole(name) => Some(*name),
         Found::Part(..) => None,
     }
 }

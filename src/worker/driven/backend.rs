@@ -193,8 +193,8 @@ fn unexpected(answer: &Answer) -> Failure {
     Failure::Trial(format!("the thread that trains answers something else: {answer:?}"))
 }
 
-fn failed(error: Error) -> Failure {
-    let reason = with_causes(&error);
+fn failed(error: &Error) -> Failure {
+    let reason = with_causes(error);
     if error.is_of_the_environment() { Failure::Environment(reason) } else { Failure::Trial(reason) }
 }
 
@@ -264,7 +264,7 @@ impl Backend for DrivenBackend {
     }
 
     async fn prepare(&mut self, task: Task) -> Result<Session, Failure> {
-        let training = Arc::new(Mutex::new(Training::new(task.clone()).map_err(failed)?));
+        let training = Arc::new(Mutex::new(Training::new(task.clone()).map_err(|error| failed(&error))?));
         self.hosted.set(Some(task.trial));
         let request = Request::Prepare { task: Box::new(task.clone()), training: training.clone() };
         match self.channels.ask(request) {
@@ -285,7 +285,7 @@ impl Backend for DrivenBackend {
     }
 
     fn is_finished(&self, session: &Session) -> Result<bool, Failure> {
-        books(&session.training).is_finished().map_err(failed)
+        books(&session.training).is_finished().map_err(|error| failed(&error))
     }
 
     fn join(&mut self, _: &Session, form: &Form, role: Role) -> Result<Group, Failure> {
@@ -356,11 +356,11 @@ impl Backend for DrivenBackend {
             Answer::Evaluated(values) => values,
             answer => return Err(unexpected(&answer)),
         };
-        Ok(Evaluation { epochs: books(&session.training).epochs().map_err(failed)?, values })
+        Ok(Evaluation { epochs: books(&session.training).epochs().map_err(|error| failed(&error))?, values })
     }
 
     fn measure(&mut self, session: &mut Session, _: &mut Group) -> Result<WorkerReport, Failure> {
-        books(&session.training).report().map_err(failed)
+        books(&session.training).report().map_err(|error| failed(&error))
     }
 
     fn warning(&mut self, session: &mut Session) -> Option<String> {

@@ -65,6 +65,10 @@ struct Seen {
 
 /// The books of one trial on one worker.
 #[derive(Debug)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is a fact of its own, and all of them may hold at once"
+)]
 pub struct Training {
     task: Task,
     rule: LrRule,
