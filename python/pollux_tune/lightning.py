@@ -17,6 +17,7 @@ calls the module as `Trainer` does, with one optimizer that it steps itself.
 
 from __future__ import annotations
 
+import itertools
 import types
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -151,7 +152,7 @@ class ElasticTrainer:
             model.on_train_batch_end(loss, batch, index)
 
     def _validate(self, model: Any, loader: Any) -> None:
-        index = iter(range(len(loader.dataset)))
+        index = itertools.count()
 
         def sums(batch: Any) -> dict[str, float]:
             self._batch = batch = model.transfer_batch_to_device(batch, self._trial.device, 0)
