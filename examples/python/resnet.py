@@ -23,12 +23,12 @@ TRIALS = int(os.environ.get("TRIALS", 8))
 BATCH = 64
 
 
-def images(*names):
+def images(*names, count=EXAMPLES):
     """The first images as `make cifar10` fetches them: a byte for the label, then red, green and blue of each pixel."""
     cache = os.environ.get("POLLUX_TUNE_CACHE") or Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "pollux-tune"
     folder = Path(os.environ.get("CIFAR10") or Path(cache) / "cifar10")
     rows = numpy.concatenate([numpy.fromfile(folder / name, dtype=numpy.uint8).reshape(-1, 3073) for name in names])
-    rows = torch.from_numpy(rows[:EXAMPLES])
+    rows = torch.from_numpy(rows[:count])
     return rows[:, 1:].view(-1, 3, 32, 32), rows[:, 0].long()
 
 

@@ -15,6 +15,7 @@ import torch
 from . import _core
 from .elastic_data import Loader, collate
 from .elastic_group import Group
+from .elastic_loader import of_loader
 from .elastic_state import from_file, pack, seal, to_file
 from .elastic_step import ElasticModel, GradScaler, Stepper
 
@@ -95,6 +96,7 @@ class Trial:
 
         Say `halves=False` if the loss compares examples of a batch with each other.
         """
+        dataset, collate_fn, num_workers = of_loader(dataset, collate_fn, num_workers)
         stepper = self._must_be_elastic()
         self._training.open(len(dataset), halves)
         self._begin()
@@ -171,6 +173,7 @@ class Trial:
         collate_fn: Callable[[list[Any]], Any] | None = None,
     ) -> dict[str, float]:
         """Means over a dataset, of which every worker takes a part. `fn(batch)` gives sums over the examples of a batch."""
+        dataset, collate_fn, _ = of_loader(dataset, collate_fn, 0)
         stepper = self._must_be_elastic()
         self._evaluating()
         sums: dict[str, float] = {}

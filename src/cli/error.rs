@@ -8,7 +8,7 @@ use std::{
 
 use thiserror::Error;
 
-use super::{ask_tell, inspect, nodes, profile, results, run, simulate, stop, study, train};
+use super::{ask_tell, export, inspect, nodes, profile, results, run, simulate, stop, study, train};
 use crate::{actors, agent, slurm, store, trials, wire};
 
 /// The exit codes of the program.
@@ -58,6 +58,8 @@ pub(super) enum Error {
     Study(#[from] study::Error),
     #[error(transparent)]
     AskTell(#[from] ask_tell::Error),
+    #[error(transparent)]
+    Export(#[from] export::Error),
     #[error(transparent)]
     Results(#[from] results::Error),
     #[error(transparent)]
@@ -125,6 +127,7 @@ impl Error {
             | Self::Profile(_)
             | Self::Study(_)
             | Self::AskTell(_)
+            | Self::Export(_)
             | Self::Results(_)
             | Self::Inspect(_)
             | Self::Nodes(_)

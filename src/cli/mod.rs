@@ -10,6 +10,7 @@ mod ask_tell;
 mod chaos;
 mod dashboard;
 mod error;
+mod export;
 mod figure;
 mod fit;
 mod fsck;
@@ -138,6 +139,7 @@ fn run(
         }
         Command::Slurm(SlurmCommand::Cancel(CancelArgs { folder })) => slurm::cancel(&folder, out),
         Command::Best(BestArgs { journal, count, json }) => results::best(&journal, count, format(json), out),
+        Command::Export(args) => export::run(&args.into(), out),
         Command::Importance(ImportanceArgs { journal, objective, json }) => {
             results::importance(&journal, objective.as_deref(), format(json), out)
         }

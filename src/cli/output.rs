@@ -1,6 +1,11 @@
 //! What commands print and write: tables, numbers of things, quotations, and files that are whole or not there.
 
-use std::{fs, io, path::Path, process};
+use std::{
+    fs::{self, File},
+    io::{self, Write},
+    path::Path,
+    process,
+};
 
 use super::Error;
 
@@ -46,12 +51,19 @@ pub(super) fn quoted(text: &str) -> String {
 
 /// Writes a file that is either complete or not there: others never see a part of it.
 pub(super) fn write_atomically(path: &Path, text: &str) -> Result<(), Error> {
+    write_whole(path, |file| file.write_all(text.as_bytes()))
+}
+
+/// The same for what `write` writes.
+pub(super) fn write_whole(path: &Path, write: impl FnOnce(&mut File) -> io::Result<()>) -> Result<(), Error> {
     let failed = || Error::writing(path);
     let name = path.file_name().ok_or_else(|| io::ErrorKind::InvalidFilename.into());
     let mut name = name.map_err(failed())?.to_owned();
     name.push(format!(".{}.tmp", process::id()));
     let temporary = path.with_file_name(name);
-    let written = fs::write(&temporary, text).and_then(|()| fs::rename(&temporary, path));
+    let written = File::create(&temporary)
+        .and_then(|mut file| write(&mut file).and_then(|()| file.sync_all()))
+        .and_then(|()| fs::rename(&temporary, path));
     if written.is_err() {
         // The first failure is the one to report, not that there is nothing to remove.
         let _ = fs::remove_file(&temporary);

@@ -52,7 +52,9 @@ impl Retention {
             End::Stopped(_) => vec![trial],
             End::Done(values) => {
                 self.best.retain(|(other, _)| *other != trial);
-                self.best.push((trial, values.clone()));
+                // Of equal ones the first by its number is the best, as everywhere, and not the one that was done first.
+                let place = self.best.partition_point(|(other, _)| *other < trial);
+                self.best.insert(place, (trial, values.clone()));
                 self.drop_all_but(count as usize)
             }
         }
@@ -133,6 +135,14 @@ mod tests {
         assert_eq!(retention.ended(trial, &End::Failed("no".to_owned())), []);
         assert_eq!(retention.ended(trial, &End::Cancelled("no".to_owned())), []);
         assert_eq!(retention.ended(trial, &End::Stopped("rank 2 of 2".to_owned().into())), [trial]);
+    }
+
+    #[test]
+    fn of_equal_ones_that_with_the_lowest_number_is_the_best() {
+        let mut retention = retention("{maximize: accuracy}", "1");
+        assert_eq!(retention.ended(TrialId(1), &End::Done(vec![0.8])), []);
+        assert_eq!(retention.ended(TrialId(0), &End::Done(vec![0.8])), [TrialId(1)]);
+        assert_eq!(retention.ended(TrialId(2), &End::Done(vec![0.8])), [TrialId(2)]);
     }
 
     #[test]

@@ -8,6 +8,7 @@ mod checkpoints;
 mod common;
 #[path = "../support/disk.rs"]
 mod disk;
+mod export;
 mod failing;
 mod failures;
 mod hangs;

@@ -19,8 +19,8 @@ pub(super) use self::{
     run::RunArgs,
     simulate::SimulateCommand,
     study::{
-        AskTellArgs, BestArgs, CancelArgs, CheckArgs, DrainArgs, FolderArgs, FsckArgs, ImportanceArgs,
-        RemoveArgs, RetryArgs, ShowArgs, SlurmCommand, StopArgs, TimelineArgs,
+        AskTellArgs, BestArgs, CancelArgs, CheckArgs, DrainArgs, ExportArgs, FolderArgs, FsckArgs,
+        ImportanceArgs, RemoveArgs, RetryArgs, ShowArgs, SlurmCommand, StopArgs, TimelineArgs,
     },
     train::TrainArgs,
 };
@@ -60,6 +60,7 @@ pub(super) enum Command {
     Fsck(FsckArgs),
     Best(BestArgs),
     Importance(ImportanceArgs),
+    Export(ExportArgs),
     Fit(FitArgs),
     Train(Box<TrainArgs>),
     #[command(subcommand)]

@@ -1,12 +1,15 @@
-//! Commands about studies: `check`, `ask-tell`, `status`, `trials`, `show`, `timeline`, `nodes`, `drain`, `remove`, `stop`, `retry`, `fsck`, `best` and
-//! `importance`.
+//! Commands about studies: `check`, `ask-tell`, `status`, `trials`, `show`, `timeline`, `nodes`, `drain`, `remove`, `stop`, `retry`, `fsck`, `best`,
+//! `importance` and `export`.
 
 use std::{path::PathBuf, time::Duration};
 
 use clap::{Args, Subcommand};
 
 use super::svg_path;
-use crate::{cli::ask_tell, space};
+use crate::{
+    cli::{ask_tell, export},
+    space,
+};
 
 /// Check study files, and show all mistakes at once
 #[derive(Debug, Args)]
@@ -251,3 +254,46 @@ Show how much each parameter matters
 
 The share of the objective's variance that each parameter explains by itself, from a random forest over the
 finished trials (functional ANOVA, Hutter et al. 2014).";
+
+/// Write the weights of a trial as safetensors
+#[derive(Debug, Args)]
+#[command(long_about = ABOUT_EXPORT, arg_required_else_help = true)]
+pub(crate) struct ExportArgs {
+    /// The folder of the study
+    #[arg(value_name = "FOLDER")]
+    folder: PathBuf,
+    /// The trial: its number, or `best`
+    #[arg(long, value_name = "N|best", default_value = "best", value_parser = chosen)]
+    trial: export::Chosen,
+    /// The file to write
+    #[arg(short, long, value_name = "OUT.safetensors")]
+    output: PathBuf,
+    /// Replace the file if it is there
+    #[arg(long)]
+    force: bool,
+}
+
+impl From<ExportArgs> for export::Settings {
+    fn from(ExportArgs { folder, trial, output, force }: ExportArgs) -> Self {
+        Self { folder, trial, output, force }
+    }
+}
+
+fn chosen(text: &str) -> Result<export::Chosen, String> {
+    match (text, text.parse()) {
+        ("best", _) => Ok(export::Chosen::Best),
+        (_, Ok(number)) => Ok(export::Chosen::Number(number)),
+        _ => Err("allowed is `best` or the number of a trial".to_owned()),
+    }
+}
+
+const ABOUT_EXPORT: &str = "\
+Write the weights of a trial as safetensors
+
+Takes the model out of the last checkpoint of a trial, of the best one unless another is named: its variables
+and buffers with the names that it has for them, and nothing of the optimizer. In Python
+`model.load_state_dict(safetensors.torch.load_file(\"model.safetensors\"))` reads the file, in Rust
+`VarStore::load` of tch. Neither libtorch nor Python is needed to write it.
+
+Only trials that workers train have weights, in Rust or in Python. Which checkpoints a study keeps after the
+end of a trial is said by trial.keep_checkpoints, or `run --keep-checkpoints`: that of the best one by default.";

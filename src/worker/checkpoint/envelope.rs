@@ -254,11 +254,22 @@ pub(super) fn verify(
     header.into_contents()
 }
 
-/// Reads and checks all of a checkpoint of any trial: whose it is, as far as that can be seen without its parameters.
+/// Whose a checkpoint is, as far as that can be seen without its parameters.
 #[cfg(feature = "cli")]
-pub(super) fn owner(input: &mut (impl Read + Seek)) -> Result<(StudyId, TrialId), Problem> {
-    let Metadata { study, trial, .. } = read_header(input)?.metadata;
-    Ok((study, TrialId(number(&trial, "trial")?)))
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Owner {
+    pub(super) study: StudyId,
+    pub(super) trial: TrialId,
+    pub(super) kind: Kind,
+}
+
+/// Reads and checks all of a checkpoint of any trial; the numbers are next.
+#[cfg(feature = "cli")]
+pub(super) fn read(input: &mut (impl Read + Seek)) -> Result<(Owner, Contents), Problem> {
+    let header = read_header(input)?;
+    let Metadata { study, trial, kind, .. } = &header.metadata;
+    let owner = Owner { study: *study, trial: TrialId(number(trial, "trial")?), kind: *kind };
+    Ok((owner, header.into_contents()?))
 }
 
 /// The header of a checkpoint that is whole.

@@ -67,6 +67,17 @@ pub(super) enum Found {
     Part(Name, String),
 }
 
+#[cfg(feature = "cli")]
+impl Found {
+    /// One that is being written is none yet.
+    pub(super) const fn whole(&self) -> Option<Name> {
+        match self {
+            Self::Whole(name) => Some(*name),
+            Self::Part(..) => None,
+        }
+    }
+}
+
 /// All checkpoints of a folder, in no order. Other files are none of them.
 pub(super) fn list(folder: &Path) -> io::Result<Vec<Found>> {
     let mut found = Vec::new();

@@ -9,14 +9,14 @@ mod files;
 mod folder;
 mod identity;
 #[cfg(feature = "cli")]
+mod model;
+#[cfg(feature = "cli")]
 mod survey;
 #[cfg(test)]
 mod tests;
 mod writer;
 
 pub use self::bytes::{check_checkpoint, make_checkpoint, seal_checkpoint};
-#[cfg(feature = "cli")]
-pub(crate) use self::survey::{Survey, survey};
 pub(crate) use self::{
     envelope::{Contents, Kind, Position, Problem, Stored},
     files::checkpoint_steps,
@@ -24,3 +24,12 @@ pub(crate) use self::{
     identity::Identity,
     writer::CheckpointWriter,
 };
+#[cfg(feature = "cli")]
+pub(crate) use self::{
+    model::{NoModel, SavedModel},
+    survey::{Survey, survey},
+};
+
+/// Variables of a model in Rust begin at multiples of this many numbers in their vector: 64 bytes, for vector instructions.
+#[cfg(any(feature = "cli", feature = "torch"))]
+pub(crate) const ALIGNMENT: u64 = 16;

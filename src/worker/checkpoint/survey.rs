@@ -40,7 +40,7 @@ pub(crate) fn survey(checkpoints: &Path, study: Option<StudyId>) -> io::Result<S
     }
     folders.sort();
     for (trial, folder) in folders {
-        let mut names: Vec<Name> = files::list(&folder)?.iter().filter_map(whole).collect();
+        let mut names: Vec<Name> = files::list(&folder)?.iter().filter_map(Found::whole).collect();
         names.sort();
         for name in names {
             let path = folder.join(name.whole());
@@ -55,21 +55,13 @@ pub(crate) fn survey(checkpoints: &Path, study: Option<StudyId>) -> io::Result<S
     Ok(survey)
 }
 
-/// One that is being written is none yet.
-fn whole(found: &Found) -> Option<Name> {
-    match found {
-        Found::Whole(name) => Some(*name),
-        Found::Part(..) => None,
-    }
-}
-
 fn examine(path: &Path, study: Option<StudyId>, trial: TrialId) -> Result<(), Problem> {
-    let (of_study, of_trial) = envelope::owner(&mut File::open(path)?)?;
-    if study.is_some_and(|study| study != of_study) {
-        return Err(Problem::OtherStudy(of_study));
+    let (owner, _) = envelope::read(&mut File::open(path)?)?;
+    if study.is_some_and(|study| study != owner.study) {
+        return Err(Problem::OtherStudy(owner.study));
     }
-    if trial != of_trial {
-        return Err(Problem::OtherTrial(of_trial));
+    if trial != owner.trial {
+        return Err(Problem::OtherTrial(owner.trial));
     }
     Ok(())
 }

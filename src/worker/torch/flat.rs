@@ -8,9 +8,10 @@ use std::{collections::BTreeMap, slice};
 use tch::{Device, Kind, Tensor, nn, no_grad};
 
 use super::Error;
+use crate::worker::checkpoint;
 
-/// Variables begin at multiples of this many elements: 64 bytes, for vector instructions.
-const ALIGNMENT: i64 = 16;
+/// Variables begin at multiples of this many elements.
+const ALIGNMENT: i64 = checkpoint::ALIGNMENT.cast_signed();
 
 /// This many elements of a vector are worked on at a time, by each thread: 256 kB. What one operation leaves in the cache of a core, the next
 /// one finds there.
