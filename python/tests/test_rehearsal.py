@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("torch")
+torch = pytest.importorskip("torch")
 
-from rehearsal import EPOCHS, STEPS, Gate, Rescales, assert_same, finished, state, steps, task, train
-from rehearsed_script import EXAMPLES
+from rehearsal import EPOCHS, STEPS, Gate, Rescales, assert_same, finished, state, statistics, steps, task, train
+from rehearsed_script import BATCH, CLASSES, EXAMPLES, INPUTS, Points
+
+from pollux_tune import _core
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
@@ -102,7 +104,8 @@ def test_batches_that_change_in_mid_epoch_lose_and_repeat_no_example(tmp_path):
         if event["event"] == "reported":
             used.append(event["report"]["batch"]["total"])
             if len(told) < 3 and event["report"]["steps"] == (5, 12, 19)[len(told)]:
-                told.append(run.use_batch(*wanted[len(told)]))
+                told.append(wanted[len(told)])
+                run.use_batch(*told[-1])
         elif event["event"] == "retuned":
             gates[len(told) - 1].open()
 
@@ -122,3 +125,25 @@ def test_batches_that_change_in_mid_epoch_lose_and_repeat_no_example(tmp_path):
     for epoch in epochs:
         assert sorted(epoch) == list(range(EXAMPLES))
     assert epochs[0] != epochs[1], "each epoch has an order of its own"
+
+
+def test_the_noise_of_two_workers_is_that_of_the_rust_estimator(tmp_path):
+    """After one step: from the gradients of both workers, which are computed here once more."""
+    log = tmp_path / "log"
+    tasks = [task(tmp_path, "noise", epochs=BATCH / EXAMPLES, log=str(log))]
+    (events,) = train(tasks, [0, 1])
+    assert steps(events) == 1
+    torch.manual_seed(tasks[0]["seed"])
+    net = torch.nn.Sequential(torch.nn.Linear(INPUTS, 24), torch.nn.ReLU(), torch.nn.Linear(24, CLASSES))
+    data, gradients = Points(EXAMPLES, 1), []
+    for line in map(json.loads, log.read_text().splitlines()):
+        net.zero_grad()
+        torch.nn.functional.cross_entropy(net(data.inputs[line["places"]]), data.classes[line["places"]]).backward()
+        gradients.append(torch.cat([p.grad.double().reshape(-1) for p in net.parameters()]))
+    assert len(gradients) == 2
+    expected = _core.Training(json.dumps(tasks[0]))
+    expected.open(EXAMPLES, True)
+    expected.form_alone(BATCH, 1)
+    mean_of_squares = sum(float(gradient.square().sum()) for gradient in gradients) / 2
+    expected.measure(2, BATCH / 2, mean_of_squares, float((sum(gradients) / 2).square().sum()))
+    assert statistics(tasks, 0) == pytest.approx(expected.statistics, rel=1e-4)
