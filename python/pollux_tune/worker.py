@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import os
 import runpy
 import sys
 import traceback
@@ -22,6 +23,8 @@ def _load(arguments: argparse.Namespace, worker: Any, asked: Any) -> None:
         sys.path.insert(0, "")
         serve(worker, getattr(importlib.import_module(name), function), asked)
     sys.argv = [arguments.script]
+    # As `python train.py` does, so that the script finds what is beside it.
+    sys.path.insert(0, os.path.dirname(os.path.abspath(arguments.script)))
     runpy.run_path(arguments.script, run_name="__main__")
     trials.main()
 
