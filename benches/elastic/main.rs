@@ -118,6 +118,7 @@ impl Bench {
             max_batch: None,
             max_batch_per_worker: 4096,
             worker_arguments: Vec::new(),
+            python: None,
             silence: None,
         };
         Training::start(vec![task], &settings).unwrap()

@@ -9,8 +9,16 @@ use std::{
 /// The libtorch that tch 0.26 is made for.
 const VERSION: &str = "2.13.0";
 const HEADER: &str = "include/torch/headeronly/version.h";
-const SOURCES: [&str; 7] =
-    ["shim.cpp", "status.h", "environment.inc", "sockets.inc", "store.inc", "group.inc", "reducer.inc"];
+const SOURCES: [&str; 8] = [
+    "shim.cpp",
+    "status.h",
+    "environment.inc",
+    "sockets.inc",
+    "store.inc",
+    "watch.inc",
+    "group.inc",
+    "reducer.inc",
+];
 
 fn main() {
     for name in SOURCES {

@@ -13,10 +13,10 @@ from typing import Any
 import torch
 
 from . import _core
-from .elastic_data import Loader, collate
+from .elastic_data import Loader, Parts, collate, move
 from .elastic_group import Group
 from .elastic_loader import of_loader
-from .elastic_state import from_file, pack, seal, to_file
+from .elastic_state import from_file, pack, seal, to_file, unpack
 from .elastic_step import ElasticModel, GradScaler, Stepper
 
 # How many examples are evaluated at once.
@@ -46,6 +46,10 @@ class Trial:
         self._result: dict[str, float] | None = None
         self._by_epoch = False
         self._loader: Loader | None = None
+        self._parts: list[Parts] = []
+        self._evaluation_batch: int | None = None
+        # What an earlier call of the function has learned, and whether that was in a group.
+        self._resumed: tuple[dict[str, Any], bool] | None = None
         #: Hyper-parameters by name.
         self.params: dict[str, Any] = task["params"]
         #: The number of the trial.
@@ -112,7 +116,7 @@ class Trial:
             stepper.begin(plan, self._asked[1], self._asked[2])
             for batch in self._loader.step(plan):
                 stepper.next_pass()
-                yield batch
+                yield move(batch, self.device)
             stepper.leave_loop()
             if stepper.broken is not None:
                 self._loader.restart()
@@ -169,23 +173,32 @@ class Trial:
             self._reports.append((self._training.epochs, values))
 
     def evaluate(
-        self, dataset: Any, fn: Callable[[Any], Mapping[str, Any]], *, batch_size: int = EVALUATION_BATCH,
+        self, dataset: Any, fn: Callable[[Any], Mapping[str, Any]], *, batch_size: int = EVALUATION_BATCH, num_workers: int = 0,
         collate_fn: Callable[[list[Any]], Any] | None = None,
     ) -> dict[str, float]:
         """Means over a dataset, of which every worker takes a part. `fn(batch)` gives sums over the examples of a batch."""
-        dataset, collate_fn, _ = of_loader(dataset, collate_fn, 0)
+        dataset, collate_fn, num_workers = of_loader(dataset, collate_fn, num_workers)
         stepper = self._must_be_elastic()
         self._evaluating()
         sums: dict[str, float] = {}
         count, group = len(dataset), stepper.group
-        collated = collate_fn or collate
+        parts = self._parts_of(dataset, num_workers, collate_fn or collate)
         rank, size = (group.rank, group.size) if group is not None and stepper.broken is None else (0, 1)
 
         def add(part: int, of: int) -> None:
-            for start in range(count * part // of, count * (part + 1) // of, batch_size):
-                end = min(start + batch_size, count * (part + 1) // of)
-                for name, value in fn(collated(Loader.load(dataset, range(start, end)))).items():
-                    sums[name] = sums.get(name, 0.0) + float(value)
+            start, end = count * part // of, count * (part + 1) // of
+            while start < end:
+                most = min(batch_size, self._evaluation_batch or batch_size)
+                try:
+                    for start_of_next, batch in parts.batches(start, end, most):
+                        values = {name: float(value) for name, value in fn(move(batch, self.device)).items()}
+                        start = start_of_next
+                        for name, value in values.items():
+                            sums[name] = sums.get(name, 0.0) + value
+                except Exception as error:
+                    if most == 1 or not _is_exhausted(error):
+                        raise
+                    self._evaluation_batch = most // 2
 
         was_training = stepper.module.training
         stepper.module.eval()
@@ -201,6 +214,13 @@ class Trial:
             stepper.module.train(was_training)
         return {name: value / count for name, value in sums.items()}
 
+    def _parts_of(self, dataset: Any, num_workers: int, collate_fn: Callable[[list[Any]], Any]) -> Parts:
+        for parts in self._parts:
+            if parts.dataset is dataset and parts.num_workers == num_workers and parts.collate_fn is collate_fn:
+                return parts
+        self._parts.append(Parts(dataset, num_workers, collate_fn))
+        return self._parts[-1]
+
     # --- the protocol ------------------------------------------------------------------------------------------------------------
     def _must_be_elastic(self) -> Stepper:
         if self._stepper is None:
@@ -212,9 +232,22 @@ class Trial:
         if self._worker is None:
             if self._training.state_steps is None:
                 self._training.form_alone(self._task["initial_batch"], 0)
+            self._resume()
+        elif self._resumed is not None:
+            if self._resume():
+                self._worker.failed("group", "a pass did not fit into the memory of a worker")
+                self._next()
         elif self._asked[0] == "prepare":
             self._worker.done()
             self._next()
+
+    def _resume(self) -> bool:
+        """Goes on where an earlier call of the function was; whether it was in a group, which is left by now."""
+        if self._resumed is None:
+            return False
+        (state, was_together), self._resumed = self._resumed, None
+        self._restore(state)
+        return was_together
 
     def _next(self) -> None:
         """Waits until the head wants steps or an evaluation; does what else it wants before that."""
@@ -396,6 +429,32 @@ class Trial:
         except Exception as error:
             self._worker.failed("environment", f"the state cannot be copied: {error}")
 
+    def _can_shrink(self, error: BaseException) -> bool:
+        """Whether it was a pass that did not fit into memory, and smaller ones may."""
+        stepper = self._stepper
+        is_in_pass = stepper is not None and self._asked[0] == "train" and stepper.at >= 0 and not (stepper.is_done or stepper.is_updating)
+        if not (is_in_pass and _is_exhausted(error)):
+            return False
+        if not self._training.exhausted():
+            raise MemoryError("not even one example at a time fits into the memory of the device") from error
+        return True
+
+    def _start_again(self) -> None:
+        """For another call of the function: keeps the state of now, and none of the memory."""
+        stepper = self._must_be_elastic()
+        was_together = stepper.group is not None
+        stepper.roll_back()
+        rest, tensors = pack(self._state())
+        state = unpack(rest, [tensor.to("cpu", copy=True) for _, tensor in tensors])
+        self._drop_group()
+        self._resumed = (state, was_together)
+        self._stepper, self._loader, self._kept, self._parts = None, None, {}, []
+        del stepper, tensors
+        gc.collect()
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
+        torch.manual_seed(self._task["seed"])
+
     # --- the end -----------------------------------------------------------------------------------------------------------------
     def _returned(self, result: Any) -> None:
         if result is not None and not isinstance(result, Mapping):
@@ -437,6 +496,22 @@ class _Unfit(Exception):
     """A state that is not that of the model."""
 
 
+def _is_exhausted(error: BaseException) -> bool:
+    return isinstance(error, (torch.OutOfMemoryError, MemoryError)) or _core.is_out_of_memory(str(error))
+
+
+def call(trial: Trial, function: Callable[[Trial], Any]) -> Any:
+    """Calls the function of a trial, and again with smaller passes if one does not fit into memory."""
+    while True:
+        try:
+            return function(trial)
+        except Exception as error:
+            if not trial._can_shrink(error):
+                raise
+        # After the error is gone, and with it what the call has held.
+        trial._start_again()
+
+
 def _numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
     values = {str(name): float(value) for name, value in metrics.items()}
     for name, value in values.items():
@@ -450,7 +525,7 @@ def run(worker: Any, function: Callable[[Trial], Any], task: dict[str, Any], tra
     trial = Trial(worker, task, training)
     try:
         try:
-            trial._returned(function(trial))
+            trial._returned(call(trial, function))
         except Exception:
             trial._failed(traceback.format_exc().strip())
         except _Finished:

@@ -71,7 +71,9 @@ class Stepper:
         self._kept: list[torch.Tensor] = []
         self._before: list[torch.Tensor | None] | None = None
         self.scale, self.seed = 1.0, 0
-        self.leave = self.retune = False
+        self.leave = self.retune = self.more_passes = self.crowded = False
+        #: The optimizer is at work: what fails then leaves a state that is neither that before the step nor that after it.
+        self.is_updating = False
         self.begin_nothing()
 
     def begin_nothing(self) -> None:
@@ -87,10 +89,13 @@ class Stepper:
         self._before = None
         self.group = group
         if group is not None:
-            self._ddp = DistributedDataParallel(
-                self.module, process_group=group.pg, init_sync=False, broadcast_buffers=False,
-                gradient_as_bucket_view=True, find_unused_parameters=self._unused,
-            )
+            with warnings.catch_warnings():
+                # What later versions of PyTorch have in place of `broadcast_buffers` is not known to earlier ones.
+                warnings.simplefilter("ignore", FutureWarning)
+                self._ddp = DistributedDataParallel(
+                    self.module, process_group=group.pg, init_sync=False, broadcast_buffers=False,
+                    gradient_as_bucket_view=True, find_unused_parameters=self._unused,
+                )
             self._ddp.register_comm_hook(None, self._hook)
 
     def drop(self) -> None:
@@ -105,7 +110,7 @@ class Stepper:
 
     # --- a step ------------------------------------------------------------------------------------------------------------------
     def begin(self, plan: Any, leave: bool, retune: bool) -> None:
-        self.passes, self.total, self.comparing, self.keep, step = plan
+        self.passes, self.total, self.comparing, self.keep, step, self.more_passes = plan
         self.leave, self.retune = leave, retune
         self.at, self.broken, self.is_settled, self.is_done = -1, None, False, False
         self.left = self.retuned = False
@@ -119,7 +124,7 @@ class Stepper:
         torch.default_generator.manual_seed(seed)
         if torch.cuda.is_available():
             torch.cuda.manual_seed(seed)
-        if self.group is not None and self._buffers:
+        if self._buffers:
             if not self._kept:
                 self._kept = [torch.empty_like(b) for b in self._buffers]
             for kept, buffer in zip(self._kept, self._buffers):
@@ -133,6 +138,7 @@ class Stepper:
         if self.at >= 0 and not self.accumulating:
             self._pass_done()
         self.at += 1
+        self.training.attempt(len(self.passes[self.at]))
         before = len(self.passes[self.at - 1]) if self.at else 0
         if self.at and self._stash is None and len(self.passes[self.at]) != before:
             # Gradients so far count for as many examples as those to come.
@@ -215,7 +221,8 @@ class Stepper:
                 self._local += self._norm(bucket.parameters(), bucket.gradients())
             reduced = group.pg.allreduce([buffer]).get_future()
             if bucket.is_last():
-                votes = torch.tensor([float(self.leave), float(self.retune), self._local], dtype=torch.float64, device=buffer.device)
+                mine = [float(self.leave), float(self.retune), float(self.more_passes), self._local]
+                votes = torch.tensor(mine, dtype=torch.float64, device=buffer.device)
                 self._votes = (votes, group.pg.allreduce([votes]))
         except RuntimeError as error:
             self._break(error)
@@ -252,15 +259,22 @@ class Stepper:
         except RuntimeError as error:
             self._break(error)
         if self.broken is not None:
-            for kept, buffer in zip(self._kept, self._buffers):
-                buffer.copy_(kept)
-            self._real_zero(set_to_none=True)
+            self.roll_back()
             return
-        leave, retune, local = votes.tolist()
+        leave, retune, more, local = votes.tolist()
+        self.crowded = more > 0.5
         self.left, self.retuned = leave > self.size - 0.5, retune > self.size - 0.5
         self._measured = (self.size, self.total / self.size, local * self.size) if self.comparing == "workers" else None
 
+    def roll_back(self) -> None:
+        """The step under way has not happened: a forward pass moves the running statistics of batch normalization."""
+        with torch.no_grad():
+            for kept, buffer in zip(self._kept, self._buffers):
+                buffer.copy_(kept)
+        self._real_zero(set_to_none=True)
+
     def _settle_alone(self) -> None:
+        self.crowded = self.more_passes
         self.left, self.retuned, self._measured = self.leave, self.retune, None
         if self._stash is not None:
             self._measure_pass()
@@ -286,11 +300,13 @@ class Stepper:
         rates = [group["lr"] for group in self.optimizer.param_groups]
         for group, rate in zip(self.optimizer.param_groups, rates):
             group["lr"] = rate * factor
+        self.is_updating = True
         try:
             self._real_step()
         finally:
             for group, rate in zip(self.optimizer.param_groups, rates):
                 group["lr"] = rate
+        self.is_updating = False
         self.rate = float(rates[0]) * factor
         self.end()
 
@@ -314,7 +330,8 @@ class Stepper:
         """The step is complete, with or without an update."""
         if not self.is_done and self.broken is None:
             self.is_done, self.accumulating = True, False
-            self.training.stepped(time.perf_counter() - self._began, self.rate)
+            # How long a step takes in which somebody did more than was planned says nothing of the plan.
+            self.training.stepped(None if self.crowded else time.perf_counter() - self._began, self.rate)
 
     def leave_loop(self) -> None:
         """The loop asks for the next step: whatever it has left out of this one."""

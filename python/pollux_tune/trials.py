@@ -65,7 +65,7 @@ def _value(text: str) -> Any:
 
 
 def _by_hand(function: Callable[[Any], Any]) -> None:
-    from .elastic import Trial
+    from .elastic import Trial, call
 
     parser = argparse.ArgumentParser(
         description="Train once, in this process, without pollux-tune.",
@@ -94,7 +94,7 @@ def _by_hand(function: Callable[[Any], Any]) -> None:
     training = _core.Training(json.dumps(task))
     task["params"] = given = _Params(params)
     by_hand = Trial(None, task, training)
-    result = function(by_hand)
+    result = call(by_hand, function)
     by_hand._returned(result)
     for name in sorted(set(given) - given.used):
         print(f"warning: nothing has used the parameter `{name}`", file=sys.stderr)

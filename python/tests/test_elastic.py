@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +10,9 @@ from pathlib import Path
 import pytest
 
 torch = pytest.importorskip("torch")
+
+from rehearsal import SCRIPT as REHEARSED
+from rehearsal import STEPS, Gate
 
 from pollux_tune import _core
 
@@ -54,6 +58,35 @@ def test_a_study_finishes_all_trials_and_rescales(tmp_path):
     assert run.wait(PATIENCE_S) == 0, (tmp_path / "run.log").read_text()
     log = (tmp_path / "run.log").read_text()
     assert "the best of 3 finished trials" in log, log
+
+
+def test_too_few_survivors_of_a_killed_rank_save_what_they_have_learned(tmp_path):
+    """A trial needs two workers, and one of them is killed in the middle of a step: the other one saves, and no step is taken twice."""
+    gate, door, log, file = Gate(tmp_path, "gate"), tmp_path / "door", tmp_path / "log", tmp_path / "study.yaml"
+    os.mkfifo(door)
+    file.write_text(
+        f"""
+space: {{lr: 0.05, log: {{fixed: {log}}}, gates: {{fixed: "{gate.after(30)}"}}, door: {{fixed: {door}}}}}
+objective: {{maximize: accuracy}}
+trial: {{python: {REHEARSED}, interpreter: {sys.executable}, epochs: 4, initial_batch: 12, max_batch: 12, min_gpus: 2}}
+search: {{trials: 1, parallel: 1, algorithm: random}}
+"""
+    )
+    # For reading and writing: nobody who knocks has to wait.
+    with open(os.open(door, os.O_RDWR)) as knocks:
+        run = start(tmp_path, file)
+        at_the_door = dict(knocks.readline().split() for _ in range(2))
+        os.kill(int(at_the_door["1"]), signal.SIGKILL)
+        gate.open()
+        code = run.wait(PATIENCE_S)
+    printed = (tmp_path / "run.log").read_text()
+    assert code == 0, printed
+    assert printed.count("has lost its worker") == 1, printed
+    taken, sizes = [], {}
+    for line in map(json.loads, log.read_text().splitlines()):
+        taken.append((line["step"], line["rank"]))
+        sizes[line["step"]] = line["size"]
+    assert sorted(taken) == [(step, rank) for step in range(STEPS) for rank in range(sizes[step])]
 
 
 def test_a_mistake_shows_its_traceback(tmp_path):
@@ -119,3 +152,44 @@ def test_a_lone_worker_measures_the_halves_of_a_step():
     expected.measure(2, 4.0, float(sum(h.square().sum() for h in halves) / 2), float(mean.square().sum()))
     assert training.statistics == pytest.approx(expected.statistics, rel=1e-5)
     assert torch.allclose(torch.cat([p.grad.reshape(-1) for p in net.parameters()]), mean)
+
+
+def test_a_function_of_a_module_has_its_folder_and_environment(tmp_path):
+    """`module:` with a package, and `python:` with a file beside the script, both seen from `folder:`."""
+    work = tmp_path / "work"
+    (work / "package").mkdir(parents=True)
+    (work / "package" / "__init__.py").touch()
+    (work / "beside.py").write_text("CLASSES = 2\n")
+    training = """
+import os
+import torch
+import pollux_tune as pt
+
+def main(trial):
+    net = torch.nn.Linear(4, 1)
+    model, optimizer = trial.elastic(net, torch.optim.SGD(net.parameters(), lr=trial.params["lr"]))
+    for epoch in trial.epochs():
+        for x, y in trial.batches(torch.utils.data.TensorDataset(torch.randn(32, 4), torch.randn(32, 1))):
+            optimizer.zero_grad()
+            (model(x) - y).square().mean().backward()
+            optimizer.step()
+    return {"accuracy": float(os.environ["BONUS"]) + (os.path.basename(os.getcwd()) == "work")}
+"""
+    (work / "package" / "train.py").write_text(training)
+    (work / "script.py").write_text(training + "\nimport beside\npt.trial(main)\npt.main()\n")
+    for name, entry in {"module": "module: package.train:main", "script": "python: script.py"}.items():
+        folder = tmp_path / name
+        folder.mkdir()
+        file = folder / "study.yaml"
+        settings = f"{entry}, interpreter: {sys.executable}, epochs: 1, initial_batch: 8, folder: ../work, env: {{BONUS: 7}}"
+        file.write_text(
+            f"""
+space: {{lr: 0.01}}
+objective: {{maximize: accuracy}}
+trial: {{{settings}}}
+search: {{trials: 1, parallel: 1, algorithm: random}}
+"""
+        )
+        run = start(folder, file)
+        assert run.wait(PATIENCE_S) == 0, (folder / "run.log").read_text()
+        assert "accuracy=8" in (printed := (folder / "run.log").read_text()) or "accuracy 8" in printed, printed

@@ -1,7 +1,7 @@
 use std::{
     collections::BTreeMap,
     net::SocketAddr,
-    path::{Path, PathBuf},
+    path::{self, Path, PathBuf},
     sync::{Arc, Mutex},
     thread,
 };
@@ -20,7 +20,7 @@ use crate::{
     agent::{self, Machine, SystemSpawner},
     alloc::{ClusterSpec, NodeSet},
     ids::{GpuType, SlotId, TrialId},
-    space::{Program, PythonEntry, PythonProgram, Study},
+    space::{Program, PythonEntry, PythonProgram, Study, TrialSettings},
     store::Memory,
     trials::{
         Search,
@@ -215,7 +215,11 @@ impl Runner {
     /// The same on nodes of this machine.
     pub(crate) fn run_python_on(self, nodes: Vec<AgentNode>) -> Result<Finished, Error> {
         let Some(Program::Python(program)) = &self.study.trial.program else { return Err(Error::NoProgram) };
-        let work = Work::Python(Box::new(python_work(program)));
+        let folder = self.study.trial.folder.as_ref();
+        if let Some(folder) = folder.filter(|folder| self.listen.is_none() && !folder.is_dir()) {
+            return Err(Error::NoSuchFolder(folder.clone()));
+        }
+        let work = Work::Python(Box::new(python_work(program, &self.study.trial)));
         self.run_workers(nodes, work)
     }
 
@@ -276,12 +280,20 @@ impl Runner {
 }
 
 /// What the package `pollux_tune` is told.
-fn python_work(program: &PythonProgram) -> PythonWork {
+fn python_work(program: &PythonProgram, trial: &TrialSettings) -> PythonWork {
     let arguments = match &program.entry {
         PythonEntry::Script(path) => vec![path.clone()],
         PythonEntry::Function(name) => vec!["--module".to_owned(), name.clone()],
     };
-    PythonWork { interpreter: program.interpreter.clone(), arguments, ..PythonWork::default() }
+    let mut interpreter = program.interpreter.clone();
+    if let (Some(path), Some(_)) = (interpreter.as_mut().filter(|path| path.contains('/')), &trial.folder) {
+        // It is seen from here, and not from there.
+        *path = path::absolute(&path).map_or_else(|_| path.clone(), |path| path.display().to_string());
+    }
+    // Other machines have other folders to begin in.
+    let absolute = |folder: &PathBuf| path::absolute(folder).unwrap_or_else(|_| folder.clone());
+    let folder = trial.folder.as_ref().map(absolute);
+    PythonWork { interpreter, arguments, env: trial.env.clone(), folder }
 }
 
 /// Machines that are not there.

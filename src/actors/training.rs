@@ -22,7 +22,7 @@ use crate::{
     ids::GpuType,
     space::{Program, Study},
     trials::{
-        agent::{AgentNode, Work},
+        agent::{AgentNode, PythonWork, Work},
         engine::{Fact, NO_METRIC, Outcome},
         group::{Batch, Task},
     },
@@ -41,7 +41,7 @@ scheduler: {interval: 4s, immediate: true}
 #[derive(Debug, Clone)]
 pub struct TrainingSettings {
     /// The slots that there are: this program is started again for each of them, so the first thing that it does must be
-    /// [`serve_if_worker`](crate::worker::serve_if_worker).
+    /// [`serve_if_worker`](crate::worker::serve_if_worker), or else Python code.
     pub slots: Vec<Slot>,
     /// Those to begin with, by number.
     pub start: Vec<u32>,
@@ -51,6 +51,8 @@ pub struct TrainingSettings {
     pub max_batch_per_worker: u32,
     /// The arguments with which this program is started again.
     pub worker_arguments: Vec<String>,
+    /// Python code that trains, instead of this program.
+    pub python: Option<PythonWork>,
     /// The least time that a step may take before its worker counts as hung; a minute by default.
     pub silence: Option<Duration>,
 }
@@ -98,7 +100,7 @@ impl Training {
             });
         let (stop, steering) = (runner.stop_handle(), runner.steering());
         let (tasks, machine) = (WorkerTasks::Given { tasks, script }, runner.machine(nodes));
-        let work = Work::Trainable;
+        let work = settings.python.clone().map_or(Work::Trainable, |work| Work::Python(Box::new(work)));
         let running = runner.start(TrialBackend::Workers(Workers { tasks, work, machine }))?;
         let (tracker, ready, study) = (Tracker::default(), VecDeque::new(), Some(running));
         let mut training = Self { seen, tracker, ready, slots, wanted, steering, stop, study };

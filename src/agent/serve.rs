@@ -88,7 +88,10 @@ pub(crate) async fn serve(
                 None => break Ended::HeadLost,
             },
             Some(event) = next(&mut gateway) => serving.on_gateway(event),
-            Some((node, process, gone)) = ended.recv() => serving.on_end(node, process, gone),
+            Some(end) = ended.recv() => match end {
+                ProcessEnd::Process { node, process, gone } => serving.on_end(node, process, gone),
+                ProcessEnd::LastWords { node, process, end } => serving.on_last_words(node, process, end),
+            },
             Some(shipped) = shipped.recv() => serving.on_shipped(shipped),
         }
     };
@@ -101,8 +104,13 @@ async fn next(gateway: &mut Option<Receiver<GatewayEvent>>) -> Option<GatewayEve
     gateway.as_mut()?.recv().await
 }
 
-/// The end of a process.
-type ProcessEnd = (NodeId, u32, Gone);
+/// The end of a process, in two parts.
+enum ProcessEnd {
+    /// It has ended, or could not be started.
+    Process { node: NodeId, process: u32, gone: Gone },
+    /// What it has said last had its time to arrive. Another process may have its place by now: `end` is the number of its end.
+    LastWords { node: NodeId, process: u32, end: u64 },
+}
 
 struct Serving<'a> {
     machine: &'a Machine,
@@ -117,8 +125,10 @@ struct Serving<'a> {
     /// How to end each process; none if that is under way.
     processes: BTreeMap<(NodeId, u32), Option<oneshot::Sender<()>>>,
     ended: UnboundedSender<ProcessEnd>,
-    /// Processes that have ended and whose workers are still connected: what they said last is on its way.
-    ending: BTreeMap<(NodeId, u32), Gone>,
+    /// Processes that have ended and whose workers are still connected: what they said last is on its way. With the number of the end.
+    ending: BTreeMap<(NodeId, u32), (u64, Gone)>,
+    /// How many there were.
+    endings: u64,
     programs: Option<Programs>,
     /// If checkpoints have to be sent.
     shipping: Option<Shipping>,
@@ -156,6 +166,7 @@ impl<'a> Serving<'a> {
             processes,
             ended,
             ending: BTreeMap::new(),
+            endings: 0,
             programs,
             shipping,
         };
@@ -251,8 +262,9 @@ impl<'a> Serving<'a> {
                 self.processes.insert((node, process), Some(kill));
                 let ended = self.ended.clone();
                 spawn_local(async move {
+                    let gone = running.await;
                     // Without an agent nobody is interested.
-                    let _ = ended.send((node, process, running.await));
+                    let _ = ended.send(ProcessEnd::Process { node, process, gone });
                 });
             }
             Err(gone) => self.on_end(node, process, gone),
@@ -334,17 +346,26 @@ impl<'a> Serving<'a> {
     /// A process has ended, or could not be started. What its workers have said before comes first.
     fn on_end(&mut self, node: NodeId, process: u32, gone: Gone) {
         self.processes.remove(&(node, process));
-        let is_late = self.ending.remove(&(node, process)).is_some();
-        if is_late || !self.has_workers(node, process) {
+        if !self.has_workers(node, process) {
             self.tell_end(node, process, gone);
             return;
         }
-        self.ending.insert((node, process), gone.clone());
-        let ended = self.ended.clone();
+        self.endings += 1;
+        let (ended, end) = (self.ended.clone(), self.endings);
+        self.ending.insert((node, process), (end, gone));
         spawn_local(async move {
             time::sleep(LAST_WORDS).await;
-            let _ = ended.send((node, process, gone));
+            let _ = ended.send(ProcessEnd::LastWords { node, process, end });
         });
+    }
+
+    /// Nobody waits any longer for what a process has said last.
+    fn on_last_words(&mut self, node: NodeId, process: u32, end: u64) {
+        if self.ending.get(&(node, process)).is_some_and(|(of, _)| *of == end)
+            && let Some((_, gone)) = self.ending.remove(&(node, process))
+        {
+            self.tell_end(node, process, gone);
+        }
     }
 
     fn has_workers(&self, node: NodeId, process: u32) -> bool {
@@ -360,7 +381,7 @@ impl<'a> Serving<'a> {
             .filter(|(node, process)| !self.has_workers(*node, *process))
             .collect();
         for (node, process) in quiet {
-            if let Some(gone) = self.ending.remove(&(node, process)) {
+            if let Some((_, gone)) = self.ending.remove(&(node, process)) {
                 self.tell_end(node, process, gone);
             }
         }
@@ -417,6 +438,13 @@ impl<'a> Serving<'a> {
         of.map(|(slot, _)| *slot)
     }
 
+    /// When all is to end, it is enough to know who has.
+    fn note(&mut self, end: &ProcessEnd) {
+        if let ProcessEnd::Process { node, process, .. } = end {
+            self.processes.remove(&(*node, *process));
+        }
+    }
+
     /// Ends all that runs, and waits for that. Without a head, workers write their state first; programs cannot.
     async fn end(mut self, how: &Ended, mut ended: UnboundedReceiver<ProcessEnd>) {
         self.workers.clear();
@@ -432,9 +460,9 @@ impl<'a> Serving<'a> {
                 // Whoever has nothing to save ends at once.
                 let all = async {
                     while !self.processes.is_empty()
-                        && let Some((node, process, _)) = ended.recv().await
+                        && let Some(end) = ended.recv().await
                     {
-                        self.processes.remove(&(node, process));
+                        self.note(&end);
                     }
                 };
                 // Those that are late are killed next.
@@ -444,9 +472,9 @@ impl<'a> Serving<'a> {
                 let _ = kill.send(());
             }
             while !self.processes.is_empty()
-                && let Some((node, process, _)) = ended.recv().await
+                && let Some(end) = ended.recv().await
             {
-                self.processes.remove(&(node, process));
+                self.note(&end);
             }
         };
         tokio::join!(programs, processes);

@@ -4,6 +4,7 @@ use std::{
     path::Path,
     process,
     sync::{Arc, Mutex, PoisonError},
+    time::Duration,
 };
 
 use tokio::{
@@ -115,6 +116,16 @@ impl Scene {
         self.events.recv().await.expect("an event")
     }
 
+    /// The agent has heard of all that has happened by the time that it has done this.
+    async fn settle(&mut self) {
+        // It takes what has come in any order.
+        for _ in 0..10 {
+            self.tell(AgentCommand::Start { node: NodeId(8), process: 0 });
+            let event = self.event().await;
+            assert!(matches!(event, AgentEvent::Ended { node: NodeId(8), .. }), "{event:?}");
+        }
+    }
+
     /// The worker of a process attaches.
     async fn attach(&mut self, process: &FakeProcess, index: u32) -> Attached {
         let slot = slot(index);
@@ -173,9 +184,7 @@ fn the_last_words_of_a_process_come_before_its_end() {
         let process = scene.start(0).await;
         let (events, mut commands) = scene.attach(&process, 0).await;
         let _ = process.end.send("exit status: 0".to_owned().into());
-        // The agent has heard of the end by the time that it has done this.
-        scene.tell(AgentCommand::Start { node: NodeId(8), process: 0 });
-        assert!(matches!(scene.event().await, AgentEvent::Ended { node: NodeId(8), .. }));
+        scene.settle().await;
         for trial in 0..20 {
             events.send(WorkerEvent::Released { trial: TrialId(trial) }).expect("it is attached");
         }
@@ -187,6 +196,32 @@ fn the_last_words_of_a_process_come_before_its_end() {
         }
         assert_eq!(scene.event().await, AgentEvent::WorkerLost { slot: slot(0) });
         assert!(matches!(scene.event().await, AgentEvent::Ended { node: NodeId(7), .. }));
+    });
+}
+
+/// The time for the last words of a process is not that of the next one in its place.
+#[test]
+fn the_next_process_in_a_place_is_left_alone() {
+    in_real_time(async {
+        let mut scene = Scene::new(0);
+        let process = scene.start(0).await;
+        let attached = scene.attach(&process, 0).await;
+        let _ = process.end.send(Gone { how: "signal: 9".to_owned(), fault: ProcessFault::Killed });
+        scene.settle().await;
+        drop(attached);
+        assert_eq!(scene.event().await, AgentEvent::WorkerLost { slot: slot(0) });
+        assert!(matches!(scene.event().await, AgentEvent::Ended { node: NodeId(7), .. }));
+        let next = scene.start(0).await;
+        let (_events, mut commands) = scene.attach(&next, 0).await;
+        tokio::time::pause();
+        for _ in 0..15 {
+            tokio::time::advance(Duration::from_secs(1)).await;
+            scene.settle().await;
+        }
+        tokio::time::resume();
+        let release = WorkerCommand::Release { trial: TrialId(3), state: FinalState::Discarded };
+        scene.tell(AgentCommand::ToWorker { slot: slot(0), command: release.clone() });
+        assert_eq!(commands.recv().await, Some(release), "it is still attached");
     });
 }
 

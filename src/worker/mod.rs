@@ -19,6 +19,7 @@ mod error;
 mod host;
 mod launch;
 pub(crate) mod link;
+mod memory;
 pub(crate) mod protocol;
 mod rendezvous;
 mod sampler;

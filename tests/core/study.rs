@@ -244,11 +244,11 @@ fn mistakes_name_place_path_and_what_is_allowed() {
         (
             "trial: {trainable: a, folder: x}",
             "study.yaml:3:31: trial.folder: there is no program that could make use of `folder`, allowed is it beside a \
-          command",
+          command or Python code",
         ),
         (
             "trial: {env: {A: 1}}",
-            "study.yaml:3:14: trial.env: there is no program that could make use of `env`, allowed is it beside a command",
+            "study.yaml:3:14: trial.env: there is no program that could make use of `env`, allowed is it beside a command or Python code",
         ),
         (
             "trial: {command: a, env: {POLLUX_TUNE_TRIAL: 1}}",

@@ -144,6 +144,7 @@ pub(crate) fn train_in_passes(
         max_batch: None,
         max_batch_per_worker: per_worker,
         worker_arguments: arguments.into(),
+        python: None,
         silence: None,
     };
     let mut all = vec![Vec::new(); tasks.len()];

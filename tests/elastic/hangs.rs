@@ -118,6 +118,7 @@ fn train(task: Task) -> Vec<TrainingEvent> {
         max_batch: None,
         max_batch_per_worker: 1000,
         worker_arguments: arguments(),
+        python: None,
         silence: Some(SILENCE),
     };
     let task = Task { trainable: "hanging".to_owned(), ..task };

@@ -200,7 +200,12 @@ unsafe extern "C" {
     pub(crate) fn c10d_group_watch(group: *const RawGroup) -> *mut RawWatch;
     pub(crate) fn c10d_watch_abort(watch: *const RawWatch);
     pub(crate) fn c10d_watch_free(watch: *mut RawWatch);
-    pub(crate) fn c10d_work_wait(work: *const RawWork, timeout_ms: i64, message: Message) -> i32;
+    pub(crate) fn c10d_work_wait(
+        group: *const RawGroup,
+        work: *const RawWork,
+        timeout_ms: i64,
+        message: Message,
+    ) -> i32;
     pub(crate) fn c10d_work_free(work: *mut RawWork);
 
     pub(crate) fn c10d_reducer_new(

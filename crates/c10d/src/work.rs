@@ -53,8 +53,8 @@ impl Work {
     pub(crate) fn wait_all(self, timeout: Option<Duration>) -> Result<Vec<Tensor>> {
         let Work { handle, group, during, mut tensors, divisor } = self;
         let timeout = timeout.map_or(-1, millis);
-        // SAFETY: the work is alive.
-        call(|message| unsafe { ffi::c10d_work_wait(handle.0.as_ptr(), timeout, message) })
+        // SAFETY: the group and the work are alive.
+        call(|message| unsafe { ffi::c10d_work_wait(group.raw(), handle.0.as_ptr(), timeout, message) })
             .map_err(|failure| group.fail(Error::of(during, failure)))?;
         if let Some(divisor) = divisor {
             no_grad(|| tensors.iter_mut().for_each(|sum| *sum /= divisor as f64));

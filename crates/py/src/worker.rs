@@ -16,7 +16,7 @@ use pollux_tune::{
         Error,
         driven::{
             Answer, Comparing, DrivenWorker, Fault, GroupPlace, GroupRequest, GroupStore, Request,
-            SavedTensor, StepPlan, StoreError, Trained, Training, load_checkpoint,
+            SavedTensor, StepPlan, StoreError, Trained, Training, is_out_of_memory, load_checkpoint,
         },
     },
 };
@@ -48,8 +48,9 @@ fn not_stored(error: &StoreError) -> PyErr {
 /// Name, type, shape and numbers of a tensor.
 type TensorParts<'py> = (String, String, Vec<u64>, Bound<'py, PyBytes>);
 
-/// Passes, examples over all workers, what gradients are compared with, whether they are kept, the number of the step.
-type Plan = (Vec<Vec<u32>>, u32, Option<&'static str>, bool, u64);
+/// Passes, examples over all workers, what gradients are compared with, whether they are kept, the number of the step, whether there are more
+/// passes than were planned.
+type Plan = (Vec<Vec<u32>>, u32, Option<&'static str>, bool, u64, bool);
 
 /// The books of one trial: how far it has come, what comes next, and what its gradients tell.
 #[pyclass(frozen, name = "Training")]
@@ -105,13 +106,23 @@ impl PyTraining {
 
     fn plan(&self, py: Python<'_>, ahead: u64) -> PyResult<Plan> {
         let planned = py.detach(|| self.books().plan(ahead)).map_err(|error| wrong(&error))?;
-        let StepPlan { step, total, passes, comparing, keep_gradients } = planned;
+        let StepPlan { step, total, passes, comparing, keep_gradients, more_passes } = planned;
         let comparing = comparing.map(|comparing| match comparing {
             Comparing::Workers => "workers",
             Comparing::Passes => "passes",
             Comparing::Steps => "steps",
         });
-        Ok((passes, total, comparing, keep_gradients, step))
+        Ok((passes, total, comparing, keep_gradients, step, more_passes))
+    }
+
+    /// A pass of so many examples begins.
+    fn attempt(&self, examples: u32) {
+        self.books().attempt(examples);
+    }
+
+    /// The pass under way did not fit into memory. False if it cannot be made any smaller.
+    fn exhausted(&self) -> bool {
+        self.books().exhausted()
     }
 
     fn measure(&self, count: u32, examples: f64, mean_sqr: f64, sqr_of_mean: f64) -> PyResult<()> {
@@ -139,7 +150,7 @@ impl PyTraining {
     }
 
     #[pyo3(signature = (seconds, learning_rate, loss=None))]
-    fn stepped(&self, seconds: f64, learning_rate: f64, loss: Option<f64>) -> PyResult<()> {
+    fn stepped(&self, seconds: Option<f64>, learning_rate: f64, loss: Option<f64>) -> PyResult<()> {
         self.books().stepped(seconds, learning_rate, loss).map_err(|error| wrong(&error))
     }
 
@@ -409,6 +420,12 @@ impl PyWorker {
     }
 }
 
+/// Whether the text of an exception says that there was no memory.
+#[pyfunction(name = "is_out_of_memory")]
+fn says_no_memory(text: &str) -> bool {
+    is_out_of_memory(text)
+}
+
 /// A random number of 128 bits, as hexadecimal digits.
 #[pyfunction]
 fn token() -> PyResult<String> {
@@ -420,5 +437,6 @@ pub(super) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<PyRoom>()?;
     module.add_class::<PyGroup>()?;
     module.add_class::<PyWorker>()?;
+    module.add_function(wrap_pyfunction!(says_no_memory, module)?)?;
     module.add_function(wrap_pyfunction!(token, module)?)
 }

@@ -283,7 +283,7 @@ fn backend(
         }
         Some(Program::Trainable(name)) => trainable(settings, study, name, trainables),
         Some(Program::Python(program)) => {
-            python::check(program).map_err(Error::from)?;
+            python::check(program, &study.trial).map_err(Error::from)?;
             Ok(Backend::Python(own_slots(settings, study, None)?))
         }
     }

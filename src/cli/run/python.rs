@@ -7,7 +7,10 @@ use std::{
 
 use thiserror::Error;
 
-use crate::{space::PythonProgram, worker};
+use crate::{
+    space::{PythonProgram, TrialSettings},
+    worker,
+};
 
 /// What is missing.
 #[derive(Debug, Error)]
@@ -23,10 +26,10 @@ pub(in crate::cli) enum Error {
 }
 
 /// Whether the interpreter is there and has the package: what each worker would meet is better met before there is a study.
-pub(super) fn check(program: &PythonProgram) -> Result<(), Error> {
+pub(super) fn check(program: &PythonProgram, trial: &TrialSettings) -> Result<(), Error> {
     let interpreter = worker::interpreter(program.interpreter.as_deref());
     let mut python = Command::new(&interpreter);
-    python.args(["-c", "import pollux_tune"]).stdin(Stdio::null());
+    python.args(["-c", "import pollux_tune"]).envs(&trial.env).stdin(Stdio::null());
     match python.output() {
         Ok(output) if output.status.success() => Ok(()),
         Ok(output) => {

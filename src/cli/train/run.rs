@@ -70,6 +70,7 @@ pub(in crate::cli) fn run(
         max_batch: arguments.max_batch,
         max_batch_per_worker: arguments.max_batch_per_worker,
         worker_arguments: Vec::new(),
+        python: None,
         silence: None,
     };
     let mut training = Training::start(vec![task], &settings).map_err(Error::Start)?;

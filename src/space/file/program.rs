@@ -64,17 +64,25 @@ impl Reader<'_> {
         program: Option<&Program>,
     ) -> (BTreeMap<String, String>, Option<PathBuf>) {
         for key in ["env", "folder"] {
-            self.only_for_programs(values, key, program);
+            if !matches!(program, Some(Program::Python(_))) {
+                self.only_for_programs(values, key, program, "it beside a command or Python code");
+            }
         }
         let env = values.raw("env").map_or_else(BTreeMap::new, |node| self.env(node));
         (env, values.text("folder").map(PathBuf::from))
     }
 
     /// A key that means nothing without a program.
-    fn only_for_programs(&mut self, values: &Values<'_>, key: &'static str, program: Option<&Program>) {
+    fn only_for_programs(
+        &mut self,
+        values: &Values<'_>,
+        key: &'static str,
+        program: Option<&Program>,
+        allowed: &'static str,
+    ) {
         if values.get(key).is_some() && !matches!(program, Some(Program::Command(_))) {
             let found = format!("there is no program that could make use of `{key}`");
-            let mistake = DiagnosticKind::Conflict { found, allowed: "it beside a command" };
+            let mistake = DiagnosticKind::Conflict { found, allowed };
             self.wrong(values.place(key), &join("trial", key), mistake);
         }
     }
@@ -115,7 +123,7 @@ impl Reader<'_> {
         program: Option<&Program>,
     ) -> Option<(Gpus, Option<Elasticity>)> {
         for key in ["gpus", "elastic"] {
-            self.only_for_programs(values, key, program);
+            self.only_for_programs(values, key, program, "it beside a command");
         }
         if !matches!(program, Some(Program::Command(_))) {
             let (min, max) = (values.count("min_gpus")?, values.count("max_gpus"));

@@ -254,9 +254,9 @@ pub struct TrialSettings {
     pub share: u32,
     /// How a program changes the number of its GPUs; none if it has [`min_gpus`](Self::min_gpus) from start to end.
     pub elastic: Option<Elasticity>,
-    /// Variables in the environment of a program, beside those that it inherits.
+    /// Variables in the environment of a program or of Python code, beside those that it inherits.
     pub env: BTreeMap<String, String>,
-    /// The folder in which a program begins; none for that of whoever starts it.
+    /// The folder in which a program or Python code begins; none for that of whoever starts it.
     pub folder: Option<PathBuf>,
 }
 

@@ -1,3 +1,5 @@
+use std::path::Path;
+
 use super::{
     super::Space,
     cluster::Cluster,
@@ -99,7 +101,9 @@ impl Study {
             let node = reader.document(text)?;
             let values = reader.section(&node, STUDY, "");
             let trial = values.section("trial")?;
-            if let Some(script) = trial.text("python").filter(|script| !exists(script)) {
+            let folder = Path::new(trial.text("folder").unwrap_or_default());
+            let is_there = |script: &&str| folder.join(script).to_str().is_some_and(&exists);
+            if let Some(script) = trial.text("python").filter(|script| !is_there(script)) {
                 let found = format!("`{script}`, which is not there");
                 let allowed = "the path of a Python script, from the folder in which trials run";
                 reader.wrong(trial.place("python"), "trial.python", bad(found, allowed));

@@ -294,13 +294,13 @@ pub(super) const TRIAL: &[Field] = &[
             r#"{"type": "object", "propertyNames": {"pattern": "^[^=]+$"}, "additionalProperties": {"type": ["string", "number", "boolean"]}}"#,
         ),
         None,
-        "Variables in the environment of a program, beside those that it inherits",
+        "Variables in the environment of a program or of Python code, beside those that it inherits",
     ),
     field(
         "folder",
         Kind::Text,
         None,
-        "The folder in which a program begins, seen from where `run` is started; that of `run` or of the agent by default",
+        "The folder in which a program or Python code begins, seen from where `run` is started; that of `run` or of the agent by default",
     ),
 ];
 

@@ -325,7 +325,7 @@ impl ActiveTrial {
             Fact::Refitted { fit, .. } => self.fit = Some(fit.clone()),
             Fact::Checkpointed { checkpoint, .. } => change.is_progress = self.keep(checkpoint),
             Fact::TrialPausing { .. } => {
-                if let Some(group) = self.phase.group().cloned() {
+                if let Some(group) = self.phase.leaving() {
                     self.phase = Phase::Pausing(group);
                 }
             }

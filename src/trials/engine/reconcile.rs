@@ -155,8 +155,8 @@ impl Engine {
         !slots.is_empty() && slots.len() >= self.study.trial.min_gpus as usize
     }
 
-    /// A trial that has lost workers continues with those it has. If all that had its state are gone, it restarts from its
-    /// checkpoint.
+    /// A trial that has lost workers continues with those it has. If they are too few, they write its state first; if all that had it
+    /// are gone, it restarts from its checkpoint.
     fn recover(&self, now_s: f64, active: &ActiveTrial, slots: &[SlotId], holders: &[SlotId]) -> Move {
         let lost = holders.is_empty();
         let may_launch = !self.state.stopping && self.state.may_launch(now_s);
@@ -164,6 +164,9 @@ impl Engine {
         let usable: Vec<SlotId> =
             slots.iter().copied().filter(|slot| !lost || self.state.is_open(*slot)).collect();
         let slots = if self.is_enough(&usable) { &usable } else { holders };
+        if self.kind == TrialKind::Elastic && !lost && !self.is_enough(slots) {
+            return Move::Pause;
+        }
         if self.kind != TrialKind::Elastic || !self.is_enough(slots) || (lost && !may_launch) {
             return Move::Interrupt(active.failures.last.clone());
         }

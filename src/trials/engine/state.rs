@@ -97,6 +97,8 @@ pub enum Phase {
         slots: Vec<SlotId>,
         /// Those that have its state in memory.
         holders: Vec<SlotId>,
+        /// What each worker did in a step.
+        batch: Option<BatchPlan>,
         /// The number of the last report.
         reported: u32,
     },
@@ -187,9 +189,20 @@ impl Phase {
         let (slots, holders, reported) = (left(self.slots()), left(self.holders()), self.reported());
         match self {
             Self::Pausing(group) if !slots.is_empty() => group.slots = slots,
-            _ => *self = Self::Broken { slots, holders, reported },
+            _ => {
+                let batch = self.group().and_then(|group| group.batch);
+                *self = Self::Broken { slots, holders, batch, reported };
+            }
         }
         true
+    }
+
+    /// Those who are to write the state and to leave; none if there is nobody.
+    pub(super) fn leaving(&self) -> Option<WorkerGroup> {
+        let Self::Broken { slots, holders, batch, reported } = self else { return self.group().cloned() };
+        let others = slots.iter().filter(|slot| !holders.contains(slot));
+        let slots: Vec<SlotId> = holders.iter().chain(others).copied().collect();
+        (!slots.is_empty()).then_some(WorkerGroup { slots, batch: *batch, reported: *reported })
     }
 }
 

@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     ids::Round,
-    trials::group::{Batch, Evaluation, Form, Pause, Task, WorkerReport},
+    trials::group::{Batch, Evaluation, Form, MemoryLimit, Pause, Task, WorkerReport},
     wire::with_causes,
     worker::{
         Error,
@@ -361,6 +361,10 @@ impl Backend for DrivenBackend {
 
     fn measure(&mut self, session: &mut Session, _: &mut Group) -> Result<WorkerReport, Failure> {
         books(&session.training).report().map_err(|error| failed(&error))
+    }
+
+    fn memory(&mut self, session: &mut Session) -> Option<MemoryLimit> {
+        books(&session.training).memory.news()
     }
 
     fn warning(&mut self, session: &mut Session) -> Option<String> {

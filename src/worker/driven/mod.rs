@@ -16,4 +16,7 @@ pub use saved::{Restored, SavedTensor, load_checkpoint};
 pub use training::{Comparing, GroupPlace, StepPlan, Training};
 pub use worker::DrivenWorker;
 
-pub use super::rendezvous::{GroupStore, StoreError};
+pub use super::{
+    memory::is_out_of_memory,
+    rendezvous::{GroupStore, StoreError},
+};

@@ -43,7 +43,7 @@ fn drive(worker: &DrivenWorker, fails_at: Option<u64>) {
                 if fails_at == Some(books.steps()) {
                     Answer::Failed { fault: Fault::Trial, reason: "Traceback".to_owned() }
                 } else {
-                    books.stepped(0.01, 0.1, Some(1.0)).expect("a step");
+                    books.stepped(Some(0.01), 0.1, Some(1.0)).expect("a step");
                     Answer::Trained(Trained { left: leave, retuned: retune, ..Trained::default() })
                 }
             }

@@ -11,6 +11,7 @@ use crate::{
         ElasticSampler, Error,
         comparison::Comparison,
         counters::{Counters, unix_time},
+        memory::Memory,
         shard,
     },
 };
@@ -52,6 +53,8 @@ pub struct StepPlan {
     pub comparing: Option<Comparing>,
     /// Whether the next step is compared with this one.
     pub keep_gradients: bool,
+    /// Whether it takes more passes than were planned, because those would not fit into memory.
+    pub more_passes: bool,
 }
 
 /// What was seen since the last report.
@@ -86,6 +89,8 @@ pub struct Training {
     group: GroupPlace,
     /// The first step of a group or a batch pays for what later ones do not.
     is_warm: bool,
+    /// What its device has room for.
+    pub(super) memory: Memory,
     seen: Seen,
     pub(super) warning: Option<String>,
 }
@@ -111,6 +116,7 @@ impl Training {
             is_over: false,
             group: GroupPlace { rank: 0, size: 1, nodes: 1, batch },
             is_warm: false,
+            memory: Memory::default(),
             seen: Seen::default(),
             warning: None,
             task,
@@ -227,15 +233,22 @@ impl Training {
         if self.steps == 0 { 0.0 } else { (unix_time() - self.stepped_at).max(0.0) }
     }
 
+    /// The batch in as many passes as fit into memory.
+    fn batch(&self) -> Batch {
+        self.memory.fit(self.group.batch, self.group.size)
+    }
+
     fn comparison(&self) -> Option<Comparison> {
-        let GroupPlace { size, batch, .. } = self.group;
+        let (size, batch) = (self.group.size, self.batch());
         let compare = || Comparison::of(size, batch.accumulation + 1, batch.total, self.may_be_halved);
         self.task.measure_noise.then(compare)
     }
 
     /// What this worker does in the next step, or so many steps after that if nothing changes until then.
     pub fn plan(&mut self, ahead: u64) -> Result<StepPlan, Error> {
-        let (comparison, GroupPlace { rank, size, batch, .. }) = (self.comparison(), self.group);
+        let (comparison, GroupPlace { rank, size, .. }) = (self.comparison(), self.group);
+        let batch = self.batch();
+        let more_passes = batch != self.group.batch;
         let step = self.steps + ahead;
         let passes = batch.accumulation + 1;
         let passes = comparison.map_or(passes, |comparison| comparison.passes(step, passes));
@@ -252,7 +265,17 @@ impl Training {
             Comparison::Steps => Comparing::Steps,
         });
         let keep_gradients = comparison == Some(Comparison::Steps) && measures(step + 1);
-        Ok(StepPlan { step, total: batch.total, passes, comparing, keep_gradients })
+        Ok(StepPlan { step, total: batch.total, passes, comparing, keep_gradients, more_passes })
+    }
+
+    /// A pass of so many examples begins.
+    pub fn attempt(&mut self, examples: u32) {
+        self.memory.attempt(u64::from(examples));
+    }
+
+    /// The pass under way did not fit into memory: those of the next step are smaller. False if they cannot be.
+    pub fn exhausted(&mut self) -> bool {
+        self.memory.exhausted()
     }
 
     /// Squared norms of several gradients of the step under way.
@@ -293,9 +316,16 @@ impl Training {
         })
     }
 
-    /// The step under way is complete. How long it took counts from the second one of a group on.
-    pub fn stepped(&mut self, seconds: f64, learning_rate: f64, loss: Option<f64>) -> Result<(), Error> {
+    /// The step under way is complete. How long it took counts from the second one of a group on, unless somebody took more passes than
+    /// were planned: `seconds` is none then.
+    pub fn stepped(
+        &mut self,
+        seconds: Option<f64>,
+        learning_rate: f64,
+        loss: Option<f64>,
+    ) -> Result<(), Error> {
         let GroupPlace { size, nodes, batch, .. } = self.group;
+        self.memory.fitted();
         if let Some(loss) = loss {
             if !loss.is_finite() {
                 return Err(Error::Diverged { what: "the loss", value: loss, step: self.steps });
@@ -309,7 +339,7 @@ impl Training {
         self.examples += u64::from(batch.total);
         self.stepped_at = unix_time();
         self.seen.learning_rate = learning_rate;
-        if self.is_warm && seconds > 0.0 {
+        if let Some(seconds) = seconds.filter(|seconds| self.is_warm && *seconds > 0.0) {
             let per_gpu = batch.total.div_ceil(size * (batch.accumulation + 1));
             self.seen.times.record(Shape::new(size, nodes)?, per_gpu, batch.accumulation, seconds)?;
         }

@@ -9,7 +9,7 @@ use super::{
     flat::{FlatParameters, copy},
     gradient::Gradients,
     loader::Loader,
-    memory::{self, Memory},
+    memory,
     optimizer::OptimizerState,
     shard,
     team::{Norms, StepConsensus, StepVote, Team},
@@ -23,6 +23,7 @@ use crate::{
     worker::{
         comparison::Comparison,
         counters::{Counters, unix_time},
+        memory::Memory,
     },
 };
 
@@ -257,7 +258,7 @@ impl Session {
     fn try_alone(&mut self, team: &Team, batch: Batch) -> Result<(), Error> {
         let (passes, total) = (batch.accumulation + 1, u64::from(batch.total));
         let Some(range) = shares(self.examples, total, team, |_| passes).next() else { return Ok(()) };
-        self.memory.attempt(&range);
+        self.memory.attempt(range.end - range.start);
         let examples = self.training.next(range, std::iter::empty())?;
         let loss = self.loss(&examples)?;
         Tensor::f_run_backward(&[loss], self.flat.variables(), false, false)?;
@@ -273,7 +274,9 @@ impl Session {
         if !is_exhausted {
             return Err(error);
         }
-        let error = self.memory.exhausted(error)?;
+        if !self.memory.exhausted() {
+            return Err(Error::OutOfMemory { source: Box::new(error) });
+        }
         if error.is_of_the_group() {
             // It was in the midst of a reduction. The next group is told in time.
             self.memory.is_careful = true;
@@ -301,7 +304,7 @@ impl Session {
             let mut coming = shares.clone().skip(pass as usize);
             let Some(range) = coming.next() else { break };
             let part = (range.end - range.start) as f64 / total as f64;
-            self.memory.attempt(&range);
+            self.memory.attempt(range.end - range.start);
             let examples = self.training.next(range, coming)?;
             let loss = self.loss(&examples)?.f_mul_scalar(part)?;
             sum = sum.f_add(&loss.f_detach()?)?;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use c10d::{Error, ProcessGroup, ReduceOp, Result, Store};
+use c10d::{Error, ProcessGroup, ReduceOp, Reducer, ReducerOptions, Result, Store};
 use tch::{Device, Kind, Tensor};
 
 use crate::common::{FOREVER, Member, SOON, ranks, staged};
@@ -59,6 +59,62 @@ fn three_ranks_survive_the_death_of_the_first() {
 #[test]
 fn four_ranks_survive_the_death_of_one() {
     survive("failures::four_ranks_survive_the_death_of_one", 4, 2);
+}
+
+/// One of two dies in the middle of a message, where Gloo by itself waits until the timeout.
+fn survive_in_the_middle(test: &'static str, step: impl FnMut(&ProcessGroup) -> Box<dyn FnMut() -> Result<()>>) {
+    let mut step = step;
+    let body = |me: &Member| {
+        let group = me.group("gen0");
+        let mut run = step(&group);
+        let error = (0..).find_map(|number| {
+            if number == 2 {
+                me.say("busy");
+            }
+            run().err()
+        });
+        assert!(matches!(error, Some(Error::PeerLost { .. })), "{error:?}");
+        drop((run, group));
+        let group = me.group_of("gen1", 0, 1, FOREVER);
+        group.barrier().expect("it is alone");
+    };
+    staged(test, 2, body, |mut world| {
+        world.hear("busy");
+        world.kill(1);
+        world.join(&[1]);
+    });
+}
+
+/// 256 MB: there is nearly always a message on its way.
+fn large() -> Tensor {
+    Tensor::zeros([1 << 26], (Kind::Float, Device::Cpu))
+}
+
+#[test]
+fn a_peer_that_dies_in_the_middle_of_a_reduction_is_noticed() {
+    survive_in_the_middle("failures::a_peer_that_dies_in_the_middle_of_a_reduction_is_noticed", |group| {
+        let (group, mut tensor) = (group.clone(), large());
+        Box::new(move || group.all_reduce(&mut tensor, ReduceOp::Sum))
+    });
+}
+
+#[test]
+fn a_peer_that_dies_in_the_middle_of_a_broadcast_is_noticed() {
+    survive_in_the_middle("failures::a_peer_that_dies_in_the_middle_of_a_broadcast_is_noticed", |group| {
+        let (group, mut tensors) = (group.clone(), [large()]);
+        // From the one that is killed.
+        Box::new(move || group.broadcast_all(&mut tensors, 1))
+    });
+}
+
+#[test]
+fn a_peer_that_dies_in_the_middle_of_a_backward_pass_is_noticed() {
+    survive_in_the_middle("failures::a_peer_that_dies_in_the_middle_of_a_backward_pass_is_noticed", |group| {
+        let parameters = [large().set_requires_grad(true)];
+        let mut reducer =
+            Reducer::new(group, &parameters, &ReducerOptions::default()).expect("fine parameters");
+        Box::new(move || reducer.backward(&parameters[0].sum(Kind::Float)).map(drop))
+    });
 }
 
 #[test]

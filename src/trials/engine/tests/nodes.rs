@@ -331,6 +331,35 @@ fn a_study_waits_for_enough_gpus() {
     assert!(matches!(commands[..], [Command::Suggest(_)]), "{commands:?}");
 }
 
+/// Workers that are left over are too few to go on. What they have learned is not lost.
+#[test]
+fn too_few_survivors_write_the_state_of_their_trial() {
+    let yaml = ELASTIC.replace("epochs: 8", "epochs: 8, min_gpus: 2");
+    let mut scene = Scene::with_nodes(&yaml, &[2]);
+    scene.suggest();
+    scene.fit(0, None);
+    scene.plan(&[(0, &[(0, 2)])]);
+    scene.ready(0, 1);
+    let (facts, commands) = scene.lose(0, 1);
+    assert_eq!(kinds(&facts), ["slot_lost", "trial_pausing"]);
+    let save = GroupCommand::Stop(FinalState::Saved);
+    assert!(commands.contains(&Command::Group { trial: TrialId(0), command: save }), "{commands:?}");
+    assert_eq!(scene.trial(0).phase.slots(), slots(&[(0, 0)]));
+    assert_eq!(scene.engine.check(), Ok(()));
+    let (facts, _) = scene.input(paused(0, 1));
+    assert_eq!(kinds(&facts)[0], "trial_paused");
+    assert!(scene.trial(0).checkpoint.is_some());
+    // If nobody is left, there is nothing to be written.
+    let mut scene = Scene::with_nodes(&yaml, &[2]);
+    scene.suggest();
+    scene.fit(0, None);
+    scene.plan(&[(0, &[(0, 2)])]);
+    scene.ready(0, 1);
+    scene.lose(0, 0);
+    let (facts, _) = scene.lose(0, 1);
+    assert_eq!(kinds(&facts)[..2], ["slot_lost", "trial_interrupted"]);
+}
+
 /// All that is known of a trial is how fast it was on machines that are gone.
 #[test]
 fn a_trial_goes_on_on_a_type_of_gpu_that_it_has_never_seen() {

@@ -24,6 +24,7 @@ class Address {
 class Pair {
  public:
   std::exception_ptr signalExceptionExternal(const std::string& message);
+  bool isConnected();
   // Of this end of the connection, once there is one.
   const Address& address() const;
 };
