@@ -26,7 +26,7 @@ use crate::{
     trials::{
         agent::{AgentCommand, AgentEvent, AgentHello, AgentNode, Welcome, Work},
         engine::{Checkpoint, GroupEvent, Input},
-        node::NodeDescription,
+        node::{NodeDescription, NodeNumbers},
     },
     wire::AgentId,
 };
@@ -95,8 +95,7 @@ pub(super) struct Agents {
     programs: Option<Programs>,
     notify: Option<Notify>,
     present: BTreeMap<AgentKey, Agent>,
-    /// The number of each node that an agent of this name has had, by its place.
-    numbers: BTreeMap<(String, usize), NodeId>,
+    numbers: NodeNumbers,
     islands: BTreeMap<String, u32>,
     /// Who asks for agents, and wants to know what becomes of them.
     pilots: Option<Recipient<PilotNews>>,
@@ -132,7 +131,7 @@ impl Agents {
             programs,
             notify,
             present: BTreeMap::new(),
-            numbers: BTreeMap::new(),
+            numbers: NodeNumbers::default(),
             islands: BTreeMap::new(),
             pilots: None,
             supervisor,
@@ -159,22 +158,6 @@ impl Agents {
         if let Some(notify) = &self.notify {
             notify(notice);
         }
-    }
-
-    /// The number of a node: that which it had before, if there was one and nobody else has it.
-    fn number(&mut self, name: &str, place: usize) -> NodeId {
-        let is_taken = |node: &NodeId| {
-            self.present.values().any(|agent| agent.nodes.iter().any(|(taken, _)| taken == node))
-        };
-        let before = self.numbers.get(&(name.to_owned(), place)).copied();
-        if let Some(node) = before.filter(|node| !is_taken(node)) {
-            return node;
-        }
-        let next = self.numbers.values().max().map_or(0, |node| node.0 + 1);
-        let taken = self.present.values().flat_map(|agent| &agent.nodes).map(|(node, _)| node.0 + 1).max();
-        let node = NodeId(next.max(taken.unwrap_or(0)));
-        self.numbers.insert((name.to_owned(), place), node);
-        node
     }
 
     /// The name, or another one if somebody has it: a second agent on a machine, or the next one after a loss that is not known yet.
@@ -206,11 +189,7 @@ impl Agents {
             self.notify(&format!("{name} has joined: {}", describe(&nodes)));
         }
         let island = self.island(&island);
-        let mut numbers = Vec::with_capacity(nodes.len());
-        for place in 0..nodes.len() {
-            let node = self.number(&name, place);
-            numbers.push(node);
-        }
+        let numbers: Vec<NodeId> = nodes.iter().map(|_| self.numbers.give()).collect();
         let StudyTerms { study, epoch, work, folder, probe, .. } = self.terms.clone();
         let wanted = agent::wanted(study, &Folder::new(&folder), &held);
         let welcome =

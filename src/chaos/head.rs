@@ -18,7 +18,7 @@ use crate::{
             Step, TrialKind,
         },
         group::{Driver, FinalState, Task},
-        node::{NodeDriver, ProcessFault, SlotOwner},
+        node::{NodeDriver, NodeNumbers, ProcessFault, SlotOwner},
         outbox::{Admission, Effect, Outbox, Told, Unwritten},
     },
 };
@@ -55,6 +55,7 @@ pub(super) struct Head {
     /// The actors of machines: each that joins has a new one.
     pub(super) nodes: BTreeMap<usize, NodeActor>,
     pub(super) next_node: usize,
+    pub(super) numbers: NodeNumbers,
     /// Who serves which node now.
     pub(super) places: BTreeMap<NodeId, usize>,
     pub(super) next_group: u64,
@@ -124,6 +125,7 @@ impl World {
             drivers,
             nodes,
             next_node: 0,
+            numbers: NodeNumbers::default(),
             places,
             next_group: 0,
             began,

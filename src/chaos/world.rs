@@ -127,7 +127,6 @@ pub(super) enum Event {
     /// The time of a machine that was announced to leave is over.
     DrainEnds {
         head: u32,
-        returns: Option<u64>,
         node: NodeId,
     },
     /// A machine that was away comes again.
@@ -368,7 +367,7 @@ impl World {
             Event::Continue(process) => self.go_on(process),
             Event::Silent(process) => self.fall_silent(process),
             Event::Fault => self.next_fault()?,
-            Event::DrainEnds { head, returns, node } => self.end_drain(head, returns, node),
+            Event::DrainEnds { head, node } => self.end_drain(head, node),
             Event::NodeAgain { machine } => self.come_again(machine),
             Event::Calm => self.calm(),
             Event::SpaceAgain => self.set_full(false),

@@ -52,7 +52,7 @@ pub struct AgentHello {
     pub build: String,
     /// A random number of this agent's process: another one under the same name is another agent.
     pub incarnation: u64,
-    /// The machine, as people call it. An agent that comes again under its name gets its nodes again.
+    /// The machine, as people call it. An agent that comes again has its name again, and new numbers for its nodes.
     pub name: String,
     /// Where workers of other machines reach those of this one; none if they cannot.
     pub address: Option<IpAddr>,

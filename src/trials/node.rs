@@ -78,6 +78,22 @@ pub enum NodeOutput<O> {
     },
 }
 
+/// Numbers for machines that join a head. None is given twice, so that whatever is still under way about a machine that has left (that it
+/// drains, may go, is lost) never meets one that has joined later, be it the same machine again.
+#[derive(Debug, Clone, Default)]
+pub struct NodeNumbers {
+    next: u32,
+}
+
+impl NodeNumbers {
+    /// The number of a node that joins.
+    pub fn give(&mut self) -> NodeId {
+        let node = NodeId(self.next);
+        self.next = self.next.saturating_add(1);
+        node
+    }
+}
+
 /// What a machine is.
 #[derive(Debug, Clone, PartialEq)]
 pub struct NodeDescription {
@@ -327,7 +343,10 @@ impl<O: SlotOwner> NodeDriver<O> {
         };
         match &state.owner {
             Some(owner) if *owner != from => {
-                state.waiting.push_back((from, command));
+                // Who does not wait for it had it before: the worker has left, and that is on its way to the sender.
+                if is_start || state.waiting.iter().any(|(waiting, _)| *waiting == from) {
+                    state.waiting.push_back((from, command));
+                }
                 Vec::new()
             }
             Some(_) => vec![NodeOutput::Send { slot, command }],
@@ -404,18 +423,47 @@ mod tests {
         }
     }
 
-    /// The second group waits, a third comes after it, and the second gives up: its release must not wait for the third.
-    #[test]
-    fn a_group_that_gave_up_while_it_waited_is_not_held_up_by_the_next_one() {
+    /// A node with one worker.
+    fn node() -> NodeDriver<TrialId> {
         let gpu_type = GpuType::new("t4").unwrap();
         let of =
             NodeDescription { node: NodeId(0), name: String::new(), gpu_type, island: 0, processes: vec![1] };
         let (mut node, _) = NodeDriver::new(of);
-        let slot = SlotId { node: NodeId(0), index: 0 };
-        let prepare = |trial: TrialId| WorkerCommand::Prepare(Box::new(Task::new(trial, "net")));
-        let release = |trial| WorkerCommand::Release { trial, state: FinalState::Discarded };
-        let [first, second, third] = [0, 1, 2].map(TrialId);
         node.joined(0).clear();
+        node
+    }
+
+    fn prepare(trial: TrialId) -> WorkerCommand {
+        WorkerCommand::Prepare(Box::new(Task::new(trial, "net")))
+    }
+
+    const fn release(trial: TrialId) -> WorkerCommand {
+        WorkerCommand::Release { trial, state: FinalState::Discarded }
+    }
+
+    /// Its worker has left and works for the next one: what it still has to say must not make it the owner again.
+    #[test]
+    fn a_group_does_not_get_a_worker_back_that_has_left_it() {
+        let mut node = node();
+        let [first, second] = [0, 1].map(TrialId);
+        node.command(0, first, prepare(first)).clear();
+        node.command(0, second, prepare(second)).clear();
+        node.event(0, WorkerEvent::Released { trial: first }).clear();
+        assert_eq!(node.owner(0), Some(&second));
+        assert_eq!(node.command(0, first, release(first)), []);
+        assert_eq!(
+            node.event(0, WorkerEvent::Released { trial: second }).len(),
+            1,
+            "only who had it is told"
+        );
+        assert_eq!(node.owner(0), None);
+    }
+
+    /// The second group waits, a third comes after it, and the second gives up: its release must not wait for the third.
+    #[test]
+    fn a_group_that_gave_up_while_it_waited_is_not_held_up_by_the_next_one() {
+        let (mut node, slot) = (node(), SlotId { node: NodeId(0), index: 0 });
+        let [first, second, third] = [0, 1, 2].map(TrialId);
         assert_eq!(node.command(0, first, prepare(first)).len(), 1);
         for (from, command) in [(second, prepare(second)), (third, prepare(third)), (second, release(second))]
         {

@@ -95,8 +95,13 @@ impl Head {
         }
     }
 
+    /// Those that are processes of their own already: one that stands still between its fork and its exec stops the head itself.
     fn workers(&self) -> Vec<Pid> {
-        children(self.process.id())
+        let is_worker = |pid: &Pid| {
+            let environment = fs::read(format!("/proc/{}/environ", pid.as_raw_nonzero())).unwrap_or_default();
+            environment.split(|byte| *byte == 0).any(|variable| variable.starts_with(b"POLLUX_TUNE_WORKER_"))
+        };
+        children(self.process.id()).into_iter().filter(is_worker).collect()
     }
 }
 

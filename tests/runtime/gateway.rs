@@ -5,7 +5,7 @@ use std::{
     error::Error as _,
     fs::{self, DirBuilder},
     os::unix::{
-        fs::{DirBuilderExt, PermissionsExt, symlink},
+        fs::{DirBuilderExt, PermissionsExt, chown, symlink},
         net::UnixListener,
     },
     path::PathBuf,
@@ -441,6 +441,9 @@ fn leftovers_of_killed_heads_are_removed_and_nothing_else() {
     assert!(socket_of(&next).parent().is_some_and(std::path::Path::exists));
 }
 
+/// A user that is not this one.
+const NOBODY: u32 = 65534;
+
 /// Somebody else has made the folder, or can replace what is in it.
 #[test]
 fn a_foreign_folder_is_refused_by_head_and_worker() {
@@ -457,7 +460,18 @@ fn a_foreign_folder_is_refused_by_head_and_worker() {
         symlink(&real, &link).expect("a link");
         fs::create_dir(&open).expect("a folder");
         fs::set_permissions(&open, fs::Permissions::from_mode(0o777)).expect("it is ours");
-        for (place, expected) in [(link, "is a symbolic link"), (open, "lets other users write to it")] {
+        let mut unsafe_places = vec![(link, "is a symbolic link"), (open, "lets other users write to it")];
+        // Only root can give a folder away.
+        if rustix::process::geteuid().is_root() {
+            let (foreign, base) = (folder.0.join("foreign"), folder.0.join("foreign-base"));
+            for place in [&foreign, &base] {
+                DirBuilder::new().mode(0o700).create(place).expect("a folder");
+                chown(place, Some(NOBODY), None).expect("it is ours");
+            }
+            refused(SocketFolder::inside(&base).expect_err("it is not safe"), "belongs to another user");
+            unsafe_places.push((foreign, "belongs to another user"));
+        }
+        for (place, expected) in unsafe_places {
             let address = Address::Unix(place.join("head.socket"));
             refused(Gateway::open(&address, &secret).expect_err("it is not safe"), expected);
             let socket = std::os::unix::net::UnixListener::bind(place.join("head.socket")).expect("a socket");

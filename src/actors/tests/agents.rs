@@ -9,7 +9,7 @@ use crate::{
         agents::{AgentKey, AgentMessage, Agents, NodeMap, StudyTerms},
         clock::Clock,
         exit::SessionExit,
-        message::EngineInput,
+        message::{EngineInput, ReleaseNode},
     },
     ids::{GpuType, NodeId, StudyId},
     trials::{
@@ -102,19 +102,41 @@ fn a_second_agent_of_a_name_takes_nothing_from_the_first() {
 
 /// Its connection was lost, and the head has not noticed yet.
 #[test]
-fn an_agent_that_comes_again_has_its_nodes_again() {
+fn an_agent_that_comes_again_has_its_name_and_new_numbers() {
     in_virtual_time(async {
         let mut scene = Scene::new();
         let first = scene.join(remote(0), "gpu1", 7, &["t4"]).await;
         let other = scene.join(remote(1), "gpu2", 8, &["t4"]).await;
         let again = scene.join(remote(2), "gpu1", 7, &["t4"]).await;
-        assert_eq!((first.nodes, other.nodes, again.nodes), (vec![0], vec![1], vec![0]));
-        assert_eq!(scene.heard(), ["+0 gpu1", "+1 gpu2", "-0", "+0 gpu1"]);
+        assert_eq!((first.nodes, other.nodes, again.nodes), (vec![0], vec![1], vec![2]));
+        assert_eq!(scene.heard(), ["+0 gpu1", "+1 gpu2", "-0", "+2 gpu1"]);
         // The old connection has nothing more to say.
         let reason = "it fell silent".to_owned();
         scene.agents.do_send(AgentMessage::Lost { agent: remote(0), reason });
         settle().await;
         assert_eq!(scene.heard(), [""; 0]);
-        assert!(scene.nodes.get(NodeId(0)).is_some());
+        assert!(scene.nodes.get(NodeId(0)).is_none() && scene.nodes.get(NodeId(2)).is_some());
+    });
+}
+
+/// The machine drains and is lost before it may go, and comes again: it is not sent away with what it was before.
+#[test]
+fn a_machine_that_comes_again_is_not_let_go_with_the_one_that_drained() {
+    in_virtual_time(async {
+        let mut scene = Scene::new();
+        let first = scene.join(remote(0), "gpu1", 7, &["t4"]).await;
+        let reason = "it fell silent".to_owned();
+        scene.agents.do_send(AgentMessage::Lost { agent: remote(0), reason });
+        let mut again = scene.join(remote(1), "gpu1", 8, &["t4"]).await;
+        // Was under way all the time.
+        scene.agents.do_send(ReleaseNode(NodeId(first.nodes[0])));
+        settle().await;
+        assert_eq!(scene.heard(), ["+0 gpu1", "-0", "+1 gpu1"]);
+        assert!(again.sent.try_recv().is_err_and(|error| error == mpsc::error::TryRecvError::Empty));
+        // It can still be let go itself.
+        scene.agents.do_send(ReleaseNode(NodeId(again.nodes[0])));
+        settle().await;
+        assert_eq!(scene.heard(), ["-1"]);
+        assert!(matches!(again.sent.try_recv(), Ok(AgentCommand::Leave { .. })));
     });
 }

@@ -187,7 +187,8 @@ impl State {
                     draining: None,
                 };
                 self.nodes.insert(*node, state);
-                self.lost.remove(node);
+                // The same machine may come under another number.
+                self.lost.retain(|id, lost| id != node && (lost.name.is_empty() || lost.name != *name));
                 self.forget_links(*node);
                 self.blocked.remove(node);
             }

@@ -23,7 +23,7 @@ pub enum GroupAction {
     Form {
         /// Higher than all before.
         round: Round,
-        /// Who trains, by rank.
+        /// Who trains, by rank; nobody if all that is left to do is to leave.
         members: Vec<SlotId>,
         /// Who only hands over the state.
         donors: Vec<SlotId>,
@@ -194,7 +194,22 @@ impl Group {
         if was_inside {
             self.fail();
         }
+        if was_inside && self.is_released {
+            return self.hurry().into_iter().collect();
+        }
         self.advance()
+    }
+
+    /// Members that are to leave would wait for one that is gone until they notice: they are told to leave at once.
+    fn hurry(&mut self) -> Option<GroupAction> {
+        let notify: Vec<SlotId> =
+            self.participants().copied().filter(|slot| self.leaving.contains(slot)).collect();
+        if notify.is_empty() {
+            return None;
+        }
+        self.round = self.round.next();
+        let (round, members, donors) = (self.round, Vec::new(), Vec::new());
+        Some(GroupAction::Form { round, members, donors, notify, broken: true })
     }
 
     /// A worker has forgotten the trial.

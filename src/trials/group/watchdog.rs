@@ -2,13 +2,17 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Activity, WorkerCommand, WorkerEvent};
+use super::{Activity, FinalState, WorkerCommand, WorkerEvent};
 use crate::ids::{Round, SlotId};
 
 /// A worker may take this many times as long as the longest of its trial has taken for the same.
 const FACTOR: f64 = 10.0;
 /// The least limit of a step, unless the study has its own: a file server may be gone for some seconds.
 const STEP_S: f64 = 60.0;
+/// A worker that is to leave a broken group at once, and to forget the trial, may take this long, or two steps: nothing but its process is
+/// lost with it, and others wait for its slot.
+const LEAVE_S: f64 = 10.0;
+const LEAVE_STEPS: f64 = 2.0;
 /// How often to look, whatever the limits are.
 const TICK_S: f64 = 5.0;
 /// Who has not looked for this long stood still itself, or its machine did: nothing is known of the others.
@@ -101,6 +105,8 @@ struct Watch {
     is_leaving: bool,
     /// It was asked to leave its group at once.
     is_urged: bool,
+    /// It is to save the state before.
+    is_saver: bool,
 }
 
 /// A worker that has taken too long.
@@ -162,20 +168,23 @@ impl Watchdog {
 
     /// When to look again, at the latest; none if nothing is expected of anybody.
     pub(super) fn deadline_s(&self) -> Option<f64> {
-        let deadlines =
-            self.workers.values().filter_map(|watch| Some(watch.since_s + self.limit_s(watch.stage)?));
+        let deadlines = self.workers.values().filter_map(|watch| Some(watch.since_s + self.limit_s(watch)?));
         deadlines.reduce(f64::min).map(|deadline_s| deadline_s.min(self.now_s + TICK_S))
     }
 
-    fn limit_s(&self, stage: Stage) -> Option<f64> {
-        self.limits.limit_s(stage, self.longest_s.get(&stage.kind()).copied())
+    fn limit_s(&self, watch: &Watch) -> Option<f64> {
+        let longest_s = self.longest_s.get(&watch.stage.kind()).copied();
+        let limit_s = self.limits.limit_s(watch.stage, longest_s)?;
+        let is_of_no_use = watch.is_leaving && watch.is_urged && !watch.is_saver && watch.stage.is_together();
+        let leave_s = LEAVE_S.max(LEAVE_STEPS * longest_s.unwrap_or(0.0));
+        Some(if is_of_no_use { limit_s.min(leave_s) } else { limit_s })
     }
 
     /// Who has taken too long by now.
     pub(super) fn overdue(&self) -> Vec<Overdue> {
         let overdue = self.workers.iter().filter_map(|(&slot, watch)| {
             let Watch { stage, since_s, heard_s, is_urged, .. } = *watch;
-            let limit_s = self.limit_s(stage)?;
+            let limit_s = self.limit_s(watch)?;
             let silent_s = self.now_s - heard_s;
             (self.now_s >= since_s + limit_s).then_some(Overdue { slot, stage, silent_s, limit_s, is_urged })
         });
@@ -232,6 +241,7 @@ impl Watchdog {
                 came: none,
                 is_leaving: false,
                 is_urged: false,
+                is_saver: false,
             };
             self.workers.insert(slot, watch);
             return;
@@ -253,8 +263,8 @@ impl Watchdog {
                     (watch.stage, watch.since_s) = (Stage::FirstStep, now_s);
                 }
             }
-            WorkerCommand::Release { .. } => {
-                watch.is_leaving = true;
+            WorkerCommand::Release { state, .. } => {
+                (watch.is_leaving, watch.is_saver) = (true, *state == FinalState::Saved);
                 watch.ask(now_s);
             }
         }

@@ -195,6 +195,10 @@ impl<B: Backend, S: Fn(WorkerEvent)> Worker<B, S> {
     async fn form(&mut self, form: &Form) {
         let (trial, round) = (form.trial, form.round);
         let Some(mut hosted) = self.hosted.take_if(|hosted| hosted.task.trial == trial) else {
+            if Role::of(self.slot, form) == Role::Leave {
+                // It has left already.
+                return;
+            }
             let reason = "the worker was asked to train before it had prepared".to_owned();
             return self.send(WorkerEvent::Broken { trial, round, steps: None, reason });
         };

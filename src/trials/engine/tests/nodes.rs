@@ -51,6 +51,11 @@ fn a_machine_has_a_name_and_a_time_and_is_remembered_when_it_is_lost() {
     scene.input(lost(3));
     let LostNode { name, slots, at_s, reason, .. } = &scene.engine.state.lost[&NodeId(3)];
     assert_eq!((name.as_str(), *slots, *at_s, reason.as_str()), ("gpu3", 2, 9.0, "no word from it"));
+    scene.input(joined_as(4, "gpu4", "a100", 2));
+    assert!(scene.engine.state.lost.contains_key(&NodeId(3)), "another machine");
+    scene.input(joined_as(5, "gpu3", "a100", 2));
+    assert!(scene.engine.state.lost.is_empty(), "it is here again, under another number");
+    scene.input(lost(5));
     scene.restart();
     assert!(scene.engine.state.lost.is_empty(), "a new head begins afresh");
 }

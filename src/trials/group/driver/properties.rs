@@ -151,7 +151,11 @@ impl World {
         for output in outputs {
             match output {
                 Output::Send { slot, command } => {
-                    let is_release = matches!(command, WorkerCommand::Release { .. });
+                    let is_release = match &command {
+                        WorkerCommand::Release { .. } => true,
+                        WorkerCommand::Form(form) => form.broken && form.members.is_empty(),
+                        _ => false,
+                    };
                     assert!(is_release || !self.has_ended, "{command:?} after the end");
                     self.send(slot, command);
                 }

@@ -142,6 +142,8 @@ impl World {
                 assert_eq!(slot.state, State::Idle, "it has another trial");
                 slot.state = State::Preparing;
             }
+            // It has left already.
+            WorkerCommand::Form(form) if slot.state == State::Idle && form.members.is_empty() => {}
             WorkerCommand::Form(form) if slot.state == State::Idle => {
                 slot.events.push_back(Some(broken(form.round)));
             }

@@ -68,6 +68,13 @@ fn kill(index: u32, what: &str) -> Output {
     Output::Kill { slot: slot(index), reason: format!("worker 0.{index} {what}: it was killed") }
 }
 
+/// The round is over, and there is no other one.
+fn leave_at_once(number: u64, index: u32) -> Output {
+    let (round, batch) = (round(number), Batch { total: 128, accumulation: 1 });
+    let form = Form { trial: TRIAL, round, members: Vec::new(), donors: Vec::new(), batch, broken: true };
+    send(index, WorkerCommand::Form(form))
+}
+
 #[test]
 fn a_worker_that_makes_no_step_is_killed_and_the_trial_goes_back_to_its_checkpoint_unblamed() {
     let mut one = Clocked::training(&[0], Limits::default());
@@ -305,12 +312,12 @@ fn who_is_to_save_the_state_is_killed_last() {
     assert_eq!(two.command(SAVE).len(), 2);
     assert_eq!(two.wait(60.0), [kill(1, "made no step for 60 s, expected at most 60 s")]);
     let mut saved = Clocked { driver: two.driver.clone(), ..two };
-    assert_eq!(saved.lose(1), []);
+    assert_eq!(saved.lose(1), [leave_at_once(2, 0)], "it need not notice that by itself");
     saved.all(&[0], |_| sign(1, Activity::Saving, 0.0));
     saved.all(&[0], |_| CHECKPOINTED);
     assert_eq!(saved.hear(0, RELEASED), [engine(1, GroupEvent::Paused(checkpoint(0.0))), Output::Left]);
     // It was itself.
-    assert_eq!(two.lose(1), []);
+    assert_eq!(two.lose(1), [leave_at_once(2, 0)]);
     assert_eq!(two.wait(60.0), [kill(0, "made no step for 120 s, expected at most 60 s")]);
 }
 
@@ -323,8 +330,41 @@ fn a_worker_that_is_to_leave_and_does_not_holds_up_nobody() {
     assert_eq!(outputs, form(3, &[0], &[], &[0], true));
     two.all(&[0], |_| sign(3, Activity::Joining, 0.0));
     two.all(&[0], |_| formed(3));
-    assert_eq!(two.wait(60.0), [kill(1, "made no step for 120 s, expected at most 60 s")]);
+    assert_eq!(two.wait(10.0), [kill(1, "made no step for 70 s, expected at most 10 s")]);
     assert_eq!(two.lose(1), [engine(2, GroupEvent::Formed)]);
+}
+
+/// A machine is cut off, and with fewer workers the trial cannot go on: it is launched elsewhere as soon as the one that is left is free.
+/// That one may stand in the middle of a step, waiting for the one that is gone.
+#[test]
+fn who_waits_for_one_that_is_gone_is_free_soon_whatever_comes_first() {
+    let group = || Clocked::training(&[0, 1], Limits::default());
+    let (mut lost_first, mut stopped_first) = (group(), group());
+    assert_eq!(lost_first.wait(30.0), []);
+    let alone = form_with(2, (&[0], &[]), &[0], true, Batch { total: 128, accumulation: 1 });
+    assert_eq!(lost_first.lose(1), alone, "its step is aborted");
+    assert_eq!(lost_first.command(DISCARD), [release(0, FinalState::Discarded)]);
+
+    assert_eq!(stopped_first.wait(30.0), []);
+    assert_eq!(stopped_first.command(DISCARD), [0, 1].map(|index| release(index, FinalState::Discarded)));
+    assert_eq!(stopped_first.lose(1), [leave_at_once(2, 0)], "its step is aborted");
+
+    for mut one in [lost_first, stopped_first] {
+        assert_eq!(one.wait(9.0), []);
+        let mut left = Clocked { driver: one.driver.clone(), ..one };
+        assert_eq!(left.hear(0, RELEASED), [Output::Left]);
+        // If that does not help either.
+        assert_eq!(one.wait(1.0), [kill(0, "made no step for 40 s, expected at most 10 s")]);
+    }
+}
+
+#[test]
+fn who_is_to_leave_at_once_may_finish_a_long_step() {
+    let mut two = Clocked::training(&[0, 1], Limits::default());
+    two.all(&[0, 1], |_| sign(1, Activity::Training, 20.0));
+    assert_eq!(two.command(DISCARD).len(), 2);
+    assert_eq!(two.lose(1).len(), 1);
+    assert_eq!(two.wait(40.0), [kill(0, "made no step for 40 s, expected at most 40 s")]);
 }
 
 /// A head that was stopped, or whose machine slept, has not heard of anybody, and what was sent meanwhile is still on its way.
