@@ -247,8 +247,10 @@ mod tests {
         Stored { name: name.to_owned(), dtype: dtype.to_owned(), shape: shape.to_owned(), bytes }
     }
 
-    /// Names, types, shapes and places of what is found.
-    fn found(contents: &Contents) -> Result<Vec<(String, String, Vec<u64>, u64)>, String> {
+    /// Name, type, shape and place.
+    type Found = (String, String, Vec<u64>, u64);
+
+    fn found(contents: &Contents) -> Result<Vec<Found>, String> {
         let described =
             |Variable { stored: Stored { name, dtype, shape, .. }, begin }| (name, dtype, shape, begin);
         let variables = variables(contents).map_err(|problem| problem.to_string())?;

@@ -62,8 +62,10 @@ fn four_ranks_survive_the_death_of_one() {
 }
 
 /// One of two dies in the middle of a message, where Gloo by itself waits until the timeout.
-fn survive_in_the_middle(test: &'static str, step: impl FnMut(&ProcessGroup) -> Box<dyn FnMut() -> Result<()>>) {
-    let mut step = step;
+fn survive_in_the_middle(
+    test: &'static str,
+    step: impl FnOnce(&ProcessGroup) -> Box<dyn FnMut() -> Result<()>>,
+) {
     let body = |me: &Member| {
         let group = me.group("gen0");
         let mut run = step(&group);
@@ -109,12 +111,15 @@ fn a_peer_that_dies_in_the_middle_of_a_broadcast_is_noticed() {
 
 #[test]
 fn a_peer_that_dies_in_the_middle_of_a_backward_pass_is_noticed() {
-    survive_in_the_middle("failures::a_peer_that_dies_in_the_middle_of_a_backward_pass_is_noticed", |group| {
-        let parameters = [large().set_requires_grad(true)];
-        let mut reducer =
-            Reducer::new(group, &parameters, &ReducerOptions::default()).expect("fine parameters");
-        Box::new(move || reducer.backward(&parameters[0].sum(Kind::Float)).map(drop))
-    });
+    survive_in_the_middle(
+        "failures::a_peer_that_dies_in_the_middle_of_a_backward_pass_is_noticed",
+        |group| {
+            let parameters = [large().set_requires_grad(true)];
+            let mut reducer =
+                Reducer::new(group, &parameters, &ReducerOptions::default()).expect("fine parameters");
+            Box::new(move || reducer.backward(&parameters[0].sum(Kind::Float)).map(drop))
+        },
+    );
 }
 
 #[test]
