@@ -45,6 +45,8 @@ class Trial:
         self._evaluation: dict[str, float] = {}
         self._result: dict[str, float] | None = None
         self._by_epoch = False
+        # The loop over batches of this epoch: none yet, begun, or run to its end.
+        self._loop: bool | None = None
         self._loader: Loader | None = None
         self._parts: list[Parts] = []
         self._evaluation_batch: int | None = None
@@ -89,9 +91,15 @@ class Trial:
                 self._between()
                 if self._asked[0] == "evaluate" or self._training.is_finished:
                     return
+            self._loop = None
             yield self._training.evaluations
-            if self._asked[0] == "prepare":
+            if self._loop is None or self._asked[0] == "prepare":
                 raise RuntimeError("every epoch has to loop over trial.batches(...)")
+            if not self._loop:
+                raise RuntimeError(
+                    "the loop over trial.batches(...) was left before its end: the epoch is not over, and the next one would repeat it; "
+                    "for a short trial give fewer epochs, or a smaller dataset"
+                )
 
     def batches(
         self, dataset: Any, *, num_workers: int = 0, collate_fn: Callable[[list[Any]], Any] | None = None, halves: bool = True
@@ -100,6 +108,7 @@ class Trial:
 
         Say `halves=False` if the loss compares examples of a batch with each other.
         """
+        self._loop = False
         dataset, collate_fn, num_workers = of_loader(dataset, collate_fn, num_workers)
         stepper = self._must_be_elastic()
         self._training.open(len(dataset), halves)
@@ -111,6 +120,7 @@ class Trial:
         while True:
             self._between()
             if self._asked[0] == "evaluate" or self._training.is_finished:
+                self._loop = True
                 return
             plan = self._training.plan(0)
             stepper.begin(plan, self._asked[1], self._asked[2])
@@ -121,6 +131,7 @@ class Trial:
             if stepper.broken is not None:
                 self._loader.restart()
             elif self._by_epoch and self._training.wants_evaluation:
+                self._loop = True
                 return
 
     @property

@@ -16,7 +16,7 @@ serving: tuple[Any, Any] | None = None
 
 
 def trial(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Marks the function that trains a trial. It gets a `Trial` and returns its metrics."""
+    """Marks the function that trains a trial. It gets a `pollux_tune.elastic.Trial` and returns its metrics."""
     global _function
     _function = function
     return function
@@ -82,9 +82,8 @@ def _by_hand(function: Callable[[Any], Any]) -> None:
             parser.error(f"unexpected `{word}`; parameters are given as --name value")
         name, equals, text = word[2:].partition("=")
         if not equals:
-            if not rest:
-                parser.error(f"--{name} has no value")
-            text = rest.pop(0)
+            # A flag, perhaps one of the script's own.
+            text = rest.pop(0) if rest and not rest[0].startswith("--") else "true"
         params[name] = _value(text)
     task = {
         "study": "0" * 32, "trial": 0, "trainable": sys.argv[0], "params": params, "seed": settings.seed,
@@ -97,6 +96,6 @@ def _by_hand(function: Callable[[Any], Any]) -> None:
     result = call(by_hand, function)
     by_hand._returned(result)
     for name in sorted(set(given) - given.used):
-        print(f"warning: nothing has used the parameter `{name}`", file=sys.stderr)
+        print(f"warning: nothing has used the parameter `{name}` (fine if --{name} is an option of your own)", file=sys.stderr)
     values = dict(result) if result else by_hand._last
     print(json.dumps({name: float(value) for name, value in values.items()}))

@@ -53,6 +53,36 @@ def test_the_same_script_by_hand(tmp_path):
     assert missing.returncode == 1 and "the trial needs the parameter `lr`" in missing.stderr
 
 
+LOOPS = """
+import sys
+import torch
+import pollux_tune as pt
+
+data = torch.utils.data.TensorDataset(torch.randn(64, 2), torch.zeros(64, 1))
+
+@pt.trial
+def train(trial):
+    net = torch.nn.Linear(2, 1)
+    model, optimizer = trial.elastic(net, torch.optim.SGD(net.parameters(), lr=0.1))
+    for epoch in trial.epochs():
+        for x, y in (trial.batches(data) if "--break" in sys.argv else torch.utils.data.DataLoader(data)):
+            optimizer.zero_grad()
+            (model(x) - y).square().mean().backward()
+            optimizer.step()
+            break
+
+pt.main()
+"""
+
+
+@pytest.mark.parametrize(("flags", "reason"), [(["--break"], "was left before its end"), ([], "has to loop over trial.batches")])
+def test_an_epoch_by_hand_that_is_none_is_a_mistake(tmp_path, flags, reason):
+    (tmp_path / "train.py").write_text(LOOPS)
+    command = [sys.executable, "train.py", "--batch", "8", *flags]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE_S)
+    assert done.returncode == 1 and reason in done.stderr, done.stderr
+
+
 def test_a_study_finishes_all_trials_and_rescales(tmp_path):
     run = start(tmp_path, study(tmp_path, "epochs: 8, max_batch: 128", trials=3))
     assert run.wait(PATIENCE_S) == 0, (tmp_path / "run.log").read_text()

@@ -17,7 +17,7 @@ pub(super) fn summary<'a>(folder: &Path, trials: impl ExactSizeIterator<Item = &
     let mut kinds: BTreeMap<String, (usize, TrialId, &str)> = BTreeMap::new();
     for trial in trials {
         let State::Ended(End::Failed(reason)) = &trial.state else { continue };
-        let line = reason.lines().next().unwrap_or_default();
+        let line = headline(reason);
         kinds.entry(kind(line)).or_insert((0, trial.id, line)).0 += 1;
     }
     let failed: usize = kinds.values().map(|(count, ..)| count).sum();
@@ -39,6 +39,17 @@ pub(super) fn summary<'a>(folder: &Path, trials: impl ExactSizeIterator<Item = &
     lines
 }
 
+/// The line of a reason that says most: the first, but of a traceback of Python the last.
+fn headline(reason: &str) -> &str {
+    let mut lines = reason.lines().filter(|line| !line.trim().is_empty());
+    let first = lines.next().unwrap_or_default();
+    if first.starts_with("Traceback (most recent call last)") {
+        lines.next_back().unwrap_or(first)
+    } else {
+        first
+    }
+}
+
 /// What failures have in common: the text without its numbers, which name trials, epochs and seconds.
 fn kind(line: &str) -> String {
     let mut kind = String::new();
@@ -55,6 +66,15 @@ fn kind(line: &str) -> String {
 mod tests {
     use super::*;
     use crate::{space::Study, trials::Search};
+
+    #[test]
+    fn of_a_traceback_the_last_line_counts() {
+        let traceback = "Traceback (most recent call last):\n  File \"train.py\", line 3, in train\nValueError: a mistake\n";
+        assert_eq!(headline(traceback), "ValueError: a mistake");
+        assert_eq!(headline("it ended with exit code 1\nmore"), "it ended with exit code 1");
+        assert_eq!(headline("Traceback (most recent call last):"), "Traceback (most recent call last):");
+        assert_eq!(headline(""), "");
+    }
 
     #[test]
     fn failures_are_grouped_by_what_they_have_in_common() {

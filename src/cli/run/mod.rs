@@ -457,6 +457,12 @@ fn conclude(
     }
     writeln!(out, "journal   {}", place.journal().display()).map_err(cli::Error::Stdout)?;
     writeln!(out, "logs      {}", place.logs().display()).map_err(cli::Error::Stdout)?;
+    let best = finished.search().best(1);
+    if emulated.is_none() && best.iter().any(|best| place.checkpoint(best.id).is_dir()) {
+        let folder = folder.display();
+        writeln!(out, "weights   pollux-tune export {folder} -o model.safetensors")
+            .map_err(cli::Error::Stdout)?;
+    }
     let (line, status) = match &finished.outcome {
         Outcome::Done => (format!("the study in {} is done", folder.display()), ExitStatus::Success),
         Outcome::Stopped => {
