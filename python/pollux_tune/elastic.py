@@ -556,7 +556,10 @@ def serve(worker: Any, function: Callable[[Trial], Any], first: tuple[Any, ...] 
     asked = first or worker.next()
     while asked is not None:
         if asked[0] == "prepare":
-            run(worker, function, json.loads(asked[1]), asked[2])
+            task = json.loads(asked[1])
+            # A worker serves one trial after the other, and all print into its log.
+            print(f"== trial {task['trial']}", flush=True)
+            run(worker, function, task, asked[2])
         else:
             worker.done()
         asked = worker.next()

@@ -46,7 +46,8 @@ def _kind(optimizer: torch.optim.Optimizer) -> str:
     if type(optimizer) is torch.optim.AdamW:
         return "adamw"
     warnings.warn(
-        f"the noise of the gradient is measured as for plain SGD: {type(optimizer).__name__} is none of SGD, Adam and AdamW",
+        f"the noise of the gradient is measured as for plain SGD: {type(optimizer).__name__} is none of SGD, Adam and AdamW. "
+        "The batch is chosen by it; `scaling: none` in the study file leaves the learning rate as it is",
         stacklevel=4,
     )
     return "sgd"
