@@ -123,15 +123,26 @@ export function toast(text) {
   setTimeout(() => shown.remove(), 8000);
 }
 
+let questions = 0;
+
 // Asks before something is done, does it, and says what came of it.
 export async function confirmed(question, label, path, body) {
+  const own = ++questions;
   const dialog = document.getElementById("confirm");
   document.getElementById("confirm-text").textContent = question;
   document.getElementById("confirm-yes").textContent = label;
   dialog.returnValue = "no";
   dialog.showModal();
-  await new Promise((done) => dialog.addEventListener("close", done, { once: true }));
-  if (dialog.returnValue !== "yes") return;
+  const answer = await new Promise((done) => {
+    const closed = () => {
+      // That an earlier question was closed may be told when this one is open.
+      if (own === questions && dialog.open) return;
+      dialog.removeEventListener("close", closed);
+      done(own === questions ? dialog.returnValue : "no");
+    };
+    dialog.addEventListener("close", closed);
+  });
+  if (answer !== "yes") return;
   try {
     toast((await act(path, body)).message);
   } catch (error) {
