@@ -98,6 +98,12 @@ pub(super) fn run(settings: &Settings, out: &mut impl Write) -> Result<(), cli::
     writeln!(out, "{}: {what}", output.display()).map_err(cli::Error::Stdout)
 }
 
+/// Whether the best trial of such a study has weights: it trains with workers of ours, and there is one best.
+pub(super) fn has_best_weights(study: &Study, is_emulated: bool) -> bool {
+    let trains = matches!(study.trial.program, Some(Program::Trainable(_) | Program::Python(_)));
+    trains && !is_emulated && study.objectives.len() == 1
+}
+
 fn choose(reader: &Reader, study: &Study, folder: &Path, which: Chosen) -> Result<TrialRow, cli::Error> {
     match which {
         Chosen::Number(trial) => {
@@ -163,4 +169,27 @@ fn metadata(
         ("result", serde_json::Value::Object(result).to_string()),
     ];
     Ok(texts.into_iter().map(|(name, text)| (name.to_owned(), text)).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_studies_that_train_have_weights() {
+        let study = |objective: &str, trial: &str| {
+            let yaml = format!("space: {{x: {{float: [0, 1]}}}}\nobjective: {objective}\n{trial}");
+            Study::from_yaml("study.yaml", &yaml).expect("a study")
+        };
+        let trainable = "trial: {trainable: net, epochs: 1}";
+        let net = study("{maximize: a}", trainable);
+        assert!(has_best_weights(&net, false));
+        assert!(!has_best_weights(&net, true), "emulated");
+        assert!(
+            !has_best_weights(&study("[{maximize: a}, {minimize: b}]", trainable), false),
+            "no single best"
+        );
+        assert!(!has_best_weights(&study("{maximize: a}", "trial: {command: [train]}"), false), "a program");
+        assert!(!has_best_weights(&study("{maximize: a}", ""), false), "told");
+    }
 }

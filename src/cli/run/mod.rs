@@ -22,7 +22,7 @@ use tracing_subscriber::filter::LevelFilter;
 
 use self::{display::Display, machine::NoSlots, signals::Signals};
 use super::{
-    ExitStatus, Trainables, dashboard,
+    ExitStatus, Trainables, dashboard, export,
     output::{Format, write_atomically},
     results, slurm, study, timeline,
 };
@@ -457,8 +457,10 @@ fn conclude(
     }
     writeln!(out, "journal   {}", place.journal().display()).map_err(cli::Error::Stdout)?;
     writeln!(out, "logs      {}", place.logs().display()).map_err(cli::Error::Stdout)?;
-    let best = finished.search().best(1);
-    if emulated.is_none() && best.iter().any(|best| place.checkpoint(best.id).is_dir()) {
+    let search = finished.search();
+    if export::has_best_weights(search.study(), emulated.is_some())
+        && search.best(1).iter().any(|best| place.checkpoint(best.id).is_dir())
+    {
         let folder = folder.display();
         writeln!(out, "weights   pollux-tune export {folder} -o model.safetensors")
             .map_err(cli::Error::Stdout)?;
