@@ -5,7 +5,7 @@ TORCH := scripts/with-libtorch.sh $(CARGO)
 ALL := --locked --workspace --features torch
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-browser test-python wheel test-cuda verify verify-all chaos storm fix paper bench bench-engine bench-elastic bench-study bench-search bench-python bench-c10d libtorch check-cuda cifar10 fuzz stress-tests
+.PHONY: help install uninstall docs run test test-browser test-python wheel test-cuda verify verify-all chaos storm fix paper bench bench-engine bench-elastic bench-study bench-search bench-stopping bench-python bench-race bench-c10d libtorch check-cuda cifar10 fuzz stress-tests
 
 help: ## List the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
@@ -20,6 +20,33 @@ run: cifar10 ## Run a real study, CIFAR-10 on this machine (4 to 6 minutes), or 
 		echo "building for $$flavour" && \
 		$(TORCH) build --locked --workspace --features $$features --bin pollux-tune && \
 		exec scripts/with-libtorch.sh sh -c 'exec "$${CARGO_TARGET_DIR:-target}/debug/pollux-tune" run $(STUDY)'
+
+PREFIX ?= $(HOME)/.local
+FEATURES ?=
+INSTALLED := $(PREFIX)/bin/pollux-tune
+MAN := $(PREFIX)/share/man/man1
+BASH_COMPLETION := $(PREFIX)/share/bash-completion/completions/pollux-tune
+ZSH_COMPLETION := $(PREFIX)/share/zsh/site-functions/_pollux-tune
+FISH_COMPLETION := $(PREFIX)/share/fish/vendor_completions.d/pollux-tune.fish
+
+# Only trainables in Rust need libtorch. The program remembers where it is, so that nobody needs LD_LIBRARY_PATH.
+install: ## Install the program, man pages and completions into PREFIX (~/.local); FEATURES=torch for trainables in Rust
+	$(if $(FEATURES),$(TORCH),$(CARGO)) install --locked --path . --root "$(PREFIX)" --no-track --force $(if $(FEATURES),--features $(FEATURES))
+	@mkdir -p "$(dir $(BASH_COMPLETION))" "$(dir $(ZSH_COMPLETION))" "$(dir $(FISH_COMPLETION))"
+	"$(INSTALLED)" completions bash > "$(BASH_COMPLETION)"
+	"$(INSTALLED)" completions zsh > "$(ZSH_COMPLETION)"
+	"$(INSTALLED)" completions fish > "$(FISH_COMPLETION)"
+	"$(INSTALLED)" man "$(MAN)"
+	@case ":$$PATH:" in *":$(PREFIX)/bin:"*) ;; *) echo "add $(PREFIX)/bin to your PATH" ;; esac
+
+uninstall: ## Remove what install has put into PREFIX (~/.local)
+	rm -f "$(INSTALLED)" "$(MAN)"/pollux-tune.1 "$(MAN)"/pollux-tune-*.1 "$(BASH_COMPLETION)" "$(ZSH_COMPLETION)" "$(FISH_COMPLETION)"
+
+MDBOOK := $(CURDIR)/.cache/mdbook
+
+docs: ## Make a site of docs/ in target/book; installs mdBook into .cache/ first (some minutes)
+	$(CARGO) install --quiet --locked --root "$(MDBOOK)" mdbook@0.5.4
+	"$(MDBOOK)/bin/mdbook" build
 
 test: ## Run all tests, documentation examples and the Python package included; gets libtorch and PyTorch first
 	$(TORCH) test $(ALL)
@@ -138,8 +165,20 @@ bench-python: peer cifar10 ## Measure what the Python package costs, against Opt
 	scripts/with-libtorch.sh scripts/python-tests.py --run benches/python/elastic.py --ray $(PEER)/bin/python
 	scripts/with-libtorch.sh scripts/python-tests.py --run benches/python/cifar10.py $(CURDIR)/.cache/pollux-tune-torch
 
+MINUTES ?= 20
+
+# Three seeds are hours already; chaos has another default. Nothing here needs libtorch but its place to build.
+bench-race: SEEDS := $(if $(filter file,$(origin SEEDS)),3,$(SEEDS))
+bench-race: peer cifar10 ## Race against Ray Tune and Optuna on CIFAR-10, MINUTES (20) each with SEEDS (3); resumes where it stopped
+	$(PEER)/bin/pip install --quiet 'ray[tune]==2.60.0' optuna==5.0.0 matplotlib
+	scripts/with-libtorch.sh scripts/python-tests.py --run benches/race/race.py \
+		--peer $(PEER)/bin/python --minutes $(MINUTES) --seeds $(SEEDS)
+
 bench-c10d: ## Measure process groups on this machine
 	$(TORCH) run --locked --package c10d --example measure
+
+bench-stopping: ## Measure early stopping on the learning curves in data/curves, at equal GPU time (some minutes)
+	$(CARGO) bench --locked --bench stopping
 
 SEARCH := $(CURDIR)/.cache/search
 
@@ -152,5 +191,6 @@ bench-search: ## Measure the suggesters against others, which are installed into
 	$(SEARCH)/bin/python benches/search/peers.py $(SEARCH)/peers.jsonl
 	$(CARGO) bench --locked --bench search -- \
 		$(SEARCH)/problems $(SEARCH)/peers.jsonl $(SEARCH)/peers-rs.jsonl --report $(SEARCH)/report.md
+	$(CARGO) bench --locked --bench search -- --unseen
 	$(SEARCH)/bin/python benches/several/peers.py $(SEARCH)/several.jsonl
 	$(CARGO) bench --locked --bench several -- $(SEARCH)/several.jsonl

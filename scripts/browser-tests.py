@@ -404,7 +404,7 @@ def keyboard_colours_and_narrow_screens(browser, program, root):
             browser.go(f"#/cifar10/{view}")
             # Charts follow the size of the window in a later frame.
             browser.until(f"{view} is not wider than the screen", "document.documentElement.scrollWidth <= arguments[0]", NARROW[0])
-            unnamed = browser.run("return [...document.querySelectorAll('button, select, input, a')].filter((one) => !(one.innerText || one.getAttribute('aria-label') || one.labels?.length)).map((one) => one.outerHTML)")
+            unnamed = browser.run("return [...document.querySelectorAll('button, select, input, a')].filter((one) => !(one.textContent.trim() || one.getAttribute('aria-label') || one.labels?.length)).map((one) => one.outerHTML)")
             assert not unnamed, unnamed
         browser.size(WIDE)
         browser.check(page)

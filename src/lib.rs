@@ -157,8 +157,8 @@ pub mod internal {
 }
 
 #[cfg(all(doctest, feature = "runtime"))]
-#[doc = include_str!("../README.md")]
-struct ReadmeDoctests;
+#[doc = include_str!("../docs/rust.md")]
+struct RustPageDoctests;
 
 #[cfg(all(doctest, feature = "cli", feature = "torch"))]
 #[doc = include_str!("../docs/training.md")]
@@ -167,6 +167,10 @@ struct TrainingDoctests;
 #[cfg(doctest)]
 #[doc = include_str!("../docs/search-spaces.md")]
 struct SearchSpaceDoctests;
+
+#[cfg(all(doctest, feature = "runtime"))]
+#[doc = include_str!("../docs/rust.md")]
+struct RustDoctests;
 
 #[cfg(doctest)]
 #[doc = include_str!("../docs/ask-tell.md")]

@@ -1,7 +1,9 @@
 //! The names that most programs need: `use pollux_tune::prelude::*;`.
 
 #[cfg(feature = "runtime")]
-pub use crate::actors::{Finished, Runner, StopHandle, Stopped, Trial, launch_if_program, serve_if_node};
+pub use crate::actors::{
+    Event, Finished, Runner, StopHandle, Stopped, Trial, launch_if_program, serve_if_node,
+};
 #[cfg(feature = "runtime")]
 pub use crate::store::Reader;
 #[cfg(feature = "torch")]

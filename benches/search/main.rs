@@ -2,7 +2,8 @@
 //!
 //! `make bench-search` runs the others with `peers.py` and `peers-rs` and then this, which joins all into Markdown
 //! tables. By hand: `cargo bench --bench search -- FOLDER [PEERS.jsonl ...] [--seeds N] [--only NAME,...]
-//! [--problems NAME,...] [--first-seed N] [--report OUT.md]`, where `problems.py` has filled the folder. The seeds are not those that the defaults were chosen with.
+//! [--problems NAME,...] [--first-seed N] [--report OUT.md]`, where `problems.py` has filled the folder; and with `--unseen` instead of the
+//! folder, functions that only exist here. The seeds are not those that the defaults were chosen with.
 
 #![expect(clippy::print_stdout, reason = "the tables are its output")]
 
@@ -12,6 +13,7 @@ mod report;
 mod runs;
 mod stats;
 mod study;
+mod unseen;
 
 use std::{
     error::Error,
@@ -35,6 +37,11 @@ const FIRST_SEED: u64 = 10_000;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let arguments = Arguments::parse(std::env::args().skip(1))?;
+    if arguments.unseen {
+        let only = |name: &str| includes(arguments.only.as_ref(), name);
+        println!("{}", unseen::report(only, arguments.first_seed, arguments.seeds));
+        return Ok(());
+    }
     let mut problems = problems::all(&arguments.folder)?;
     problems.retain(|problem| includes(arguments.problems.as_ref(), problem.name));
     let mut runs = Runs::new(problems.iter().map(|problem| problem.name).collect());
@@ -69,17 +76,21 @@ struct Arguments {
     only: Option<Vec<String>>,
     problems: Option<Vec<String>>,
     report: Option<PathBuf>,
+    /// Functions that differ by seed, instead of those in the folder.
+    unseen: bool,
 }
 
 impl Arguments {
     fn parse(mut given: impl Iterator<Item = String>) -> Result<Self, Box<dyn Error>> {
         let (mut seeds, mut first_seed) = (SEEDS, FIRST_SEED);
         let (mut paths, mut only, mut problems, mut report) = (Vec::new(), None, None, None);
+        let mut unseen = false;
         while let Some(argument) = given.next() {
             let mut value = || given.next().ok_or_else(|| format!("{argument} needs a value"));
             let names = |list: String| list.split(',').map(str::to_owned).collect();
             match argument.as_str() {
                 "--bench" => {}
+                "--unseen" => unseen = true,
                 "--seeds" => seeds = value()?.parse()?,
                 "--first-seed" => first_seed = value()?.parse()?,
                 "--only" => only = Some(names(value()?)),
@@ -88,11 +99,11 @@ impl Arguments {
                 _ => paths.push(PathBuf::from(argument)),
             }
         }
-        if paths.is_empty() {
+        if paths.is_empty() && !unseen {
             return Err("give the folder that `problems.py` has filled".into());
         }
-        let (folder, peers) = (paths.remove(0), paths);
-        Ok(Self { folder, peers, seeds, first_seed, only, problems, report })
+        let folder = if unseen { PathBuf::new() } else { paths.remove(0) };
+        Ok(Self { folder, peers: paths, seeds, first_seed, only, problems, report, unseen })
     }
 }
 

@@ -39,12 +39,16 @@ pub(crate) struct Problem {
     source: Source,
 }
 
+type Function = dyn Fn(&[Option<f64>]) -> f64 + Send + Sync;
+
 #[derive(Clone)]
 enum Source {
     /// A formula and its smallest value.
     Formula(fn(&[Option<f64>]) -> f64, f64),
     /// Regrets, the last parameter changing fastest.
     Table(Arc<[f64]>),
+    /// The regret itself.
+    Function(Arc<Function>),
 }
 
 impl Problem {
@@ -52,10 +56,20 @@ impl Problem {
         Self { name, dims, noise: 0.0, source: Source::Formula(formula, best) }
     }
 
+    /// A function with the smallest value 0, which no other language knows.
+    pub(crate) fn function(
+        name: &'static str,
+        dims: Dims,
+        regret: impl Fn(&[Option<f64>]) -> f64 + Send + Sync + 'static,
+    ) -> Self {
+        Self { name, dims, noise: 0.0, source: Source::Function(Arc::new(regret)) }
+    }
+
     /// How much larger than the smallest value it is at a point, without noise.
     pub(crate) fn regret(&self, point: &[Option<f64>]) -> f64 {
         match &self.source {
             Source::Formula(formula, best) => formula(point) - best,
+            Source::Function(regret) => regret(point),
             Source::Table(regrets) => {
                 let place = |at: usize, (dim, x): (Dim, &Option<f64>)| {
                     at * dim.cells().expect("tables are finite") as usize
@@ -139,7 +153,7 @@ pub(crate) fn speed() -> Problem {
         let units = [1.0, 1.0, 15.0, 999.0, 3.0, 1.0];
         point.iter().zip(units).filter_map(|(x, unit)| Some((x.as_ref()? / unit - 0.3).powi(2))).sum()
     };
-    Problem::new("speed", Dims::new(dims, parents).expect("it is a space"), 0.0, bowl)
+    Problem::function("speed", Dims::new(dims, parents).expect("it is a space"), bowl)
 }
 
 /// A box with so many continuous parameters.

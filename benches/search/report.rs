@@ -182,7 +182,7 @@ fn milliseconds(ms: f64) -> String {
     if ms < 10.0 { format!("{ms:.3}") } else { format!("{ms:.0}") }
 }
 
-fn short(value: f64) -> String {
+pub(crate) fn short(value: f64) -> String {
     match value {
         0.0 => "0".to_owned(),
         v if v < 1e-3 => format!("{v:.1e}"),

@@ -2,6 +2,7 @@
 //!
 //! `make bench-study` prints the figures of `docs/performance.md`, Ray Tune's in the same run. Compare figures within a run.
 
+mod growth;
 mod head;
 mod scale;
 
@@ -34,6 +35,9 @@ fn main() -> Result<()> {
     }
     // `cargo test --benches` only wants to know whether it runs.
     let trials = if std::env::args().any(|argument| argument == "--bench") { 10_000 } else { 100 };
+    if std::env::args().any(|argument| argument == "--growth") {
+        return growth::measure(&[100, 1000, 10_000]);
+    }
     let python = std::env::args().find_map(|argument| Some(argument.strip_prefix("--ray=")?.to_owned()));
     scale::measure(&folder("scale")?, 10 * trials)?;
     for algorithm in ["random", "tpe"] {
@@ -57,6 +61,7 @@ fn main() -> Result<()> {
         "the head of 64 emulated workers and 16 trials at time scale 1: {:.1} % of a core",
         100.0 * share
     );
+    growth::measure(if trials > 100 { &[100, 1000, 10_000] } else { &[10] })?;
     appends(trials)?;
     replay(&study(trials, "tpe")?)
 }

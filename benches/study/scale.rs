@@ -54,7 +54,7 @@ pub(crate) fn open_if_asked() -> Result<bool> {
 }
 
 /// What this process has had of the processor, also where others have most of it.
-fn processor_s() -> f64 {
+pub(crate) fn processor_s() -> f64 {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
     time.tv_sec as f64 + 1e-9 * time.tv_nsec as f64
 }

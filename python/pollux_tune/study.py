@@ -96,7 +96,7 @@ class Study:
             objectives. A study file has its own.
         trials: How many there are to be; 100 by default.
         parallel: How many of them may run at a time: the search takes account of it.
-        algorithm: ``tpe`` (the default), ``auto``, ``gp``, ``random``, ``halton`` or ``grid``.
+        algorithm: ``auto`` (the default), ``tpe``, ``gp``, ``random``, ``halton`` or ``grid``.
         seed: Of all random choices.
         early_stopping: The rule by which reports are judged: ``"asha"``, ``"hyperband"``, ``"median"``, or as in study files
             ``{"rule": "asha", "grace": 2}``.

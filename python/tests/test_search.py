@@ -34,6 +34,21 @@ def wait_for(condition):
 # --- spaces
 
 
+def test_searches_begin_with_priors():
+    space = {
+        "lr": pt.log(1e-4, 1e-1, prior=1e-3),
+        "width": pt.int(64, 512, step=64, prior=128, confidence="low"),
+        "bias": pt.choice([False, True], prior=False),
+        "optimizer": pt.choice({"sgd": {"momentum": pt.float(0, 0.99, prior=0.9)}, "adam": None}, prior="sgd", confidence="high"),
+        "beta": pt.ordinal([0.9, 0.99], prior=0.9, when={"optimizer": "adam"}),
+    }
+    first = dict(pt.Study(space, "minimize").ask().params)
+    assert (first.pop("lr"), first.pop("momentum")) == pytest.approx((1e-3, 0.9))
+    assert first == {"width": 128, "bias": False, "optimizer": "sgd"}
+    with pytest.raises(ValueError, match="the prior of `lr` is 1.*allowed is a value of"):
+        pt.Study({"lr": pt.log(1e-4, 1e-1, prior=1.0)}, "minimize")
+
+
 def test_domains_are_those_of_study_files():
     space = {
         "lr": pt.log(1e-4, 1e-1),
@@ -268,7 +283,7 @@ def test_the_program_reads_the_folder(tmp_path):
     assert status["state"] == "done" and sum(status["trials"].values()) == 10
     assert len(program("trials", folder, "--json").splitlines()) == 10
     listed = json.loads(program("best", folder, "--json"))["best"][0]
-    assert (listed["id"], listed["values"]) == (best["id"], [best["value"]])
+    assert (listed["id"], listed["values"]) == (best["id"], {"loss": best["value"]})
     assert "RuntimeError: too far" in program("show", folder, str(failed))
 
 

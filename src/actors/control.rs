@@ -1,12 +1,13 @@
 //! What the user's other commands want of a study that runs.
 
-use std::path::Path;
+use std::{path::Path, sync::Arc};
 
 use actix::Recipient;
 use tokio::sync::oneshot;
 
 use super::{clock::Clock, error::Error, message::EngineInput};
 use crate::{
+    space::Space,
     store::Folder,
     trials::engine::Input,
     wire::{ControlDoor, ControlRequest},
@@ -18,12 +19,14 @@ const BY_HAND: &str = "its user takes it away";
 /// Hears requests about the study in a folder, for as long as the result lives.
 pub(super) fn open(
     folder: &Path,
+    space: &Space,
     clock: Clock,
     supervisor: Recipient<EngineInput>,
 ) -> Result<ControlDoor, Error> {
     let file = Folder::new(folder).control();
+    let space = Arc::new(space.clone());
     let handle = move |request| {
-        let supervisor = supervisor.clone();
+        let (supervisor, space) = (supervisor.clone(), space.clone());
         async move {
             match request {
                 ControlRequest::Drain { nodes, within_s } => {
@@ -36,6 +39,13 @@ pub(super) fn open(
                 }
                 ControlRequest::StopTrial { trial } => {
                     decide(&supervisor, Input::TrialStopRequested { trial }).await
+                }
+                ControlRequest::Pause => decide(&supervisor, Input::PauseRequested).await,
+                ControlRequest::Resume => decide(&supervisor, Input::ResumeRequested).await,
+                ControlRequest::Enqueue { params } => {
+                    // The engine leaves out what it cannot try, without a word.
+                    space.complete(&params).map_err(|error| error.to_string())?;
+                    decide(&supervisor, Input::EnqueueRequested { params }).await
                 }
             }
         }

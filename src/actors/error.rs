@@ -84,7 +84,7 @@ pub enum Error {
     },
     /// The queue gives no machines, and there are no others.
     #[error(
-        "there is no machine to run trials on, and none to be expected: {0}; when that is mended, run the study again"
+        "there is no machine to run trials on, and none to be expected: {0}; run the study again when there is one"
     )]
     NoNodes(String),
     /// No worker can be started.

@@ -13,9 +13,11 @@ mod agents;
 mod allocator;
 mod clock;
 mod control;
+mod custom;
 mod door;
 mod elastic;
 mod error;
+mod event;
 mod exit;
 mod function;
 mod group;
@@ -41,6 +43,7 @@ mod training_events;
 pub(crate) use self::runner::{check_program_room, check_room, emulated_nodes, program_slots};
 pub use self::{
     error::Error,
+    event::{Event, Events},
     function::{Stopped, Trial},
     group::GroupMessage,
     runner::{Finished, Runner, StopHandle},

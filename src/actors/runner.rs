@@ -2,14 +2,16 @@ use std::{
     collections::BTreeMap,
     net::SocketAddr,
     path::{self, Path, PathBuf},
-    sync::{Arc, Mutex},
+    sync::{Arc, Mutex, PoisonError},
     thread,
 };
 
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 
 use super::{
+    custom::Custom,
     error::Error,
+    event::{Event, Events},
     function::{Problem, Trial},
     group::{GroupMessage, Observer},
     programs::{self, ProgramSpec},
@@ -20,12 +22,14 @@ use crate::{
     agent::{self, Machine, SystemSpawner},
     alloc::{ClusterSpec, NodeSet},
     ids::{GpuType, SlotId, TrialId},
-    space::{Program, PythonEntry, PythonProgram, Study, TrialSettings},
+    space::{Dims, Program, PythonEntry, PythonProgram, Study, TrialSettings},
     store::Memory,
+    tpe::Suggester,
     trials::{
         Search,
         agent::{AgentNode, AgentSlot, PythonWork, Work},
         engine::{Engine, JournalEntry, Metrics, Outcome},
+        stopping::Rule,
     },
 };
 
@@ -55,6 +59,7 @@ pub struct Runner {
     watch: Option<SharedWatch>,
     observer: Option<Observer>,
     notify: Option<Notify>,
+    custom: Custom,
     is_sole: bool,
     listen: Option<SocketAddr>,
     stop: watch::Sender<bool>,
@@ -73,6 +78,7 @@ impl Runner {
             watch: None,
             observer: None,
             notify: None,
+            custom: Custom::default(),
             is_sole: false,
             listen: None,
             stop: watch::Sender::new(false),
@@ -104,8 +110,75 @@ impl Runner {
 
     /// Shows every step of the study, as soon as its facts are written down. All waits until this returns.
     #[must_use]
-    pub fn watch(mut self, watch: impl FnMut(&Engine, &[JournalEntry]) + Send + 'static) -> Self {
-        self.watch = Some(Arc::new(Mutex::new(watch)));
+    pub fn watch(mut self, mut watch: impl FnMut(&Engine, &[JournalEntry]) + Send + 'static) -> Self {
+        self.watch = Some(match self.watch.take() {
+            None => Arc::new(Mutex::new(watch)),
+            Some(first) => Arc::new(Mutex::new(move |engine: &Engine, entries: &[JournalEntry]| {
+                (first.lock().unwrap_or_else(PoisonError::into_inner))(engine, entries);
+                watch(engine, entries);
+            })),
+        });
+        self
+    }
+
+    /// Calls a function with each [`Event`] of the study, as soon as it is in the journal. All waits until this returns, so what takes long
+    /// belongs elsewhere: see [`events`](Self::events).
+    ///
+    /// ```
+    /// use pollux_tune::{actors::{Event, Runner}, space::Study};
+    ///
+    /// let yaml = "{space: {x: {float: [0, 1]}}, objective: {minimize: loss}, search: {trials: 3}}";
+    /// let runner = Runner::new(Study::from_yaml("study.yaml", yaml)?).on_event(|event| {
+    ///     if let Event::Ended { trial, end } = event {
+    ///         println!("trial {trial} {end}");
+    ///     }
+    /// });
+    /// runner.run_function(|trial| Ok([("loss".to_owned(), trial.params().float("x")?.into())].into()))?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn on_event(self, mut call: impl FnMut(Event) + Send + 'static) -> Self {
+        self.watch(move |_, entries| entries.iter().filter_map(Event::of).for_each(&mut call))
+    }
+
+    /// The [events](Event) of the study as a stream for another thread or task. It ends with the study, or when this is dropped.
+    #[must_use]
+    pub fn events(self) -> (Self, Events) {
+        let (sender, events) = Events::new();
+        // Perhaps nobody reads any more.
+        let runner = self.on_event(move |event| _ = sender.send(event));
+        (runner, events)
+    }
+
+    /// Chooses parameters by a suggester of this program, in the place of `search.algorithm`. It is made for the dimensions of the space:
+    /// once, and again whenever the study begins again from its journal.
+    ///
+    /// What was suggested is a fact: a study that is resumed does not ask again, but shows the fresh suggester all trials and results so far
+    /// by [`insert`](Suggester::insert) and [`tell`](Suggester::tell), in their order. A suggester that depends on these calls and on the
+    /// generator that it is given, and on nothing else, continues as if nothing had happened, and gives the same study again with the same
+    /// seed where results come in the same order. A point outside of the space, an error or a panic ends the study as failed.
+    #[must_use]
+    pub fn suggester<S: Suggester + 'static>(
+        mut self,
+        make: impl Fn(Dims) -> S + Send + Sync + 'static,
+    ) -> Self {
+        self.custom.suggester =
+            Some(Arc::new(move |dims: Dims| -> Box<dyn Suggester> { Box::new(make(dims)) }));
+        self
+    }
+
+    /// Stops trials early by a rule of this program, in the place of `search.early_stopping`, none of them before `grace` statistical epochs. The
+    /// rule is made once, and again whenever the study begins again from its journal.
+    ///
+    /// That a trial was stopped is a fact, and stays one. A study that is resumed shows all reports so far to the fresh rule, which
+    /// should depend on them and on nothing else. A rule that panics stops no trial from then on; that is in the log.
+    #[must_use]
+    pub fn stopping_rule<R: Rule + 'static>(
+        mut self,
+        grace: f64,
+        make: impl Fn() -> R + Send + Sync + 'static,
+    ) -> Self {
+        self.custom.rule = Some((grace, Arc::new(move || -> Box<dyn Rule> { Box::new(make()) })));
         self
     }
 
@@ -159,6 +232,32 @@ impl Runner {
     {
         let slots = self.slots.unwrap_or_else(|| self.study.search.parallel.or_default());
         self.run(TrialBackend::Function { function: Arc::new(function), slots })
+    }
+
+    /// The same for asynchronous programs: the study runs on threads of its own, and nothing waits in the caller's. Where the future is
+    /// dropped before its end, the study is asked to [stop](StopHandle::stop).
+    ///
+    /// ```
+    /// use pollux_tune::{actors::Runner, space::Study};
+    ///
+    /// # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
+    /// let yaml = "{space: {x: {float: [0, 1]}}, objective: {minimize: loss}, search: {trials: 5}}";
+    /// let runner = Runner::new(Study::from_yaml("study.yaml", yaml)?);
+    /// let study = runner.run_function_async(|trial| {
+    ///     Ok([("loss".to_owned(), trial.params().float("x")?.into())].into())
+    /// });
+    /// assert_eq!(study.await?.search().trials().len(), 5);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub async fn run_function_async<F>(self, function: F) -> Result<Finished, Error>
+    where
+        F: Fn(&mut Trial) -> Result<Metrics, Problem> + Send + Sync + 'static,
+    {
+        let slots = self.slots.unwrap_or_else(|| self.study.search.parallel.or_default());
+        let _stop = StopOnDrop(self.stop_handle());
+        self.start(TrialBackend::Function { function: Arc::new(function), slots })?.ended().await
     }
 
     /// Tunes the program that the study file names in `trial.command`. With GPUs, each slot sees the one of its number.
@@ -268,14 +367,43 @@ impl Runner {
     }
 
     pub(super) fn start(self, work: TrialBackend) -> Result<Running, Error> {
-        let Self { study, folder, watch, observer, notify, listen, stop, steering: (_, steering), .. } = self;
+        let Self {
+            study,
+            folder,
+            watch,
+            observer,
+            notify,
+            custom,
+            listen,
+            stop,
+            steering: (_, steering),
+            ..
+        } = self;
         let memory = Arc::new(Mutex::new(Memory::default()));
         let stop = stop.subscribe();
-        let head =
-            session::Head { study, folder, memory, watch, observer, notify, listen, stop, steering, work };
+        let head = session::Head {
+            study,
+            folder,
+            memory,
+            watch,
+            custom,
+            observer,
+            notify,
+            listen,
+            stop,
+            steering,
+            work,
+        };
+        let (done, ended) = oneshot::channel();
+        let run = move || {
+            let result = head.run();
+            // Perhaps nobody waits for it.
+            let _ = done.send(());
+            result
+        };
         // The caller may live in a runtime already, and two in one thread do not get along.
-        let thread = thread::Builder::new().name("study".to_owned()).spawn(move || head.run());
-        Ok(Running(thread.map_err(Error::io("starting a thread"))?))
+        let thread = thread::Builder::new().name("study".to_owned()).spawn(run);
+        Ok(Running { thread: thread.map_err(Error::io("starting a thread"))?, ended })
     }
 }
 
@@ -330,14 +458,33 @@ pub(crate) fn check_program_room(study: &Study, nodes: &[AgentNode]) -> Result<(
 }
 
 /// A study that runs on a thread of its own.
-pub(super) struct Running(thread::JoinHandle<Result<(Outcome, Search), Error>>);
+pub(super) struct Running {
+    thread: thread::JoinHandle<Result<(Outcome, Search), Error>>,
+    /// Something comes, or the other end is gone, when the thread is about to end.
+    ended: oneshot::Receiver<()>,
+}
 
 impl Running {
     /// Waits for its end.
     pub(super) fn join(self) -> Result<Finished, Error> {
         let died = |_| Err(Error::Died { actor: "head", times: 1 });
-        let (outcome, search) = self.0.join().unwrap_or_else(died)?;
+        let (outcome, search) = self.thread.join().unwrap_or_else(died)?;
         Ok(Finished { outcome, search })
+    }
+
+    /// The same without blocking the thread of the caller.
+    async fn ended(mut self) -> Result<Finished, Error> {
+        let _ = (&mut self.ended).await;
+        self.join()
+    }
+}
+
+/// A study that nobody waits for is stopped.
+struct StopOnDrop(StopHandle);
+
+impl Drop for StopOnDrop {
+    fn drop(&mut self) {
+        self.0.stop();
     }
 }
 

@@ -13,6 +13,7 @@ use super::{
     allocator::{Allocator, AllocatorService},
     clock::Clock,
     control,
+    custom::Custom,
     error::Error,
     exit::{ExitSender, SessionExit},
     function::{Function, Functions},
@@ -104,6 +105,7 @@ pub(super) struct Head {
     pub(super) folder: Option<PathBuf>,
     pub(super) memory: Arc<Mutex<Memory>>,
     pub(super) watch: Option<SharedWatch>,
+    pub(super) custom: Custom,
     pub(super) observer: Option<Observer>,
     pub(super) notify: Option<Notify>,
     /// Where agents of other machines can join.
@@ -136,7 +138,7 @@ impl Head {
     fn replay(&mut self) -> Result<Replayed, Error> {
         let kind = self.work.kind(&self.study);
         let Some(folder) = &self.folder else {
-            let mut replay = Replay::new(&self.study, kind)?;
+            let mut replay = self.custom.replay(&self.study, kind)?;
             let memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner);
             memory.iter().try_for_each(|entry| replay.apply(entry))?;
             let journal = Box::new(Kept(self.memory.clone()));
@@ -147,7 +149,7 @@ impl Head {
         if let Some(before) = opening.study()? {
             self.study = continued(&self.study, &before)?;
         }
-        let mut replay = Replay::new(&self.study, kind)?;
+        let mut replay = self.custom.replay(&self.study, kind)?;
         let store = opening.replay(|entry| replay.apply(entry).map_err(Error::from))?;
         store.write_study(&self.study.to_yaml())?;
         let study_id = store.study_id();
@@ -244,10 +246,13 @@ impl Head {
 
     /// Where the user's other commands are heard, if the study has a folder.
     fn control(&self, clock: Clock, supervisor: &Recipient<EngineInput>) -> Option<ControlDoor> {
-        let opened = control::open(self.folder.as_ref()?, clock, supervisor.clone());
+        let opened = control::open(self.folder.as_ref()?, &self.study.space, clock, supervisor.clone());
         // The study does without.
         let failed = |error: &Error| {
-            tracing::warn!(error = with_causes(error), "machines cannot be taken away by command");
+            tracing::warn!(
+                error = with_causes(error),
+                "other commands cannot reach the study: stop --trial, pause, enqueue, drain"
+            );
         };
         opened.inspect_err(failed).ok()
     }

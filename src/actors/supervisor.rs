@@ -179,7 +179,7 @@ impl Supervisor {
         self.trouble = None;
         let tries = self.outbox.unblock();
         tracing::info!(tries, "the journal can be written again");
-        self.notify("the study goes on: its journal can be written again");
+        self.notify("the study continues: its journal can be written again");
         match unwritten {
             Unwritten::Step(step, ack) => self.written(step, ack, context),
             Unwritten::Sync => self.settled(context),
@@ -326,7 +326,7 @@ fn waits_for(error: &store::Error) -> String {
         error => with_causes(error),
     };
     format!(
-        "the study waits: {problem}; it tries again at least every {LONGEST_PAUSE_S} s, and goes on by itself"
+        "the study waits: {problem}; it tries again at least every {LONGEST_PAUSE_S} s, and continues by itself"
     )
 }
 

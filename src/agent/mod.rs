@@ -28,6 +28,6 @@ pub(crate) use self::{
 };
 #[cfg(feature = "cli")]
 pub(crate) use self::{
-    program::end_programs,
+    program::{can_make_cgroups, end_programs},
     remote::{AgentEnd, Join, RemoteAgent},
 };

@@ -114,6 +114,7 @@ impl World {
         let facts = self.journal.all();
         facts.iter().try_for_each(|entry| replay.apply(entry)).map_err(|error| failed(&error))?;
         let (count, Replay { engine, services }) = (facts.len(), replay);
+        let is_paused = engine.state().paused_s.is_some();
         self.rules.replayed(&engine)?;
         let today_s = (self.now_s + self.clock_s).max(engine.state().at_s);
         let (nodes, places, began) = (BTreeMap::new(), BTreeMap::new(), (today_s, self.now_s));
@@ -132,6 +133,11 @@ impl World {
             outbox: Outbox::new(),
         });
         self.note(format_args!("head {} starts with {} facts", self.heads, count));
+        if is_paused {
+            // Whatever was to end the pause may be lost with the head before.
+            let for_s = self.seconds(1.0, 60.0);
+            self.after(for_s, Event::Unpause);
+        }
         self.take(Input::Started)?;
         self.join_all();
         Ok(())

@@ -41,6 +41,8 @@ pub(crate) enum Fault {
     DiskFull,
     /// The user stops the study, and resumes it.
     StudyStopped,
+    /// The user pauses the study, and lets it continue later.
+    StudyPaused,
     /// The clock of the head has jumped, to be seen when it starts or by a moment that comes again.
     ClockJumped,
     /// Messages take seconds for a while.
@@ -62,7 +64,7 @@ pub(crate) enum Fault {
 }
 
 impl Fault {
-    pub(crate) const ALL: [Self; 22] = [
+    pub(crate) const ALL: [Self; 23] = [
         Self::WorkerKilled,
         Self::WorkerExits,
         Self::ConnectionLost,
@@ -85,6 +87,7 @@ impl Fault {
         Self::GroupBreaks,
         Self::EnvironmentFails,
         Self::MemoryExhausted,
+        Self::StudyPaused,
     ];
 
     /// Whether it can happen to trials that are not elastic: they have neither workers nor plans.
@@ -97,6 +100,7 @@ impl Fault {
                 | Self::PowerLost
                 | Self::DiskFull
                 | Self::StudyStopped
+                | Self::StudyPaused
                 | Self::ClockJumped
                 | Self::SlowMessages
                 | Self::SuggesterFails
@@ -124,6 +128,7 @@ impl fmt::Display for Fault {
             Self::PowerLost => "power lost",
             Self::DiskFull => "disk full",
             Self::StudyStopped => "study stopped",
+            Self::StudyPaused => "study paused",
             Self::ClockJumped => "clock jumped",
             Self::SlowMessages => "slow messages",
             Self::SolverFails => "solver fails",

@@ -51,6 +51,7 @@ impl Rules {
         engine.check()?;
         for entry in facts {
             self.check_places(&entry.fact)?;
+            self.keeps_the_pause(&entry.fact)?;
             self.twin.apply(entry).map_err(|error| format!("a fact does not follow: {error}"))?;
             self.keeps_to_memory(&entry.fact)?;
             if let Fact::TrialFailed { trial, reason } = &entry.fact
@@ -78,6 +79,19 @@ impl Rules {
         let had: BTreeSet<SlotId> = active.reserved().collect();
         match slots.iter().find(|slot| !state.is_open(**slot) && !had.contains(slot)) {
             Some(slot) => Err(format!("trial {trial} is placed on {slot}, which is about to leave or gone")),
+            None => Ok(()),
+        }
+    }
+
+    /// While the study is paused, no trial is created or launched. A group that was about to form may do so, with its state.
+    fn keeps_the_pause(&self, fact: &Fact) -> Result<(), String> {
+        let launched = match fact {
+            Fact::TrialCreated { trial, .. } => Some(trial),
+            Fact::TrialStarted { trial, holders, .. } if holders.is_empty() => Some(trial),
+            _ => None,
+        };
+        match launched.filter(|_| self.twin.state().paused_s.is_some()) {
+            Some(trial) => Err(format!("trial {trial} is launched while the study is paused")),
             None => Ok(()),
         }
     }

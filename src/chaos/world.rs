@@ -124,6 +124,8 @@ pub(super) enum Event {
     /// Keep-alive messages had no answer.
     Silent(u64),
     Fault,
+    /// The pause of the study is over.
+    Unpause,
     /// The time of a machine that was announced to leave is over.
     DrainEnds {
         head: u32,
@@ -372,6 +374,7 @@ impl World {
             Event::Calm => self.calm(),
             Event::SpaceAgain => self.set_full(false),
             Event::Fast => self.is_slow = false,
+            Event::Unpause => self.unpause(),
             Event::Program { trial, run } => self.run_program(trial, run),
         }
         Ok(())
@@ -381,6 +384,20 @@ impl World {
         self.journal.is_full = is_full;
         self.site.borrow_mut().disk.is_full = is_full;
         self.note(format_args!("the disk is {}", if is_full { "full" } else { "no longer full" }));
+    }
+
+    /// The user pauses the study.
+    fn pause(&mut self) {
+        self.send(Address::Supervisor, Message::Input(Input::PauseRequested));
+        let for_s = self.seconds(1.0, 60.0);
+        self.after(for_s, Event::Unpause);
+    }
+
+    /// The user lets the study continue. Without a head that is done when there is one.
+    fn unpause(&mut self) {
+        if self.head.is_some() {
+            self.send(Address::Supervisor, Message::Input(Input::ResumeRequested));
+        }
     }
 
     /// Nothing goes wrong any more.
@@ -446,12 +463,9 @@ impl World {
                 let for_s = self.seconds(2.0, 40.0);
                 self.after(for_s, Event::SpaceAgain);
             }
-            Fault::StudyStopped => {
-                if self.head.is_none() {
-                    return Ok(());
-                }
-                self.send(Address::Supervisor, Message::Input(Input::StopRequested));
-            }
+            Fault::StudyStopped | Fault::StudyPaused if self.head.is_none() => return Ok(()),
+            Fault::StudyStopped => self.send(Address::Supervisor, Message::Input(Input::StopRequested)),
+            Fault::StudyPaused => self.pause(),
             Fault::ClockJumped => self.clock_s += self.rng.random_range(-5000.0..5000.0),
             Fault::SlowMessages => {
                 self.is_slow = true;

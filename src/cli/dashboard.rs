@@ -7,10 +7,10 @@ use std::{
     sync::Arc,
 };
 
-use super::{inspect, nodes, retry, stop};
+use super::{inspect, nodes, pause, retry, stop};
 use crate::{
     cli,
-    dashboard::{Background, Commands, Server, Settings, Signals},
+    dashboard::{Background, Commands, Server, Settings, Signals, report},
     ids::TrialId,
     store::Folder,
     trials::engine::{JournalEntry, State},
@@ -46,6 +46,11 @@ pub(super) fn start(folder: &Path) -> Result<Background, cli::Error> {
     Ok(Background::start(&settings, Arc::new(Program))?)
 }
 
+/// A study as a page in one file.
+pub(super) fn page(folder: &Path) -> Result<String, cli::Error> {
+    Ok(report(folder, Arc::new(Program))?)
+}
+
 /// Does what the commands of the same names do.
 struct Program;
 
@@ -68,6 +73,18 @@ impl Commands for Program {
     fn retry(&self, folder: &Path, trials: &[TrialId]) -> Result<String, String> {
         let trials: Vec<u32> = trials.iter().map(|trial| trial.0).collect();
         said(|out| retry::run(folder, &trials, out))
+    }
+
+    fn pause(&self, folder: &Path) -> Result<String, String> {
+        said(|out| pause::pause(folder, out))
+    }
+
+    fn unpause(&self, folder: &Path) -> Result<String, String> {
+        said(|out| pause::resume(folder, out))
+    }
+
+    fn enqueue(&self, folder: &Path, values: &[(String, String)]) -> Result<String, String> {
+        said(|out| pause::enqueue(folder, values, out))
     }
 
     fn resume(&self, folder: &Path) -> String {

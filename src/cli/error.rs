@@ -8,7 +8,10 @@ use std::{
 
 use thiserror::Error;
 
-use super::{ask_tell, export, inspect, nodes, profile, results, run, simulate, stop, study, train};
+use super::{
+    ask_tell, compare, export, init, inspect, nodes, pause, profile, remove_study, results, run, simulate,
+    stop, study, train, trial_table, warm_start,
+};
 use crate::{actors, agent, slurm, store, trials, wire};
 
 /// The exit codes of the program.
@@ -59,15 +62,27 @@ pub(super) enum Error {
     #[error(transparent)]
     AskTell(#[from] ask_tell::Error),
     #[error(transparent)]
+    WarmStart(#[from] warm_start::Error),
+    #[error(transparent)]
     Export(#[from] export::Error),
     #[error(transparent)]
     Results(#[from] results::Error),
     #[error(transparent)]
+    Init(#[from] init::Error),
+    #[error(transparent)]
     Inspect(#[from] inspect::Error),
+    #[error(transparent)]
+    TrialTable(#[from] trial_table::Error),
+    #[error(transparent)]
+    Compare(#[from] compare::Error),
+    #[error(transparent)]
+    RemoveStudy(#[from] remove_study::Error),
     #[error(transparent)]
     Nodes(#[from] nodes::Error),
     #[error(transparent)]
     Stop(#[from] stop::Error),
+    #[error(transparent)]
+    Pause(#[from] pause::Error),
     #[error(transparent)]
     Run(#[from] run::Error),
     #[error(transparent)]
@@ -127,11 +142,17 @@ impl Error {
             | Self::Profile(_)
             | Self::Study(_)
             | Self::AskTell(_)
+            | Self::WarmStart(_)
             | Self::Export(_)
             | Self::Results(_)
+            | Self::Init(_)
             | Self::Inspect(_)
+            | Self::TrialTable(_)
+            | Self::Compare(_)
+            | Self::RemoveStudy(_)
             | Self::Nodes(_)
             | Self::Stop(_)
+            | Self::Pause(_)
             | Self::Run(_)
             | Self::Simulate(_)
             | Self::Search(_)

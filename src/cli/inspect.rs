@@ -1,20 +1,23 @@
-//! `pollux-tune status`, `trials` and `show`: a study in its folder, while it runs and after.
+//! `pollux-tune status` and `show`: a study in its folder, while it runs and after.
 
-use std::{io::Write, path::Path};
+use std::{collections::BTreeSet, io::Write, path::Path};
 
 use crate::{
     cli,
+    goodput::BatchPlan,
     ids::{NodeId, SlotId, TrialId},
     space::{Objective, Study, Value},
     store::{Reader, Status, TrialRow, TrialState},
-    trials::engine::{Fact, JournalEntry},
+    trials::engine::{Fact, JournalEntry, Metrics},
 };
 use serde_json::json;
 use thiserror::Error;
 
 use super::{
+    json::{self, Times},
     output::{Format, pluralize, table},
     slurm,
+    sparkline::sparkline,
 };
 
 /// What can be wrong with a question about a study.
@@ -38,7 +41,7 @@ pub(crate) fn status(folder: &Path, format: Format, out: &mut impl Write) -> Res
             let mut object = status_json(&study, &status, best.as_ref());
             object["emulated"] = json!(emulated);
             object["slurm"] = json!(jobs);
-            object.to_string()
+            json::object(object)
         }
         Format::Text => {
             let mut text = status_text(folder, &study, &status, best.as_ref());
@@ -60,9 +63,14 @@ const fn state(status: &Status) -> &'static str {
     match (status.done, status.is_run, status.stopping) {
         (true, ..) => "done",
         (false, true, true) => "stopping",
+        (false, true, false) if status.paused => "paused",
         (false, true, false) => "running",
         (false, false, _) => "stopped",
     }
+}
+
+const fn times(status: &Status) -> Times {
+    Times { created_s: status.created_s, at_s: status.at_s }
 }
 
 fn status_json(study: &Study, status: &Status, best: Option<&TrialRow>) -> serde_json::Value {
@@ -70,6 +78,7 @@ fn status_json(study: &Study, status: &Status, best: Option<&TrialRow>) -> serde
         status.trials.iter().map(|(state, count)| (state.name().to_owned(), json!(count))).collect();
     json!({
         "state": state(status),
+        "paused": status.paused,
         "wanted": status.wanted,
         "trials": trials,
         "slots": status.slots,
@@ -78,7 +87,7 @@ fn status_json(study: &Study, status: &Status, best: Option<&TrialRow>) -> serde
         "facts": status.facts,
         "ended": status.ended,
         "waiting": waits(status),
-        "best": best.map(|row| trial_json(study, row)),
+        "best": best.map(|row| json::trial(&study.objectives, row, &times(status))),
     })
 }
 
@@ -94,6 +103,9 @@ fn waits(status: &Status) -> Vec<String> {
 fn status_text(folder: &Path, study: &Study, status: &Status, best: Option<&TrialRow>) -> String {
     let remedy = if state(status) == "stopped" { ": run it again to resume" } else { "" };
     let mut lines = vec![format!("{} is {}{remedy}", folder.display(), state(status))];
+    if status.paused && !status.done {
+        lines.push(format!("  paused  no trial is launched until: pollux-tune resume {}", folder.display()));
+    }
     let ended = status.trials.iter().filter(|(state, _)| state.is_end());
     let ended: u32 = ended.map(|(_, count)| count).sum();
     let states = status.trials.iter().map(|(state, count)| format!("{count} {state}"));
@@ -110,68 +122,6 @@ fn status_text(folder: &Path, study: &Study, status: &Status, best: Option<&Tria
     lines.extend(waits(status).iter().map(|reason| format!("  waits   {reason}")));
     lines.extend(status.ended.iter().map(|reason| format!("  no more trials: {reason}")));
     lines.join("\n")
-}
-
-/// All trials.
-pub(crate) fn trials(folder: &Path, format: Format, out: &mut impl Write) -> Result<(), cli::Error> {
-    let reader = Reader::open(folder)?;
-    let (study, rows) = (reader.study()?, reader.trials()?);
-    let text = match format {
-        Format::Json => {
-            rows.iter().map(|row| trial_json(&study, row).to_string()).collect::<Vec<_>>().join("\n")
-        }
-        Format::Text => {
-            let note = reader.folder().emulated().map(|devices| format!("{}\n", of_emulation(&devices)));
-            format!("{}{}", note.unwrap_or_default(), trials_table(&study, &rows))
-        }
-    };
-    writeln!(out, "{text}").map_err(cli::Error::Stdout)
-}
-
-fn trial_json(study: &Study, row: &TrialRow) -> serde_json::Value {
-    json!({
-        "id": row.trial.0,
-        "state": row.state.name(),
-        "params": row.params,
-        "epochs": row.epochs,
-        "metrics": row.metrics,
-        "values": row.values.as_ref().map(|values| named(study, values)),
-        "reason": row.reason,
-        "slots": row.slots,
-        "batch": row.batch,
-        "slot_seconds": row.slot_s,
-        "generation": row.generation,
-    })
-}
-
-/// Values with the names of the objectives.
-fn named(study: &Study, values: &[f64]) -> serde_json::Map<String, serde_json::Value> {
-    let metrics = study.objectives.iter().map(|objective| objective.metric.clone());
-    metrics.zip(values.iter().map(|value| json!(value))).collect()
-}
-
-fn trials_table(study: &Study, rows: &[TrialRow]) -> String {
-    let mut all = vec![["trial", "state", "epochs", "slots", "batch"].map(str::to_owned).to_vec()];
-    all[0].extend(study.objectives.iter().map(|objective| objective.metric.clone()));
-    all[0].push("parameters".to_owned());
-    for row in rows {
-        let nothing = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
-        let mut cells = vec![
-            row.trial.to_string(),
-            row.state.to_string(),
-            format!("{:.2}", row.epochs),
-            nothing((row.slots > 0).then(|| row.slots.to_string())),
-            nothing(row.batch.map(|batch| batch.to_string())),
-        ];
-        for (place, Objective { metric, .. }) in study.objectives.iter().enumerate() {
-            let last = row.metrics.get(metric).map(|value| value.value());
-            let value = row.values.as_ref().and_then(|values| values.get(place).copied()).or(last);
-            cells.push(nothing(value.map(|value| Value::from(value).short())));
-        }
-        cells.push(row.params.to_string());
-        all.push(cells);
-    }
-    table(&all).join("\n")
 }
 
 fn result(study: &Study, row: &TrialRow) -> String {
@@ -195,28 +145,86 @@ pub(crate) fn show(
         let (folder, count) = (folder.display().to_string(), reader.trials()?.len());
         return Err(Error::NoTrial { trial, folder, count }.into());
     };
-    let created_s = reader.status()?.created_s;
-    let mut events: Vec<(f64, String)> = Vec::new();
+    let status = reader.status()?;
+    let created_s = status.created_s;
+    let (mut events, mut reports): (Vec<(f64, String)>, Vec<ShownReport>) = (Vec::new(), Vec::new());
     reader.replay(|entry| -> Result<(), cli::Error> {
         events.extend(event(&entry, row.trial).map(|event| (entry.at_s - created_s, event)));
+        reports.extend(ShownReport::of(&entry, row.trial, created_s));
         Ok(())
     })?;
     let text = match format {
         Format::Json => {
             let events = events.iter().map(|(at_s, event)| json!({"seconds": at_s, "event": event}));
-            let mut text = trial_json(&study, &row);
-            text["events"] = events.collect();
-            text.to_string()
+            let mut object = json::trial(&study.objectives, &row, &times(&status));
+            object["events"] = events.collect();
+            object["reports"] = reports.iter().map(ShownReport::json).collect();
+            json::object(object)
         }
         Format::Text => {
             let note = reader.folder().emulated().map(|devices| format!("\n{}", of_emulation(&devices)));
-            format!("{}{}", show_text(&study, &row, &events), note.unwrap_or_default())
+            format!("{}{}", show_text(&study, &row, &events, &reports), note.unwrap_or_default())
         }
     };
     writeln!(out, "{text}").map_err(cli::Error::Stdout)
 }
 
-fn show_text(study: &Study, row: &TrialRow, events: &[(f64, String)]) -> String {
+/// Something that a trial has measured.
+struct ShownReport {
+    at_s: f64,
+    generation: u32,
+    epochs: f64,
+    metrics: Metrics,
+}
+
+impl ShownReport {
+    /// The report in a fact, if it is one of the trial and has metrics.
+    fn of(JournalEntry { at_s, fact }: &JournalEntry, of: TrialId, created_s: f64) -> Option<Self> {
+        let Fact::Measured { trial, generation, epochs, metrics, .. } = fact else { return None };
+        let is_its = *trial == of && !metrics.is_empty();
+        is_its.then(|| Self {
+            at_s: at_s - created_s,
+            generation: generation.0,
+            epochs: *epochs,
+            metrics: metrics.clone(),
+        })
+    }
+
+    fn json(&self) -> serde_json::Value {
+        let Self { at_s, generation, epochs, metrics } = self;
+        json!({"seconds": at_s, "generation": generation, "epochs": epochs, "metrics": json::metrics(metrics)})
+    }
+}
+
+/// A line for each metric that was reported more than once, those of the objectives first.
+fn curves(study: &Study, reports: &[ShownReport]) -> Vec<String> {
+    let objectives = study.objectives.iter().map(|objective| &objective.metric);
+    let others: BTreeSet<&String> = reports.iter().flat_map(|report| report.metrics.keys()).collect();
+    let others = others.into_iter().filter(|name| study.objectives.iter().all(|it| it.metric != **name));
+    let names: Vec<&String> = objectives.chain(others).take(CURVES).collect();
+    let width = names.iter().map(|name| name.chars().count()).max().unwrap_or(0).max(6);
+    let mut lines = Vec::new();
+    for name in names {
+        let point = |report: &ShownReport| Some((report.epochs, report.metrics.get(name)?.value()));
+        let mut points: Vec<(f64, f64)> =
+            reports.iter().filter_map(point).filter(|(_, y)| y.is_finite()).collect();
+        // What was reported again after a restart comes where it belongs.
+        points.sort_by(|a, b| a.0.total_cmp(&b.0));
+        if let [(_, first), .., (_, last)] = points[..] {
+            let short = |value: f64| Value::from(value).short();
+            let drawn = sparkline(&points, CURVE_WIDTH);
+            lines.push(format!("  {name:width$}  {drawn}  {} to {}", short(first), short(last)));
+        }
+    }
+    lines
+}
+
+/// So many curves are drawn.
+const CURVES: usize = 8;
+/// And so wide: with names and values, that fits into 80 columns.
+const CURVE_WIDTH: usize = 40;
+
+fn show_text(study: &Study, row: &TrialRow, events: &[(f64, String)], reports: &[ShownReport]) -> String {
     let mut lines = vec![format!("trial {}: {}", row.trial, row.params)];
     let result = match (row.state, &row.reason) {
         (TrialState::Done, _) => format!(", {}", result(study, row)),
@@ -227,6 +235,7 @@ fn show_text(study: &Study, row: &TrialRow, events: &[(f64, String)]) -> String 
     lines.push(format!("  epochs  {:.2} of {}", row.epochs, Value::from(study.trial.epochs).short()));
     let batch = row.batch.map_or_else(String::new, |batch| format!(", batch {batch}"));
     lines.push(format!("  slots   {}{batch}; {} slot-seconds so far", row.slots, row.slot_s.round()));
+    lines.extend(curves(study, reports));
     let rows: Vec<_> = events.iter().map(|(at_s, event)| vec![duration(*at_s), event.clone()]).collect();
     lines.extend(table(&rows));
     lines.join("\n")
@@ -251,9 +260,7 @@ pub(crate) fn event(entry: &JournalEntry, trial: TrialId) -> Option<String> {
             format!("{how} slots [{}]{batch}", on(slots))
         }
         Fact::GroupFormed { .. } => "trains".to_owned(),
-        Fact::Retuned { batch, .. } => {
-            format!("{} examples in {} passes on each slot", batch.total(1), batch.accumulation + 1)
-        }
+        Fact::Retuned { batch, .. } => retuned(*batch),
         Fact::CheckpointFailed { reason, .. } => format!("warning: {reason}"),
         Fact::BatchLimited { gpu_type, limit, failed, .. } => {
             format!(
@@ -267,10 +274,19 @@ pub(crate) fn event(entry: &JournalEntry, trial: TrialId) -> Option<String> {
         Fact::TrialDone { .. } => "done".to_owned(),
         Fact::TrialStopped { reason, .. } => format!("stopped: {reason}"),
         Fact::TrialFailed { reason, .. } => format!("failed: {reason}"),
-        Fact::TrialRetried { .. } => "to run again".to_owned(),
+        Fact::TrialRetried { .. } => "will run again".to_owned(),
         Fact::TrialCancelled { reason, .. } => format!("cancelled: {reason}"),
         _ => return None,
     })
+}
+
+/// What each slot does in a step.
+fn retuned(batch: BatchPlan) -> String {
+    let examples = pluralize(batch.total(1) as usize, "example");
+    match batch.accumulation {
+        0 => format!("changes its batch to {examples} on each slot"),
+        more => format!("changes its batch to {examples} on each slot, in {} passes", more + 1),
+    }
 }
 
 /// Seconds for people.

@@ -8,30 +8,43 @@ mod agent;
 mod args;
 mod ask_tell;
 mod chaos;
+mod compare;
 mod dashboard;
+mod doctor;
 mod error;
+mod explain;
 mod export;
 mod figure;
 mod fit;
 mod fsck;
+mod init;
 mod inspect;
+mod json;
 mod nodes;
 mod output;
 mod paper;
 mod parallel;
+mod pause;
 mod plot;
 mod profile;
+mod remove_study;
+mod report;
 mod results;
 mod retry;
 mod run;
 mod simulate;
 mod simulate_study;
 mod slurm;
+mod sparkline;
 mod stop;
 mod study;
 mod table3;
+mod tail;
+mod terminal;
 mod timeline;
 mod train;
+mod trial_table;
+mod warm_start;
 
 use std::{
     io::{self, BufRead, Write},
@@ -45,8 +58,9 @@ use clap::Parser;
 pub use self::ask_tell::answer_requests;
 use self::{
     args::{
-        BestArgs, CancelArgs, CheckArgs, Cli, Command, DrainArgs, FolderArgs, FsckArgs, ImportanceArgs,
-        RemoveArgs, RetryArgs, ShowArgs, SimulateCommand, SlurmCommand, StopArgs, TimelineArgs, format,
+        BestArgs, CancelArgs, CheckArgs, Cli, Command, CompareArgs, DrainArgs, EnqueueArgs, ExplainArgs,
+        FolderArgs, FsckArgs, ImportanceArgs, PauseArgs, RemoveArgs, ResumeArgs, RetryArgs, RmArgs, ShowArgs,
+        SimulateCommand, SlurmCommand, StopArgs, TimelineArgs, TopArgs, format,
     },
     error::{Error, ExitStatus},
 };
@@ -115,12 +129,22 @@ fn run(
         Command::Run(args) => return run::run(&(*args).into(), trainables, out, stderr),
         Command::Agent(args) => return agent::run((*args).into(), stderr),
         Command::Chaos(args) => return chaos::run(&args.into(), out, stderr),
-        Command::Check(CheckArgs { files }) => study::check(&files, out, stderr),
+        Command::Doctor(args) => return doctor::run(&args.into(), out, stderr),
+        Command::Init(args) => init::run(&args.into(), out),
+        Command::Check(CheckArgs { files }) => study::check(&files, trainables, out, stderr),
         Command::Schema => study::schema(out),
         Command::AskTell(args) => ask_tell::run(&args.into(), stdin, out, stderr),
         Command::Status(FolderArgs { folder, json }) => inspect::status(&folder, format(json), out),
-        Command::Trials(FolderArgs { folder, json }) => inspect::trials(&folder, format(json), out),
+        Command::Trials(args) => {
+            let (folder, json) = (args.folder.clone(), args.json);
+            trial_table::list(&folder, &args.into(), format(json), out)
+        }
         Command::Show(ShowArgs { folder, trial, json }) => inspect::show(&folder, trial, format(json), out),
+        Command::Explain(ExplainArgs { folder, trial }) => explain::run(&folder, trial, out),
+        Command::Compare(CompareArgs { folders, trials }) => compare::run(&folders, &trials, out),
+        Command::Tail(args) => tail::tail(&args.folder, &(&args).into(), out),
+        Command::Top(TopArgs { folder, once }) => tail::top(&folder, once, out),
+        Command::Rm(RmArgs { folders, yes }) => remove_study::run(&folders, yes, stdin, out, stderr),
         Command::Timeline(TimelineArgs { folder, svg }) => timeline::run(&folder, svg, out),
         Command::Nodes(FolderArgs { folder, json }) => nodes::list(&folder, format(json), out),
         Command::Drain(DrainArgs { folder, nodes }) => nodes::drain(&folder, &nodes, None, out),
@@ -128,6 +152,9 @@ fn run(
             nodes::drain(&folder, &nodes, Some(grace), out)
         }
         Command::Dashboard(args) => dashboard::run(&args.into(), out, stderr),
+        Command::Pause(PauseArgs { folder }) => pause::pause(&folder, out),
+        Command::Resume(ResumeArgs { folder }) => pause::resume(&folder, out),
+        Command::Enqueue(EnqueueArgs { folder, values }) => pause::enqueue(&folder, &values, out),
         Command::Stop(StopArgs { folder, trial, .. }) if !trial.is_empty() => {
             stop::trials(&folder, &trial, out)
         }
@@ -140,6 +167,7 @@ fn run(
         Command::Slurm(SlurmCommand::Cancel(CancelArgs { folder })) => slurm::cancel(&folder, out),
         Command::Best(BestArgs { journal, count, json }) => results::best(&journal, count, format(json), out),
         Command::Export(args) => export::run(&args.into(), out),
+        Command::Report(args) => report::run(&args.into(), out),
         Command::Importance(ImportanceArgs { journal, objective, json }) => {
             results::importance(&journal, objective.as_deref(), format(json), out)
         }
@@ -148,6 +176,8 @@ fn run(
         Command::Train(args) => train::run(&(*args).into(), trainables, out, stderr),
         #[cfg(not(feature = "torch"))]
         Command::Train(args) => train::run(&args.name),
+        Command::Completions(args) => args.print(out),
+        Command::Man(args) => args.write(out),
         Command::Simulate(SimulateCommand::Workload(args)) => simulate::workload(&args.into(), out, stderr),
         Command::Simulate(SimulateCommand::Study(args)) => simulate_study::run(&args.into(), out, stderr),
         Command::Simulate(SimulateCommand::Paper(args)) => paper::run(&args.into(), stderr),

@@ -12,6 +12,7 @@ use thiserror::Error;
 
 use super::{
     inspect::duration,
+    json,
     output::{Format, quoted, table},
 };
 use crate::{
@@ -60,7 +61,7 @@ pub(crate) fn list(folder: &Path, format: Format, out: &mut impl Write) -> Resul
     let rows = rows(&state);
     let text = match format {
         Format::Json => {
-            rows.iter().map(|row| row_json(row, &state).to_string()).collect::<Vec<_>>().join("\n")
+            rows.iter().map(|row| json::object(row_json(row, &state))).collect::<Vec<_>>().join("\n")
         }
         Format::Text => {
             let mut lines = Vec::new();

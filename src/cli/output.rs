@@ -3,7 +3,7 @@
 use std::{
     fs::{self, File},
     io::{self, Write},
-    path::Path,
+    path::{Path, PathBuf},
     process,
 };
 
@@ -57,10 +57,7 @@ pub(super) fn write_atomically(path: &Path, text: &str) -> Result<(), Error> {
 /// The same for what `write` writes.
 pub(super) fn write_whole(path: &Path, write: impl FnOnce(&mut File) -> io::Result<()>) -> Result<(), Error> {
     let failed = || Error::writing(path);
-    let name = path.file_name().ok_or_else(|| io::ErrorKind::InvalidFilename.into());
-    let mut name = name.map_err(failed())?.to_owned();
-    name.push(format!(".{}.tmp", process::id()));
-    let temporary = path.with_file_name(name);
+    let temporary = temporary(path)?;
     let written = File::create(&temporary)
         .and_then(|mut file| write(&mut file).and_then(|()| file.sync_all()))
         .and_then(|()| fs::rename(&temporary, path));
@@ -69,6 +66,14 @@ pub(super) fn write_whole(path: &Path, write: impl FnOnce(&mut File) -> io::Resu
         let _ = fs::remove_file(&temporary);
     }
     written.map_err(failed())
+}
+
+/// A name next to a path, for what becomes that path once it is whole.
+pub(super) fn temporary(path: &Path) -> Result<PathBuf, Error> {
+    let name = path.file_name().ok_or_else(|| io::ErrorKind::InvalidFilename.into());
+    let mut name = name.map_err(Error::writing(path))?.to_owned();
+    name.push(format!(".{}.tmp", process::id()));
+    Ok(path.with_file_name(name))
 }
 
 #[cfg(test)]

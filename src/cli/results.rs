@@ -15,8 +15,9 @@ use serde_json::json;
 use thiserror::Error;
 
 use super::{
-    ask_tell::{Reply, Share, read},
+    ask_tell::{Share, read},
     inspect::of_emulation,
+    json,
     output::{Format, pluralize, table},
 };
 
@@ -60,7 +61,8 @@ pub(crate) fn best(
     let trials = if several { search.pareto_front() } else { search.best(count) };
     let text = match format {
         Format::Json => {
-            serde_json::to_string(&Reply::best(trials)).map_err(|error| cli::Error::Stdout(error.into()))?
+            let trial = |trial: &&Trial| json::ranked(&search.study().objectives, trial);
+            json::object(json!({"best": trials.iter().map(trial).collect::<Vec<_>>()}))
         }
         Format::Text => {
             let note =
@@ -120,7 +122,7 @@ pub(crate) fn importance(
     let text = match format {
         Format::Json => {
             let rows: Vec<Share> = shares.into_iter().map(Share::from).collect();
-            json!({"objective": metric, "trials": done, "importance": rows}).to_string()
+            json::object(json!({"objective": metric, "trials": done, "importance": rows}))
         }
         Format::Text => {
             let width = shares.iter().map(|(name, _)| name.chars().count()).max().unwrap_or(0);

@@ -4,7 +4,10 @@ use std::{io::Write, path::Path};
 
 use serde_json::json;
 
-use super::output::{Format, pluralize};
+use super::{
+    json as shape,
+    output::{Format, pluralize},
+};
 use crate::{
     cli,
     ids::StudyId,
@@ -33,7 +36,7 @@ pub(super) fn status(folder: &Path, format: Format, out: &mut impl Write) -> Res
                 };
                 let object =
                     json!({"job": job, "state": name, "node": node, "about": about, "ends_s": ends_s});
-                writeln!(out, "{object}")
+                writeln!(out, "{}", shape::object(object))
             }
         }
         .map_err(cli::Error::Stdout)?;

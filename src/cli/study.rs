@@ -8,8 +8,13 @@ use std::{
 
 use crate::{
     alloc::ClusterSpec,
-    cli::{self, output::pluralize},
+    cli::{self, Trainables, output::pluralize},
     space::{self, Diagnostics, Dim, Objective, Study},
+};
+#[cfg(not(feature = "torch"))]
+use crate::{
+    sim::{Application, Modelled},
+    space::TrainableSpec,
 };
 use thiserror::Error;
 
@@ -40,16 +45,39 @@ fn read(file: &Path) -> Result<String, cli::Error> {
     fs::read_to_string(file).map_err(cli::Error::reading(file))
 }
 
-/// Other files that a study file names are in the same folder.
+/// Other files that a study file names are in the same folder. All mistakes are found at once.
 fn parse(file: &Path, text: &str) -> Result<Study, Diagnostics> {
     let open = |name: &str| {
         let other = file.parent().unwrap_or_else(|| Path::new("")).join(name);
         fs::read_to_string(&other).map_err(|error| format!("cannot read {}: {error}", other.display()))
     };
     let name = file.display().to_string();
-    let study = Study::from_yaml_with(&name, text, open)?;
-    Study::check_files(&name, text, |script| Path::new(script).is_file())?;
-    Ok(study)
+    let study = Study::from_yaml_with(&name, text, open);
+    both(study, Study::check_files(&name, text, |script| Path::new(script).is_file()))
+}
+
+/// What was read, or the mistakes of both.
+fn both<T>(read: Result<T, Diagnostics>, checked: Result<(), Diagnostics>) -> Result<T, Diagnostics> {
+    match (read, checked) {
+        (Ok(read), Ok(())) => Ok(read),
+        (Err(wrong), Err(other)) => Err(wrong.and(other)),
+        (Err(wrong), Ok(())) | (Ok(_), Err(wrong)) => Err(wrong),
+    }
+}
+
+/// Whether this program knows the trainable, its parameters and its metrics.
+#[cfg(feature = "torch")]
+fn check_trainable(file: &str, text: &str, trainables: Trainables) -> Result<(), Diagnostics> {
+    Study::check_trainable(file, text, &trainables.specs(), true)
+}
+
+/// A program that cannot train can emulate, and the metrics of that are known. Trainables of other programs may have any name.
+#[cfg(not(feature = "torch"))]
+fn check_trainable(file: &str, text: &str, _: Trainables) -> Result<(), Diagnostics> {
+    let emulated =
+        |application: &Application| TrainableSpec::new(application.name()).metrics(Modelled::METRICS);
+    let known: Vec<TrainableSpec> = Application::all().iter().map(emulated).collect();
+    Study::check_trainable(file, text, &known, false)
 }
 
 fn reported<T>(read: Result<T, Diagnostics>, stderr: &mut impl Write) -> Result<T, Error> {
@@ -62,12 +90,15 @@ fn reported<T>(read: Result<T, Diagnostics>, stderr: &mut impl Write) -> Result<
 /// Reads all files, and prints what they hold or what is wrong with them.
 pub(crate) fn check(
     files: &[PathBuf],
+    trainables: Trainables,
     out: &mut impl Write,
     stderr: &mut impl Write,
 ) -> Result<(), cli::Error> {
     let mut wrong = Vec::new();
     for file in files {
-        match parse(file, &read(file)?) {
+        let text = read(file)?;
+        let known = check_trainable(&file.display().to_string(), &text, trainables);
+        match both(parse(file, &text), known) {
             Ok(study) => {
                 writeln!(out, "{}: ok, {}", file.display(), describe(&study)).map_err(cli::Error::Stdout)?;
             }

@@ -17,6 +17,9 @@ use crate::wire::{self, Secret};
 /// Sent by the scripts of the page with what changes something: another site cannot, without asking first.
 pub(super) const ACTION_HEADER: &str = "x-pollux-tune";
 
+/// The token, for those who have no `authorization` to spare.
+pub(super) const TOKEN_HEADER: &str = "x-pollux-tune-token";
+
 /// No inline scripts, nothing from elsewhere, and no frame around it.
 const CONTENT_SECURITY_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; \
      connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
@@ -58,6 +61,8 @@ pub(super) enum Pass {
     Cookie,
     /// The token in the address: the browser gets its cookie.
     Token,
+    /// The token in a header, as programs have it. Another site cannot make a browser send that.
+    Header,
 }
 
 impl Guard {
@@ -104,6 +109,12 @@ impl Guard {
         }
         if request.cookie(&self.cookie).is_some_and(|cookie| is_token(cookie.value())) {
             return Ok(Pass::Cookie);
+        }
+        let headers = request.headers();
+        let bearer = text(headers, header::AUTHORIZATION).and_then(|given| given.strip_prefix("Bearer "));
+        let own = text(headers, header::HeaderName::from_static(TOKEN_HEADER));
+        if bearer.or(own).is_some_and(is_token) {
+            return Ok(Pass::Header);
         }
         Err(Refusal::Token)
     }
@@ -195,6 +206,22 @@ mod tests {
         assert_eq!(guard.check(&request.to_http_request()), Ok(Pass::Cookie));
         let request = get("/api/studies", here).cookie(other.cookie());
         assert_eq!(guard.check(&request.to_http_request()), Err(Refusal::Token));
+    }
+
+    #[test]
+    fn programs_show_the_token_in_a_header_and_only_look() {
+        let guard = guard();
+        let bearer = format!("Bearer {}", guard.token());
+        let check = |request: TestRequest| guard.check(&request.to_http_request());
+        let look = || get("/metrics", "127.0.0.1:8787");
+        assert_eq!(check(look().insert_header((header::AUTHORIZATION, bearer.clone()))), Ok(Pass::Header));
+        assert_eq!(check(look().insert_header((TOKEN_HEADER, guard.token().to_owned()))), Ok(Pass::Header));
+        let wrong = look().insert_header((header::AUTHORIZATION, "Bearer 0123".to_owned()));
+        assert_eq!(check(wrong), Err(Refusal::Token));
+        let act =
+            TestRequest::post().uri("/api/studies/a/stop").insert_header((header::HOST, "127.0.0.1:8787"));
+        let act = act.insert_header((header::AUTHORIZATION, bearer)).insert_header((ACTION_HEADER, "1"));
+        assert_eq!(check(act), Err(Refusal::CrossSite), "what changes something is for the page");
     }
 
     #[test]

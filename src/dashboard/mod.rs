@@ -2,7 +2,7 @@
 //!
 //! `studies` finds studies and keeps a `model` of each, which follows its journal fact by fact; `answers` are JSON made from a model, paged
 //! and thinned out so that a browser can show them however large the study is; `server` has the routes, `guard` decides who is heard,
-//! `live` tells browsers what has changed. What a page looks like is in `web`, embedded into the program.
+//! `live` tells browsers what has changed, `metrics` tells Prometheus; `report` is the page as one file. What a page looks like is in `web`, embedded into the program.
 //!
 //! *Architecture invariant:* nothing is answered, not even a script, without the token; nothing is asked of any other machine, and the page
 //! changes a study only through [`Commands`], that is, as the command line does.
@@ -11,7 +11,9 @@ mod answers;
 mod assets;
 mod guard;
 mod live;
+mod metrics;
 mod model;
+mod report;
 mod server;
 mod studies;
 #[cfg(test)]
@@ -28,7 +30,10 @@ use std::{
 
 use thiserror::Error;
 
-pub(crate) use self::server::{Server, Signals};
+pub(crate) use self::{
+    report::report,
+    server::{Server, Signals},
+};
 use crate::{
     ids::TrialId,
     store,
@@ -60,6 +65,12 @@ pub(crate) trait Commands: Send + Sync {
     fn stop_trial(&self, folder: &Path, trial: TrialId) -> Result<String, String>;
     /// Lets failed trials run again: these, or all.
     fn retry(&self, folder: &Path, trials: &[TrialId]) -> Result<String, String>;
+    /// Launches no trial of a study for now.
+    fn pause(&self, folder: &Path) -> Result<String, String>;
+    /// Launches trials of a paused study again.
+    fn unpause(&self, folder: &Path) -> Result<String, String>;
+    /// Tries known parameters before others: names, and values as they are typed.
+    fn enqueue(&self, folder: &Path, values: &[(String, String)]) -> Result<String, String>;
     /// The command that runs a study on.
     fn resume(&self, folder: &Path) -> String;
     /// What a fact means for a trial.
@@ -73,6 +84,8 @@ pub(crate) trait Commands: Send + Sync {
 pub(crate) enum Error {
     #[error("there is no study in {}, nor in a folder in it: give the folder of a study, such as studies/cifar10", .0.display())]
     NoStudy(PathBuf),
+    #[error("{} has several studies: give the folder of one of them, such as {}", .folder.display(), .first.display())]
+    SeveralStudies { folder: PathBuf, first: PathBuf },
     #[error("cannot listen at {address}")]
     Listen { address: SocketAddr, source: io::Error },
     #[error("the web server has failed")]
@@ -87,7 +100,7 @@ impl Error {
     /// Whether the user can correct it by typing something else.
     pub(crate) fn is_of_input(&self) -> bool {
         match self {
-            Self::NoStudy(_) | Self::Listen { .. } => true,
+            Self::NoStudy(_) | Self::SeveralStudies { .. } | Self::Listen { .. } => true,
             Self::Serve(_) | Self::Wire(_) => false,
             Self::Store(error) => error.is_of_input(),
         }

@@ -1,6 +1,7 @@
 //! The routes, and the process that serves them.
 
 use std::{
+    collections::BTreeMap,
     net::{Ipv4Addr, SocketAddr, TcpListener},
     sync::Arc,
 };
@@ -25,7 +26,7 @@ use super::{
     answers::{self, Answer, Problem},
     assets::{ASSETS, PAGE, WELCOME},
     guard::{Guard, HEADERS, Pass},
-    live,
+    live, metrics,
     studies::{Studies, Watched},
 };
 use crate::{ids::TrialId, store::Runner};
@@ -137,6 +138,7 @@ fn routes(config: &mut web::ServiceConfig) {
         // Browsers ask for it, whatever a page says.
         .route("/favicon.ico", web::get().to(|| asset("icon.svg".to_owned().into())))
         .route("/events", web::get().to(events))
+        .route("/metrics", web::get().to(metrics))
         .route("/api/studies", web::get().to(studies))
         .route("/api/compare", web::get().to(compare_studies))
         .route("/api/studies/{study}", web::get().to(overview))
@@ -150,6 +152,9 @@ fn routes(config: &mut web::ServiceConfig) {
         .route("/api/studies/{study}/nodes", web::get().to(nodes))
         .route("/api/studies/{study}/trials/{trial}", web::get().to(trial))
         .route("/api/studies/{study}/stop", web::post().to(stop))
+        .route("/api/studies/{study}/pause", web::post().to(pause))
+        .route("/api/studies/{study}/resume", web::post().to(resume))
+        .route("/api/studies/{study}/enqueue", web::post().to(enqueue))
         .route("/api/studies/{study}/retry", web::post().to(retry))
         .route("/api/studies/{study}/trials/{trial}/stop", web::post().to(stop_trial))
         .default_service(web::to(|| async {
@@ -172,7 +177,7 @@ async fn protect(
                 .body(WELCOME);
             request.into_response(welcome)
         }
-        (Some(_), Some(Ok(Pass::Cookie))) => next.call(request).await?.map_into_boxed_body(),
+        (Some(_), Some(Ok(Pass::Cookie | Pass::Header))) => next.call(request).await?.map_into_boxed_body(),
         (_, Some(Err(refusal))) => request.into_response(refusal.response()),
         _ => request.into_response(HttpResponse::InternalServerError().finish()),
     };
@@ -195,6 +200,19 @@ async fn asset(name: web::Path<String>) -> HttpResponse {
 
 async fn events(shared: web::Data<Shared>) -> HttpResponse {
     live::events(shared.studies.clone())
+}
+
+async fn metrics(shared: web::Data<Shared>) -> HttpResponse {
+    let text = web::block(move || {
+        let commands = shared.studies.commands();
+        let all = shared.studies.all();
+        let samples: Vec<_> = all.iter().flat_map(|study| study.view(commands, metrics::of_study)).collect();
+        metrics::text(&samples)
+    });
+    match text.await {
+        Ok(text) => HttpResponse::Ok().content_type(metrics::CONTENT_TYPE).body(text),
+        Err(_) => HttpResponse::ServiceUnavailable().finish(),
+    }
 }
 
 impl Problem {
@@ -375,6 +393,35 @@ async fn stop(shared: Data, key: Key) -> HttpResponse {
     act(shared, key.into_inner(), |commands, study| commands.stop(&study.folder)).await
 }
 
+async fn pause(shared: Data, key: Key) -> HttpResponse {
+    act(shared, key.into_inner(), |commands, study| commands.pause(&study.folder)).await
+}
+
+async fn resume(shared: Data, key: Key) -> HttpResponse {
+    act(shared, key.into_inner(), |commands, study| commands.unpause(&study.folder)).await
+}
+
+/// What to try, each value as it was typed.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Enqueue {
+    values: BTreeMap<String, String>,
+}
+
+async fn enqueue(shared: Data, key: Key, body: web::Bytes) -> Result<HttpResponse, actix_web::Error> {
+    let Enqueue { values } = read(&body)?;
+    let values: Vec<(String, String)> = values.into_iter().collect();
+    Ok(act(shared, key.into_inner(), move |commands, study| commands.enqueue(&study.folder, &values)).await)
+}
+
+/// What a request brings.
+fn read<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, actix_web::Error> {
+    serde_json::from_slice(body).map_err(|error| {
+        let response = Problem::Bad(error.to_string()).response();
+        InternalError::from_response(error, response).into()
+    })
+}
+
 async fn stop_trial(shared: Data, path: web::Path<(String, u32)>) -> HttpResponse {
     let (key, trial) = path.into_inner();
     act(shared, key, move |commands, study| commands.stop_trial(&study.folder, TrialId(trial))).await
@@ -390,10 +437,7 @@ struct Retry {
 
 async fn retry(shared: Data, key: Key, body: web::Bytes) -> Result<HttpResponse, actix_web::Error> {
     let text: &[u8] = if body.is_empty() { b"{}" } else { &body };
-    let Retry { trials } = serde_json::from_slice(text).map_err(|error| {
-        let response = Problem::Bad(error.to_string()).response();
-        InternalError::from_response(error, response)
-    })?;
+    let Retry { trials } = read(text)?;
     let trials: Vec<TrialId> = trials.into_iter().map(TrialId).collect();
     Ok(act(shared, key.into_inner(), move |commands, study| commands.retry(&study.folder, &trials)).await)
 }

@@ -30,6 +30,15 @@ impl Commands for Names {
     fn retry(&self, _: &Path, _: &[TrialId]) -> Result<String, String> {
         Ok("retried".to_owned())
     }
+    fn pause(&self, _: &Path) -> Result<String, String> {
+        Ok("paused".to_owned())
+    }
+    fn unpause(&self, _: &Path) -> Result<String, String> {
+        Ok("resumed".to_owned())
+    }
+    fn enqueue(&self, _: &Path, _: &[(String, String)]) -> Result<String, String> {
+        Ok("enqueued".to_owned())
+    }
     fn resume(&self, _: &Path) -> String {
         "run".to_owned()
     }

@@ -124,17 +124,24 @@ impl<'a> Job<'a> {
         self.choose_batch()
     }
 
-    /// What is left until all epochs are done.
+    /// What is left until all epochs are done, by what its user says.
     pub(super) fn remaining(&self) -> RemainingWork {
-        let application = self.application();
-        let left = application.progress_after(application.epochs()) - self.progress;
-        RemainingWork::Examples(left * f64::from(application.initial_batch()))
+        let left = self.declared() - self.progress;
+        RemainingWork::Examples(left * f64::from(self.application().initial_batch()))
     }
 
-    /// How much of its training is done, from 0 to 1; none at its beginning.
+    /// How much of its training is done by what its user says, from 0 to 1; none at its beginning.
     pub(super) fn past_share(&self) -> Option<f64> {
-        let application = self.application();
-        Some(self.progress / application.progress_after(application.epochs())).filter(|share| *share > 0.0)
+        Some(self.progress / self.declared()).filter(|share| *share > 0.0)
+    }
+
+    /// The progress with which it will be done, by what its user says. A job that trains for longer is in its last epoch, as far as
+    /// anybody knows.
+    fn declared(&self) -> f64 {
+        let (application, epochs) = (self.application(), self.application().epochs());
+        let whole = application.progress_after(epochs);
+        let said = self.spec.declared * whole;
+        if said < whole { said.max(self.progress + whole / epochs as f64) } else { said }
     }
 
     fn choose_batch(&mut self) -> Result<(), Error> {

@@ -35,6 +35,9 @@ pub struct Modelled {
 }
 
 impl Modelled {
+    /// The names of its [`metrics`](Self::metrics).
+    pub const METRICS: [&'static str; 2] = ["accuracy", "loss"];
+
     /// A trial of an [`Application`], named by `trainable`, with some parameters. Those that the surface does not know do
     /// not matter, and those that are missing have their defaults. `seed` decides on the noise of its results, and `epochs` is
     /// how long it trains in all.
@@ -108,7 +111,8 @@ impl Modelled {
     #[must_use]
     pub fn metrics(&self, epochs: f64) -> BTreeMap<String, f64> {
         let accuracy = self.surface.accuracy(self.progress(epochs), epochs);
-        BTreeMap::from([("accuracy".to_owned(), accuracy), ("loss".to_owned(), -libm::log(accuracy))])
+        let names = Self::METRICS.map(str::to_owned);
+        names.into_iter().zip([accuracy, -libm::log(accuracy)]).collect()
     }
 
     /// How many examples an epoch has.

@@ -1,6 +1,8 @@
 use std::collections::BTreeSet;
 
 use csv::StringRecord;
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
 
 use super::{Application, Error};
 
@@ -20,6 +22,8 @@ pub struct JobSpec {
     pub requested_gpus: u32,
     /// The total batch its user asks for, for the same policies.
     pub requested_batch: u32,
+    /// How many epochs its user says that it trains, relative to the number that it does: 1 if that is right.
+    pub declared: f64,
 }
 
 /// Jobs that are submitted over some hours, in the order of submission.
@@ -68,6 +72,36 @@ impl Workload {
             jobs.push(job);
         }
         Self::new(jobs)
+    }
+
+    /// Another workload like these: as many jobs as they have on average, each of them one of theirs, drawn at random with its time. The
+    /// users of half of the jobs say that they train for `wrong` times as many epochs as they do, those of the others for
+    /// `1 / wrong`.
+    ///
+    /// ```
+    /// use pollux_tune::sim::Workload;
+    /// let known = Workload::builtin("osdi21/load-1.0");
+    /// let drawn = Workload::drawn(&known, 7, 2.0)?;
+    /// assert_eq!(drawn.jobs().len(), 160);
+    /// assert!(drawn.jobs().iter().all(|job| job.declared == 2.0 || job.declared == 0.5));
+    /// # Ok::<(), pollux_tune::sim::Error>(())
+    /// ```
+    pub fn drawn(known: &[Self], seed: u64, wrong: f64) -> Result<Self, Error> {
+        if !(wrong.is_finite() && wrong > 0.0) {
+            let what = "the factor by which epochs are declared wrong";
+            return Err(Error::OutOfRange { what, value: wrong, allowed: "a finite number above 0" });
+        }
+        let all: Vec<&JobSpec> = known.iter().flat_map(|workload| &workload.jobs).collect();
+        // Which jobs are drawn does not depend on what is said of them.
+        let (mut rng, mut says) = (ChaCha8Rng::seed_from_u64(seed), ChaCha8Rng::seed_from_u64(seed));
+        says.set_stream(1);
+        let job = |number: usize| {
+            let job = all[rng.random_range(0..all.len())];
+            let declared = if says.random::<bool>() { wrong } else { 1.0 / wrong };
+            JobSpec { name: format!("{}-{number}", job.application.name()), declared, ..job.clone() }
+        };
+        let count = if known.is_empty() { 0 } else { all.len() / known.len() };
+        Self::new((0..count).map(job).collect())
     }
 
     /// The jobs, in the order of submission.
@@ -127,7 +161,7 @@ impl Columns {
         let requested_batch = batch.ok_or_else(|| {
             bad(4, &format!("a whole number from {min} to {max} for {}", application.name()))
         })?;
-        Ok(JobSpec { name, submitted_s, application, requested_gpus, requested_batch })
+        Ok(JobSpec { name, submitted_s, application, requested_gpus, requested_batch, declared: 1.0 })
     }
 }
 
@@ -138,4 +172,41 @@ const GPUS_MAX: u32 = 4096;
 fn application_names() -> String {
     let names: Vec<_> = Application::all().iter().map(Application::name).collect();
     names.join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn drawn_workloads_follow_from_their_seed_and_are_like_the_known_ones() {
+        let known = Workload::builtin("osdi21/load-1.0");
+        let jobs = |seed, wrong| {
+            let drawn = Workload::drawn(&known, seed, wrong).unwrap();
+            let job = |job: &JobSpec| (job.name.clone(), job.submitted_s.to_bits(), job.requested_batch);
+            drawn.jobs().iter().map(job).collect::<Vec<_>>()
+        };
+        assert_eq!(jobs(3, 1.0), jobs(3, 2.0), "what is said of jobs does not change them");
+        assert_ne!(jobs(3, 1.0), jobs(4, 1.0));
+        let share = |workloads: &[Workload], name| {
+            let all = || workloads.iter().flat_map(Workload::jobs);
+            all().filter(|job| job.application.name() == name).count() as f64 / all().count() as f64
+        };
+        let drawn: Vec<Workload> = (0..20).map(|seed| Workload::drawn(&known, seed, 2.0).unwrap()).collect();
+        for name in ["cifar10", "imagenet", "ncf"] {
+            let (of_known, of_drawn) = (share(&known, name), share(&drawn, name));
+            assert!((of_known - of_drawn).abs() < 0.05, "{name}: {of_known} {of_drawn}");
+        }
+        let long = drawn.iter().flat_map(Workload::jobs).filter(|job| job.declared > 1.0).count();
+        assert!((1400..1800).contains(&long), "{long} of 3200 are said to be longer than they are");
+    }
+
+    #[test]
+    fn nothing_can_be_drawn_from_nothing() {
+        assert!(matches!(Workload::drawn(&[], 0, 1.0), Err(Error::NoJobs)));
+        for wrong in [0.0, -2.0, f64::NAN, f64::INFINITY] {
+            let known = Workload::builtin("sia/philly");
+            assert!(matches!(Workload::drawn(&known, 0, wrong), Err(Error::OutOfRange { .. })), "{wrong}");
+        }
+    }
 }

@@ -1,4 +1,4 @@
-use super::{Domain, Error, Space, Value};
+use super::{Confidence, Domain, Error, Space, Value};
 
 /// Puts a [`Space`] together. The first mistake is what [`SpaceBuilder::build`] returns.
 ///
@@ -49,6 +49,25 @@ impl SpaceBuilder {
             let condition = space.condition(parent, &values)?;
             space.push(name, domain, Some(condition))
         })
+    }
+
+    /// Says which value of a parameter that was added before is expected to be best. Searches try it first and then look around it, the
+    /// less the more results there are and the less these agree.
+    ///
+    /// ```
+    /// use pollux_tune::space::{Confidence, Domain, Space};
+    /// let space = Space::builder()
+    ///     .add("lr", Domain::log(1e-5, 1e-1)?)
+    ///     .expect_value("lr", 3e-4, Confidence::High)
+    ///     .build()?;
+    /// let yaml = "space:\n  lr: {float: [1e-5, 0.1], log: true, prior: 0.0003, confidence: high}\n";
+    /// assert_eq!(space.to_yaml(), yaml);
+    /// # Ok::<(), pollux_tune::space::Error>(())
+    /// ```
+    #[must_use]
+    pub fn expect_value(self, name: &str, value: impl Into<Value>, confidence: Confidence) -> Self {
+        let value = value.into();
+        self.and(|space| space.expect_value(name, &value, confidence))
     }
 
     /// Adds a constraint between parameters that were added before; see [`Constraint`](super::Constraint).

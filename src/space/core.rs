@@ -1,8 +1,8 @@
 use std::fmt::Write;
 
 use super::{
-    BadDims, Constraint, Dim, Dims, Domain, Error, Params, Parent, Point, SpaceBuilder, Value,
-    error::similar, value::text_to_yaml,
+    BadDims, Confidence, Constraint, Dim, DimPrior, Dims, Domain, Error, Params, Parent, Point, Prior,
+    SpaceBuilder, Value, error::similar, value::text_to_yaml,
 };
 
 /// What can be searched: parameters with domains and conditions, in order, and constraints between them.
@@ -22,6 +22,7 @@ pub struct Parameter {
     name: String,
     domain: Domain,
     condition: Option<Condition>,
+    prior: Option<Prior>,
     dim: Option<usize>,
 }
 
@@ -46,6 +47,12 @@ impl Parameter {
     #[must_use]
     pub const fn domain(&self) -> &Domain {
         &self.domain
+    }
+
+    /// What is expected of it, if anything.
+    #[must_use]
+    pub const fn prior(&self) -> Option<&Prior> {
+        self.prior.as_ref()
     }
 
     /// Its dimension; none if it is fixed.
@@ -97,6 +104,12 @@ impl Space {
         let parent =
             |dim: usize| self.parent(dim).map(|(dim, cells)| Parent { dim, choices: cells.to_vec() });
         let dims = Dims::new(self.dims(), (0..self.dims.len()).map(parent).collect())?;
+        let prior = |parameter: &Parameter| {
+            let Prior { value, confidence } = parameter.prior.as_ref()?;
+            let coordinate = parameter.domain.encode(value)?;
+            Some((parameter.dim?, DimPrior { coordinate, confidence: *confidence }))
+        };
+        let dims = dims.with_priors(self.parameters.iter().filter_map(prior))?;
         if self.constraints.is_empty() {
             return Ok(dims);
         }
@@ -292,7 +305,11 @@ impl Space {
     pub fn to_yaml(&self) -> String {
         let mut yaml = String::from(if self.parameters.is_empty() { "space: {}\n" } else { "space:\n" });
         for parameter in &self.parameters {
-            let domain = self.parameter_to_yaml(parameter);
+            let mut domain = self.parameter_to_yaml(parameter);
+            if let Some(Prior { value, confidence }) = &parameter.prior {
+                domain.truncate(domain.len() - 1);
+                let _ = write!(domain, ", prior: {}, confidence: {confidence}}}", value.to_yaml());
+            }
             let _ = writeln!(yaml, "  {}: {domain}", text_to_yaml(&parameter.name));
         }
         for (place, constraint) in self.constraints.iter().enumerate() {
@@ -360,7 +377,41 @@ impl Space {
         if dim.is_some() {
             self.dims.push(self.parameters.len());
         }
-        self.parameters.push(Parameter { name: name.to_owned(), domain, condition, dim });
+        self.parameters.push(Parameter { name: name.to_owned(), domain, condition, prior: None, dim });
+        Ok(())
+    }
+
+    /// The same with what another space expects of its parameters.
+    pub(super) fn with_priors_of(&self, other: &Self) -> Self {
+        let mut space = self.clone();
+        for parameter in &mut space.parameters {
+            let same = other.parameters.iter().find(|known| known.name == parameter.name);
+            parameter.prior = same.and_then(|known| known.prior.clone());
+        }
+        space
+    }
+
+    /// Says what is expected of a parameter that was added before.
+    pub(super) fn expect_value(
+        &mut self,
+        name: &str,
+        value: &Value,
+        confidence: Confidence,
+    ) -> Result<(), Error> {
+        let Some(place) = self.parameters.iter().position(|known| known.name == name) else {
+            let similar = similar(name, self.parameters.iter().map(Parameter::name)).map(str::to_owned);
+            return Err(Error::Unknown { name: name.to_owned(), place: "in the space", similar });
+        };
+        let parameter = &mut self.parameters[place];
+        if parameter.dim.is_none() {
+            return Err(Error::FixedPrior(name.to_owned()));
+        }
+        let value = parameter.domain.normalize(value).ok_or_else(|| Error::BadPrior {
+            name: name.to_owned(),
+            value: value.to_string(),
+            domain: parameter.domain.to_string(),
+        })?;
+        parameter.prior = Some(Prior { value, confidence });
         Ok(())
     }
 

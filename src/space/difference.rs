@@ -84,8 +84,8 @@ fn objectives(study: &Study) -> Named {
 }
 
 impl Study {
-    /// This study as the continuation of an earlier one: with the space of that one, whose order is that of all points so far. Other
-    /// settings may change; a different space or other objectives are an error that names all differences.
+    /// This study as the continuation of an earlier one: with the space of that one, whose order is that of all points so far. Priors and
+    /// other settings may change; a different space or other objectives are an error that names all differences.
     ///
     /// ```
     /// use pollux_tune::space::Study;
@@ -130,7 +130,7 @@ impl Study {
             differences.push(Difference::Changed { what, before: list(&old), now: list(&new) });
         }
         if differences.is_empty() {
-            Ok(Self { space: before.space.clone(), ..self.clone() })
+            Ok(Self { space: before.space.with_priors_of(&self.space), ..self.clone() })
         } else {
             Err(differences)
         }

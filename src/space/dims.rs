@@ -2,7 +2,7 @@ use std::{fmt, sync::Arc};
 
 use thiserror::Error;
 
-use super::{Dim, Point};
+use super::{Dim, DimPrior, Point};
 
 /// When a parameter is active: its parent is, and has one of the choices.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -53,6 +53,12 @@ pub enum BadDims {
         /// The number of values of the parent.
         count: u64,
     },
+    /// What is expected of a parameter is none of its values, or there is no such parameter.
+    #[error("the prior of parameter {dim} is none of its values")]
+    Prior {
+        /// The parameter.
+        dim: usize,
+    },
     /// A child that can never be active.
     #[error("parameter {dim} is active for no value of {parent}")]
     Never {
@@ -82,6 +88,7 @@ pub struct Dims {
     parameters: Vec<Dim>,
     parents: Vec<Option<Parent>>,
     constraint: Option<Constraint>,
+    priors: Vec<Option<DimPrior>>,
 }
 
 impl Dims {
@@ -101,7 +108,8 @@ impl Dims {
                 check_parent(&dims, dim, parent)?;
             }
         }
-        Ok(Self { parameters: dims, parents, constraint: None })
+        let priors = vec![None; dims.len()];
+        Ok(Self { parameters: dims, parents, constraint: None, priors })
     }
 
     /// Parameters that are always active.
@@ -126,6 +134,35 @@ impl Dims {
             Some(before) => Arc::new(move |point: &[Option<f64>]| before(point) && rule(point)),
         });
         self
+    }
+
+    /// Adds what is expected of parameters, by their places, to what there is.
+    ///
+    /// ```
+    /// use pollux_tune::space::{Confidence, Dim, DimPrior, Dims};
+    ///
+    /// let prior = DimPrior { coordinate: 0.3, confidence: Confidence::High };
+    /// let dims = Dims::flat(vec![Dim::Continuous; 2])?.with_priors([(1, prior)])?;
+    /// assert_eq!([dims.prior(0), dims.prior(1)], [None, Some(prior)]);
+    /// # Ok::<(), pollux_tune::space::BadDims>(())
+    /// ```
+    pub fn with_priors(
+        mut self,
+        priors: impl IntoIterator<Item = (usize, DimPrior)>,
+    ) -> Result<Self, BadDims> {
+        for (dim, prior) in priors {
+            if !self.parameters.get(dim).is_some_and(|parameter| parameter.contains(prior.coordinate)) {
+                return Err(BadDims::Prior { dim });
+            }
+            self.priors[dim] = Some(prior);
+        }
+        Ok(self)
+    }
+
+    /// What is expected of a parameter, if anything.
+    #[must_use]
+    pub fn prior(&self, dim: usize) -> Option<DimPrior> {
+        self.priors[dim]
     }
 
     /// The number of parameters.

@@ -29,6 +29,18 @@ enum Kind {
     Fixed(Value),
 }
 
+/// What a domain is, for those who write it down in other forms than ours.
+#[cfg(feature = "cli")]
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum Form<'a> {
+    /// Numbers. With a step, `high` is one of them.
+    Float { low: f64, high: f64, step: Option<f64>, log: bool },
+    /// Whole numbers. `high` is one of them.
+    Int { low: i64, high: i64, step: i64, log: bool },
+    /// One of these, or always the same.
+    Values(&'a [Value]),
+}
+
 impl Domain {
     /// The largest number of cells of a float domain with a step.
     pub const STEPS_MAX: u64 = 1_000_000_000;
@@ -61,7 +73,7 @@ impl Domain {
     ///
     /// Up to `2 * low` every whole number is a cell, unless there are more than 1024. Otherwise the cells are the distinct
     /// rounded values of `low * 2^(k / n)`, and `high`. There are n of them in a doubling: as many as there is room for
-    /// whole numbers just above `low`, but at least 4, and so many that there are about 1024 in all.
+    /// whole numbers just above `low`, but at least 4, and about 1024 in all.
     /// Numbers between two cells are allowed values, and are encoded as the nearest cell.
     pub fn log_int(low: i64, high: i64) -> Result<Self, Error> {
         let fine = 1 <= low && low <= high && high <= EXACT;
@@ -204,6 +216,25 @@ impl Domain {
         }
     }
 
+    /// What it is.
+    #[cfg(feature = "cli")]
+    pub(crate) fn form(&self) -> Form<'_> {
+        match &self.0 {
+            Kind::Float { low, high } => Form::Float { low: *low, high: *high, step: None, log: false },
+            Kind::LogFloat { low, high } => Form::Float { low: *low, high: *high, step: None, log: true },
+            Kind::FloatStep { low, high, step } => {
+                let last = on_grid(*low, *high, *step, ((high - low) / step + 1e-9).floor());
+                Form::Float { low: *low, high: last, step: Some(*step), log: false }
+            }
+            Kind::Int { low, high, step } => {
+                Form::Int { low: *low, high: low + (high - low) / step * step, step: *step, log: false }
+            }
+            Kind::LogInt { low, high, .. } => Form::Int { low: *low, high: *high, step: 1, log: true },
+            Kind::Choice(values) | Kind::Ordinal(values) => Form::Values(values),
+            Kind::Fixed(value) => Form::Values(std::slice::from_ref(value)),
+        }
+    }
+
     /// Values that stand for all of them: every choice, or one of the numbers.
     pub(super) fn samples(&self) -> Vec<Value> {
         match &self.0 {
@@ -261,7 +292,7 @@ fn log_decode(low: f64, high: f64, coordinate: f64) -> f64 {
     libm::exp(ln_low + coordinate * (ln_high - ln_low)).clamp(low, high)
 }
 
-/// A log domain of whole numbers has about so many cells at most.
+/// A log domain of whole numbers has at most about this number of cells.
 const LOG_CELLS: i64 = 1024;
 
 fn log_cells(low: i64, high: i64) -> Vec<i64> {

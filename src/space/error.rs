@@ -92,6 +92,22 @@ pub enum Error {
         /// What it can be.
         domain: String,
     },
+    /// What is expected of a parameter is none of its values.
+    #[error("the prior of `{name}` is {value}, allowed is a value of {domain}")]
+    BadPrior {
+        /// The parameter.
+        name: String,
+        /// The value.
+        value: String,
+        /// What it can be.
+        domain: String,
+    },
+    /// There is nothing to expect of a fixed value.
+    #[error("`{0}` has a fixed value, a prior is allowed for parameters that are searched")]
+    FixedPrior(String),
+    /// The parameters are read as a type that they do not fit.
+    #[error("the parameters do not fit this type: {0}")]
+    WrongStruct(String),
     /// A value is read as another type than it has.
     #[error("`{name}` is {value}, which is not {wanted}")]
     WrongType {

@@ -22,10 +22,13 @@ mod json;
 mod params;
 mod parse;
 mod point;
+mod prior;
 mod value;
 
 #[cfg(feature = "runtime")]
 pub(crate) use self::command::{Piece, pieces};
+#[cfg(feature = "cli")]
+pub(crate) use self::domain::Form;
 pub use self::{
     builder::SpaceBuilder,
     constraint::Constraint,
@@ -35,12 +38,14 @@ pub use self::{
     domain::Domain,
     error::Error,
     file::{
-        Algorithm, Diagnostic, DiagnosticKind, Diagnostics, Direction, EarlyStopping, Elasticity, Gres,
-        InvalidKeepCheckpoints, InvalidMachines, InvalidParallel, KeepCheckpoints, Machines, NodeRange,
+        Algorithm, Confidence, Diagnostic, DiagnosticKind, Diagnostics, Direction, EarlyStopping, Elasticity,
+        Gres, InvalidKeepCheckpoints, InvalidMachines, InvalidParallel, KeepCheckpoints, Machines, NodeRange,
         Objective, Parallel, PilotSpec, Program, PythonEntry, PythonProgram, ResultValue, SchedulerSettings,
-        SearchSettings, SlotSet, SshHost, StoppingRule, Study, TrialSettings, duration, schema,
+        SearchSettings, SlotSet, SshHost, StoppingRule, Study, StudyBuilder, TrainableSpec, TrialSettings,
+        duration, schema,
     },
     params::Params,
     point::{Dim, Point},
+    prior::{DimPrior, Prior},
     value::Value,
 };

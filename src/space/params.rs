@@ -1,5 +1,7 @@
 use std::{fmt, sync::Arc};
 
+use serde::de::DeserializeOwned;
+
 use super::{Error, Value, error::similar};
 
 /// A value for every active parameter, in the order of the space. Copies share their memory.
@@ -49,6 +51,28 @@ impl Params {
     /// A text.
     pub fn text(&self, name: &str) -> Result<&str, Error> {
         self.read(name, "a text", Value::as_text)
+    }
+
+    /// All of them as a type of the program, with a field for each parameter; those that can be inactive are an `Option`.
+    ///
+    /// ```
+    /// use pollux_tune::space::Params;
+    ///
+    /// #[derive(serde::Deserialize)]
+    /// struct Settings {
+    ///     lr: f64,
+    ///     layers: usize,
+    ///     momentum: Option<f64>,
+    /// }
+    ///
+    /// let params = Params::from_iter([("lr", 0.1.into()), ("layers", 3.into())]);
+    /// let settings: Settings = params.to()?;
+    /// assert_eq!((settings.lr, settings.layers, settings.momentum), (0.1, 3, None));
+    /// # Ok::<(), pollux_tune::space::Error>(())
+    /// ```
+    pub fn to<T: DeserializeOwned>(&self) -> Result<T, Error> {
+        let wrong = |error: serde_json::Error| Error::WrongStruct(error.to_string());
+        serde_json::from_value(serde_json::to_value(self).map_err(wrong)?).map_err(wrong)
     }
 
     /// All values, in the order of the space.

@@ -13,7 +13,7 @@
 //! ```
 //!
 //! [`Store`] writes, [`Reader`] answers questions, also while a store writes; [`examine`] and [`repair`] are for damaged ones. [`Memory`] keeps facts for as long as it lives;
-//! [`KeptSearch`] is a search without a run.
+//! [`KeptSearch`] is a search without a run. `optuna` is for studies of others.
 //!
 //! *Architecture invariant:* when [`Journal::append`] returns, all facts that it was given survive the death of the process;
 //! when it fails, none of them is there, and it can be tried again. When [`Journal::sync`] returns, all facts survive a loss of power.
@@ -27,6 +27,8 @@ mod fsck;
 mod log;
 mod memory;
 mod opening;
+#[cfg(feature = "cli")]
+mod optuna;
 mod place;
 mod project;
 mod reader;
@@ -46,6 +48,11 @@ pub use self::{
     reader::{Reader, Span, Status, TrialRow, TrialState},
     search::KeptSearch,
     writer::Store,
+};
+#[cfg(feature = "cli")]
+pub(crate) use self::{
+    optuna::{OptunaParam, OptunaStudy, OptunaTrial, is_database, optuna_studies, read_optuna, write_optuna},
+    search::begin_with,
 };
 use crate::trials::engine::JournalEntry;
 

@@ -11,7 +11,7 @@ use super::{
     Error, TrialState,
     digest::{Chain, sum_of},
     seal::Claim,
-    tables::{SLOTS, SPANS, STUDY, SUMMARY, Summary, TRIALS, Table},
+    tables::{PAUSED, SLOTS, SPANS, STOPPING, STUDY, SUMMARY, Summary, TRIALS, Table},
 };
 use crate::{
     ids::{Generation, NodeId, SlotId, StudyId, TrialId},
@@ -234,10 +234,11 @@ impl Projection {
     }
 
     fn write_study(&mut self, to: &Connection) -> Result<(), Problem> {
-        let State { yaml, stopping, done, search_ended, .. } = &self.state;
+        let State { yaml, stopping, paused_s, done, search_ended, .. } = &self.state;
         let ended = search_ended.as_ref().map(|end| end.reason.clone());
         let waits = serde_json::to_string(&waits(&self.state, self.study.as_ref()))?;
-        let flags = [(*stopping).into(), (*done).into()];
+        let stopping = (i64::from(*stopping) * STOPPING) | (i64::from(paused_s.is_some()) * PAUSED);
+        let flags = [stopping.into(), (*done).into()];
         let mut row: Vec<Value> = vec![1.into(), yaml.clone().into()];
         row.extend(flags.into_iter().chain([ended.into(), waits.into()]));
         self.summary.sums.study = insert(to, &STUDY, row)?;

@@ -13,7 +13,7 @@ use super::{
     project::Problem,
     seal::Seal,
     sqlite,
-    tables::{Flaw, SPANS, STUDY, Summary, TRIALS},
+    tables::{Flaw, PAUSED, SPANS, STOPPING, STUDY, Summary, TRIALS},
 };
 use crate::{
     ids::{NodeId, SlotId, StudyId, TrialId},
@@ -65,6 +65,11 @@ impl TrialState {
         (Self::Failed, "failed"),
         (Self::Cancelled, "cancelled"),
     ];
+
+    #[cfg(feature = "cli")]
+    pub(crate) fn all() -> impl Iterator<Item = Self> {
+        Self::ALL.into_iter().map(|(state, _)| state)
+    }
 
     /// Its name.
     #[must_use]
@@ -125,6 +130,7 @@ pub struct TrialRow {
 /// A study in a few numbers.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
+#[expect(clippy::struct_excessive_bools, reason = "each is true or not, whatever the others are")]
 pub struct Status {
     /// When it was created, in seconds on the clock of the journal.
     pub created_s: f64,
@@ -142,6 +148,8 @@ pub struct Status {
     pub busy: u32,
     /// Its user wants to resume later.
     pub stopping: bool,
+    /// Its user wants no trial to be launched for now.
+    pub paused: bool,
     /// All is over.
     pub done: bool,
     /// Why there will be no more trials.
@@ -311,7 +319,7 @@ impl Reader {
         let (summary, row) = self.at_once(|at| Ok((Summary::read(at)?, study_row(at)?)))?;
         let wanted = parse(&self.path, &row.yaml)?.search.trials;
         let Summary { facts, created_s, at_s, states: trials, slots, busy, .. } = summary;
-        let StudyRow { stopping, done, ended, mut waits, .. } = row;
+        let StudyRow { stopping, paused, done, ended, mut waits, .. } = row;
         let is_run = self.is_run();
         if !is_run {
             // Whoever comes next finds out by itself.
@@ -326,6 +334,7 @@ impl Reader {
             slots,
             busy,
             stopping,
+            paused,
             done,
             ended,
             is_run,
@@ -370,6 +379,7 @@ pub(super) fn parse(path: &Path, yaml: &str) -> Result<Study, Error> {
 pub(super) struct StudyRow {
     pub(super) yaml: String,
     stopping: bool,
+    paused: bool,
     done: bool,
     ended: Option<String>,
     waits: Vec<(Option<NodeId>, String)>,
@@ -378,8 +388,9 @@ pub(super) struct StudyRow {
 pub(super) fn study_row(at: &Connection) -> Result<StudyRow, Flaw> {
     let wanted = Summary::read(at)?.sums.study;
     let mut rows = STUDY.all(at, "", wanted, |row| {
-        let (yaml, stopping, done, ended) = (row.get(1)?, row.get(2)?, row.get(3)?, row.get(4)?);
-        Ok(StudyRow { yaml, stopping, done, ended, waits: json(row, 5)?.unwrap_or_default() })
+        let (yaml, flags, done, ended): (_, i64, _, _) = (row.get(1)?, row.get(2)?, row.get(3)?, row.get(4)?);
+        let (stopping, paused) = (flags & STOPPING != 0, flags & PAUSED != 0);
+        Ok(StudyRow { yaml, stopping, paused, done, ended, waits: json(row, 5)?.unwrap_or_default() })
     })?;
     rows.pop().ok_or(Flaw::Rows(STUDY.name))
 }

@@ -135,6 +135,22 @@ impl KeptSearch {
     }
 }
 
+/// Begins a study in a folder that has none, with what is known from earlier ones. Whoever runs it resumes there.
+#[cfg(feature = "cli")]
+pub(crate) fn begin_with(folder: &Path, study: &Study, imported: Vec<Fact>) -> Result<(), Error> {
+    let mut store = Store::open(folder)?;
+    if !store.is_empty() {
+        return Ok(());
+    }
+    let yaml = study.to_yaml();
+    store.write_study(&yaml)?;
+    let at_s = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
+    let facts = std::iter::once(Fact::StudyCreated { yaml }).chain(imported);
+    let entries: Vec<JournalEntry> = facts.map(|fact| JournalEntry { at_s, fact }).collect();
+    store.append(&entries)?;
+    store.sync()
+}
+
 /// The study as it goes on in its folder: trials of one study make no sense in another one.
 fn continued(folder: &Path, ours: &Study, opening: &Opening) -> Result<Study, Error> {
     let has_trials = opening.has_trials()?;

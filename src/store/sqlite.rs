@@ -51,7 +51,7 @@ DROP TABLE IF EXISTS summary;
 CREATE TABLE study (
     id INTEGER PRIMARY KEY CHECK (id = 1),
     yaml TEXT NOT NULL,
-    stopping INTEGER NOT NULL,
+    stopping INTEGER NOT NULL, -- 1: it stops, 2: it is paused, 3: both
     done INTEGER NOT NULL,
     ended TEXT,                -- why there are no more trials
     waits TEXT NOT NULL,       -- JSON, what has to be mended: a node, or none for the whole study, and why

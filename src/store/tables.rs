@@ -29,6 +29,11 @@ pub(super) const STUDY: Table = Table {
     columns: 6,
 };
 
+/// In the column `stopping`: the user wants to resume later.
+pub(super) const STOPPING: i64 = 1;
+/// In the same column: the user wants no trial to be launched for now.
+pub(super) const PAUSED: i64 = 2;
+
 pub(super) const SLOTS: Table = Table {
     name: "slots",
     select: "SELECT node, slot, gpu_type, up, sum FROM slots",

@@ -9,12 +9,12 @@ use crate::{
 /// The number of trials that are chosen by a model of the results.
 const MODELLED: usize = 600;
 /// With more parameters there is no such model.
-const MAX_PARAMETERS: usize = 30;
+const MAX_PARAMETERS: usize = 50;
 /// Nor with more trials at a time.
 const MAX_PARALLEL: u32 = 64;
 
 /// The suggester that does best in most studies: [`Gp`] for the first 600 trials, [`Tpe`] after them, and [`Tpe`]
-/// alone where there are more than 30 parameters or more than 64 trials at a time. `docs/search.md` says why.
+/// alone where there are more than 50 parameters or more than 64 trials at a time. `docs/search.md` says why.
 ///
 /// ```
 /// use pollux_tune::space::{Dim, Dims};
@@ -90,6 +90,13 @@ impl Suggester for Auto {
         self.then.tell(id, outcome)
     }
 
+    fn import(&mut self, id: TrialId, point: Point, outcome: Outcome) -> Result<(), Error> {
+        if let Some(first) = &mut self.first {
+            first.import(id, point.clone(), outcome.clone())?;
+        }
+        self.then.import(id, point, outcome)
+    }
+
     fn retract(&mut self, id: TrialId) -> Result<(), Error> {
         if let Some(first) = &mut self.first {
             first.retract(id)?;
@@ -112,8 +119,8 @@ mod tests {
 
     #[test]
     fn large_spaces_and_many_workers_have_no_model() {
-        assert!(search(30, 64).0.first.is_some());
-        assert!(search(31, 1).0.first.is_none());
+        assert!(search(50, 64).0.first.is_some());
+        assert!(search(51, 1).0.first.is_none());
         assert!(search(2, 65).0.first.is_none());
     }
 

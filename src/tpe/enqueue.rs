@@ -65,6 +65,10 @@ impl<S: Suggester> Suggester for Enqueue<S> {
         self.next.tell(id, outcome)
     }
 
+    fn import(&mut self, id: TrialId, point: Point, outcome: Outcome) -> Result<(), Error> {
+        self.next.import(id, point, outcome)
+    }
+
     fn retract(&mut self, id: TrialId) -> Result<(), Error> {
         self.next.retract(id)
     }

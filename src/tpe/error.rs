@@ -54,7 +54,7 @@ pub enum Error {
     #[error("a grid of more than {0} points: give fewer levels, or use another suggester")]
     GridTooLarge(u64),
     /// Too little to say which parameters matter.
-    #[error("{given} trials finished with a finite value, allowed are {min} or more")]
+    #[error("this needs {min} trials with a finite result, there are {given}")]
     TooFewTrials {
         /// How many there are.
         given: usize,
@@ -69,6 +69,9 @@ pub enum Error {
         /// How many values there are.
         values: usize,
     },
+    /// What a suggester of another crate says.
+    #[error("{0}")]
+    Custom(String),
     /// A point of a list that is not in the space.
     #[error("point {0} is not in the search space")]
     Outside(usize),

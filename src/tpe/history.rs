@@ -85,6 +85,10 @@ pub(super) struct History {
     failed: usize,
     /// Rows that say nothing, in the order of their ends.
     cancelled: Vec<usize>,
+    /// Rows of an earlier study, in order; they are in none of the lists above.
+    foreign: Vec<usize>,
+    /// Those of them that say something, the best first.
+    foreign_ranked: Vec<u32>,
     /// In finite spaces, all points that were asked for.
     tried: Option<BTreeSet<Vec<u64>>>,
 }
@@ -116,6 +120,8 @@ impl History {
             with_result: Vec::new(),
             failed: 0,
             cancelled: Vec::new(),
+            foreign: Vec::new(),
+            foreign_ranked: Vec::new(),
             tried: finite.then(BTreeSet::new),
         }
     }
@@ -132,6 +138,21 @@ impl History {
     /// The number of trials that were asked for.
     pub(super) fn len(&self) -> usize {
         self.merits.len()
+    }
+
+    /// The number of trials of this study that were asked for.
+    pub(super) fn own(&self) -> usize {
+        self.len() - self.foreign.len()
+    }
+
+    /// The rows of an earlier study.
+    pub(super) fn foreign(&self) -> &[usize] {
+        &self.foreign
+    }
+
+    /// The rows of an earlier study that say something, the best first.
+    pub(super) fn foreign_best(&self) -> &[u32] {
+        &self.foreign_ranked
     }
 
     /// The number of trials that ended without failure.
@@ -194,7 +215,7 @@ impl History {
     /// Whether a point differs by no more than this from a trial, and from one that runs by no more than the second
     /// distance: in each of its numbers, with the same cells and choices.
     pub(super) fn is_near(&self, point: &Point, ended: f64, running: f64) -> bool {
-        (0..self.len()).any(|row| {
+        (0..self.len()).filter(|row| self.foreign.binary_search(row).is_err()).any(|row| {
             let reach = if self.merits[row].is_some() { ended } else { running };
             self.row(row).iter().zip(point).zip(self.dims.iter()).all(|((&known, value), dim)| match value {
                 None => known.is_nan(),
@@ -209,12 +230,26 @@ impl History {
         &self.coordinates[row * self.dims.len()..][..self.dims.len()]
     }
 
+    /// The same as a point.
+    pub(super) fn point(&self, row: usize) -> Point {
+        self.row(row).iter().map(|x| (!x.is_nan()).then_some(*x)).collect()
+    }
+
     /// A trial is asked for once.
     pub(super) fn check_new(&self, id: TrialId) -> Result<(), Error> {
         if self.rows.contains_key(&id) { Err(Error::DuplicateTrial(id)) } else { Ok(()) }
     }
 
     pub(super) fn insert(&mut self, id: TrialId, point: &Point) -> Result<(), Error> {
+        self.push(id, point)?;
+        if let Some(tried) = &mut self.tried {
+            tried.insert(key(point));
+        }
+        Ok(())
+    }
+
+    /// Adds a row; gives its number.
+    fn push(&mut self, id: TrialId, point: &Point) -> Result<usize, Error> {
         self.check_new(id)?;
         if !self.dims.contains(point) {
             return Err(Error::BadPoint(id));
@@ -223,10 +258,33 @@ impl History {
         self.rows.insert(id, row);
         self.coordinates.extend(point.iter().map(|value| value.unwrap_or(f64::NAN)));
         self.merits.push(None);
-        if let Some(tried) = &mut self.tried {
-            tried.insert(key(point));
+        Ok(row)
+    }
+
+    /// Takes a trial of an earlier study. With one objective it counts apart from those of this study, because its result
+    /// may not hold here, and its point may be tried again.
+    pub(super) fn import(&mut self, id: TrialId, point: &Point, outcome: &Outcome) -> Result<(), Error> {
+        if self.objectives() > 1 {
+            self.insert(id, point)?;
+            return self.tell(id, outcome);
+        }
+        let merit = Merit::of(id, outcome, 1)?;
+        let row = self.push(id, point)?;
+        self.merits[row] = Some(merit);
+        self.foreign.push(row);
+        if merit != Merit::Cancelled {
+            let place = self.place(&self.foreign_ranked, merit, row);
+            self.foreign_ranked.insert(place, row as u32);
         }
         Ok(())
+    }
+
+    /// Where a row belongs among those that are ranked.
+    fn place(&self, ranked: &[u32], merit: Merit, row: usize) -> usize {
+        ranked.partition_point(|&other| {
+            let before = self.merits[other as usize].map_or(Ordering::Less, |other| other.compare(&merit));
+            before.then((other as usize).cmp(&row)) == Ordering::Less
+        })
     }
 
     pub(super) fn tell(&mut self, id: TrialId, outcome: &Outcome) -> Result<(), Error> {
@@ -246,10 +304,7 @@ impl History {
             self.fronts.insert(row as u32, values);
             return Ok(());
         }
-        let place = self.ranked.partition_point(|&other| {
-            let before = self.merits[other as usize].map_or(Ordering::Less, |other| other.compare(&merit));
-            before.then((other as usize).cmp(&row)) == Ordering::Less
-        });
+        let place = self.place(&self.ranked, merit, row);
         self.ranked.insert(place, row as u32);
         Ok(())
     }
@@ -258,6 +313,7 @@ impl History {
     pub(super) fn retract(&mut self, id: TrialId) -> Result<(), Error> {
         let row = *self.rows.get(&id).ok_or(Error::UnknownTrial(id))?;
         match self.merits[row] {
+            _ if self.foreign.binary_search(&row).is_ok() => return Err(Error::NotRetractable(id)),
             Some(Merit::Failed) => {
                 self.failed -= 1;
                 self.with_result.retain(|other| *other as usize != row);
@@ -345,6 +401,24 @@ mod tests {
         assert_eq!(history.informative(), 1);
         assert_eq!(history.tell(TrialId(0), &Outcome::Done(vec![0.5])), Ok(()));
         assert_eq!(history.best(9), [0, 1]);
+    }
+
+    #[test]
+    fn trials_of_an_earlier_study_count_apart() {
+        let mut history = History::new(Dims::flat(vec![Dim::Discrete { count: 3 }]).expect("it is a space"));
+        for (id, value) in [(10, 3.0), (11, 1.0), (12, f64::NAN)] {
+            let point = vec![Some(f64::from(id - 10))];
+            history.import(TrialId(id), &point, &Outcome::Done(vec![value])).expect("it is new");
+        }
+        history.import(TrialId(13), &vec![Some(0.0)], &Outcome::Cancelled).expect("it is new");
+        assert_eq!((history.len(), history.own(), history.informative()), (4, 0, 0));
+        assert_eq!((history.foreign_best(), history.best(9)), (&[1, 0, 2][..], vec![]));
+        assert!(!history.was_tried(&vec![Some(1.0)]), "what was best there may be tried here");
+        assert_eq!(history.retract(TrialId(12)), Err(Error::NotRetractable(TrialId(12))));
+        assert_eq!(history.tell(TrialId(12), &Outcome::Failed), Err(Error::DuplicateResult(TrialId(12))));
+        history.insert(TrialId(0), &vec![Some(2.0)]).expect("it is new");
+        history.tell(TrialId(0), &Outcome::Done(vec![9.0])).expect("it is running");
+        assert_eq!((history.own(), history.best(9), history.results()), (1, vec![4], &[4][..]));
     }
 
     #[test]

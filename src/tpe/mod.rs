@@ -20,8 +20,10 @@
 mod auto;
 mod distribution;
 mod draw;
+mod earlier;
 mod enqueue;
 mod error;
+mod expert;
 mod gp;
 mod grid;
 mod halton;

@@ -3,12 +3,13 @@ use rand_chacha::ChaCha8Rng;
 use super::{
     Error,
     draw::{feasible, uniform},
+    expert::Expert,
     history::History,
     suggester::FromHistory,
 };
 use crate::space::{Dims, Point};
 
-/// Points drawn at random.
+/// Points drawn at random; where the space has priors, the first one has them all, and half of the others are drawn around them.
 ///
 /// ```
 /// use pollux_tune::space::{Dim, Dims};
@@ -24,18 +25,21 @@ use crate::space::{Dims, Point};
 #[derive(Debug)]
 pub struct Random {
     history: History,
+    expert: Option<Expert>,
 }
 
 impl Random {
     /// A suggester over a space.
     #[must_use]
     pub fn new(dims: Dims) -> Self {
-        Self { history: History::new(dims) }
+        let expert = Expert::new(&dims);
+        Self { history: History::new(dims), expert }
     }
 
     /// A suggester for results with `objectives` values, 1 or more.
     pub fn with_objectives(dims: Dims, objectives: usize) -> Result<Self, Error> {
-        Ok(Self { history: History::with_objectives(dims, objectives)? })
+        let expert = Expert::new(&dims);
+        Ok(Self { history: History::with_objectives(dims, objectives)?, expert })
     }
 }
 
@@ -48,6 +52,11 @@ impl FromHistory for Random {
 
     fn choose(&mut self, rng: &mut ChaCha8Rng) -> Result<Point, Error> {
         let dims = self.history.dims();
-        feasible(dims, uniform(dims, rng), rng)
+        let first = match &self.expert {
+            Some(_) if self.history.own() == 0 => Expert::favourite(dims, rng),
+            Some(expert) if self.history.own() % 2 == 1 => expert.draw(dims, rng),
+            _ => uniform(dims, rng),
+        };
+        feasible(dims, first, rng)
     }
 }

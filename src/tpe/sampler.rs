@@ -1,9 +1,12 @@
+use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
 
 use super::{
     Error,
     distribution::Widths,
     draw::{feasible, uniform},
+    earlier::Earlier,
+    expert::Expert,
     history::History,
     parzen::Parzen,
     split::{Set, better, worse},
@@ -12,9 +15,9 @@ use super::{
 use crate::space::{Dims, Point};
 
 /// Kernels of good trials.
-const BETTER: Widths = Widths { scale: 0.7, floor: 0.2, other: 0.5 };
+pub(super) const BETTER: Widths = Widths { scale: 0.7, floor: 0.2, other: 0.5 };
 /// Kernels of the others: narrower, so that they do not push away from a good region they surround.
-const WORSE: Widths = Widths { scale: 0.5, floor: 0.2, other: 1.0 };
+pub(super) const WORSE: Widths = Widths { scale: 0.5, floor: 0.2, other: 1.0 };
 /// Candidates that are infeasible or were tried before may be replaced, this number of times for each candidate.
 const REPLACEMENTS: usize = 40;
 /// The number of rounds of candidates that come from the good trials, before others come from anywhere.
@@ -71,8 +74,8 @@ impl TpeOptions {
 ///
 /// It models where good trials are, l, and where the others are, g, and suggests the point that maximizes l / g
 /// among some drawn from l. Both are mixtures over all parameters at once, with a bandwidth for each
-/// parameter, probabilities for cells and choices, and a uniform prior as one more trial. Trials that run,
-/// failed or were stopped early belong to g. In finite spaces no point is suggested twice before all have
+/// parameter, probabilities for cells and choices, and a uniform prior as one more trial. Trials that run, with less weight, and
+/// those that failed or were stopped early belong to g. In finite spaces no point is suggested twice before all have
 /// been.
 ///
 /// With several objectives (Ozaki et al. 2022, "Multiobjective Tree-Structured Parzen Estimator"), good trials are
@@ -85,13 +88,16 @@ impl TpeOptions {
 pub struct Tpe {
     history: History,
     options: TpeOptions,
+    expert: Option<Expert>,
+    earlier: Option<Earlier>,
 }
 
 impl Tpe {
     /// A search of a space.
     #[must_use]
     pub fn new(dims: Dims) -> Self {
-        Self { history: History::new(dims), options: TpeOptions::default() }
+        let expert = Expert::new(&dims);
+        Self { history: History::new(dims), options: TpeOptions::default(), expert, earlier: None }
     }
 
     /// A search with other settings than the defaults.
@@ -107,7 +113,13 @@ impl Tpe {
     /// ```
     pub fn with_options(dims: Dims, options: TpeOptions) -> Result<Self, Error> {
         options.check()?;
-        Ok(Self { history: History::with_objectives(dims, options.objectives)?, options })
+        let expert = Expert::new(&dims);
+        Ok(Self {
+            history: History::with_objectives(dims, options.objectives)?,
+            options,
+            expert,
+            earlier: None,
+        })
     }
 
     /// A search for the Pareto front of some objectives, 1 or more.
@@ -136,20 +148,31 @@ impl Tpe {
         Self::with_options(dims, TpeOptions { objectives, ..TpeOptions::default() })
     }
 
-    /// The candidate with the largest l / g.
-    fn best_candidate(&self, rng: &mut ChaCha8Rng) -> Option<Point> {
+    /// The candidate with the largest l / g, times what was known before.
+    fn best_candidate(&mut self, rng: &mut ChaCha8Rng) -> Option<Point> {
         let good = better(&self.history, self.options.good_share, self.options.max_good);
         let g = self.model(&worse(&self.history, &good), &WORSE);
         let l = self.model(&good, &BETTER);
+        let by_expert = self.expert.as_ref().map_or(0.0, |expert| expert.strength(&self.history));
+        let by_earlier = self.earlier.as_mut().map_or(0.0, |earlier| earlier.strength(&self.history));
+        let expert = self.expert.as_ref().filter(|_| by_expert > 0.0);
+        let earlier = self.earlier.as_ref().filter(|_| by_earlier > 0.0);
         let dims = self.history.dims();
         let (mut best, mut judged, mut scratch) = (None, 0, Vec::new());
         for drawn in 0..REPLACEMENTS * self.options.candidates {
             let near = drawn < GOOD_ROUNDS * self.options.candidates;
-            let point = if near { l.draw(dims, rng) } else { uniform(dims, rng) };
+            let point = match (expert, earlier) {
+                _ if !near => uniform(dims, rng),
+                (Some(expert), _) if rng.random::<f64>() < 0.5 * by_expert => expert.draw(dims, rng),
+                (_, Some(earlier)) if rng.random::<f64>() < 0.5 * by_earlier => earlier.draw(dims, rng),
+                _ => l.draw(dims, rng),
+            };
             if !self.history.is_worth_it(&point) {
                 continue;
             }
-            let promise = l.log_density(&point, &mut scratch) - g.log_density(&point, &mut scratch);
+            let promise = l.log_density(&point, &mut scratch) - g.log_density(&point, &mut scratch)
+                + expert.map_or(0.0, |expert| by_expert * expert.log_ratio(&point))
+                + earlier.map_or(0.0, |earlier| by_earlier * earlier.log_ratio(&point, &mut scratch));
             if best.as_ref().is_none_or(|(max, _)| promise > *max) {
                 best = Some((promise, point));
             }
@@ -159,6 +182,25 @@ impl Tpe {
             }
         }
         best.map(|(_, point)| point)
+    }
+
+    /// A random point that is feasible and, in finite spaces, new.
+    fn anywhere(&self, rng: &mut ChaCha8Rng) -> Option<Point> {
+        let tries = REPLACEMENTS * self.options.candidates;
+        let dims = self.history.dims();
+        (0..tries).map(|_| uniform(dims, rng)).find(|point| self.history.is_worth_it(point))
+    }
+
+    /// One of the first points.
+    fn begin(&self, rng: &mut ChaCha8Rng) -> Option<Point> {
+        let (dims, trial, candidates) = (self.history.dims(), self.history.own(), self.options.candidates);
+        let draw = |rng: &mut ChaCha8Rng| match (&self.earlier, &self.expert) {
+            (Some(earlier), _) => earlier.begin(&self.history, candidates, rng),
+            (None, Some(expert)) => expert.begin(dims, trial, rng),
+            (None, None) => uniform(dims, rng),
+        };
+        let found = (0..REPLACEMENTS).map(|_| draw(rng)).find(|point| self.history.is_worth_it(point));
+        found.or_else(|| self.anywhere(rng))
     }
 
     fn model(&self, set: &Set, widths: &Widths) -> Parzen {
@@ -175,13 +217,16 @@ impl FromHistory for Tpe {
     }
 
     fn choose(&mut self, rng: &mut ChaCha8Rng) -> Result<Point, Error> {
-        let dims = self.history.dims();
-        let found = if self.history.informative() < self.options.startup {
-            let tries = REPLACEMENTS * self.options.candidates;
-            (0..tries).map(|_| uniform(dims, rng)).find(|point| self.history.is_worth_it(point))
-        } else {
-            self.best_candidate(rng)
+        let (share, max) = (self.options.good_share, self.options.max_good);
+        self.earlier = Earlier::of(self.earlier.take(), &self.history, share, max);
+        let begins = self.history.informative() < self.options.startup;
+        let known_before = self.expert.is_some() || self.earlier.is_some();
+        let found = match (begins, known_before) {
+            (true, true) => self.begin(rng),
+            (true, false) => self.anywhere(rng),
+            (false, _) => self.best_candidate(rng),
         };
+        let dims = self.history.dims();
         match found {
             Some(point) => Ok(point),
             None => feasible(dims, uniform(dims, rng), rng),

@@ -8,6 +8,10 @@ use super::history::History;
 /// for several. It bounds the cost of a suggestion.
 const MAX_WORSE: usize = 256;
 
+/// The weight of a trial that runs. It keeps others away; with that of a bad one, a few of them outweigh all that is known about the best
+/// region, which they are in.
+const RUNNING: f64 = 0.3;
+
 /// Rows of trials with their weights.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Set {
@@ -29,26 +33,56 @@ impl Set {
 /// best are many there. On average the weight is 1.
 pub(super) fn better(history: &History, share: f64, max: usize) -> Set {
     let known = history.informative();
-    let count = ((share * known as f64).ceil() as usize).clamp(1, max).min(known);
+    let count = good(known, share, max);
+    weighted(history, history.best(count))
+}
+
+/// How many of some trials are good.
+fn good(known: usize, share: f64, max: usize) -> usize {
+    ((share * known as f64).ceil() as usize).clamp(1, max).min(known)
+}
+
+/// The best trials first, with their weights.
+fn weighted(history: &History, rows: Vec<usize>) -> Set {
+    let count = rows.len();
     let weight = |rank: usize| {
         let log_ratio = log((count as f64 + 0.5) / (rank as f64 + 0.5));
         if history.objectives() > 1 { log_ratio } else { log_ratio * log_ratio }
     };
     let mean = (0..count).map(weight).sum::<f64>() / count as f64;
     let mut set = Set::default();
-    for (rank, row) in history.best(count).into_iter().enumerate() {
+    for (rank, row) in rows.into_iter().enumerate() {
         set.push(row, weight(rank) / mean);
     }
     set
 }
 
-/// All other trials in the order they were asked for: finished, stopped, failed, and those that still run, which
-/// keeps parallel trials apart (a constant liar, as bad as any). Cancelled ones say nothing.
+/// The same for the trials of an earlier study: the best and the others.
+pub(super) fn foreign(history: &History, share: f64, max: usize) -> (Set, Set) {
+    let ranked = history.foreign_best();
+    let (best, others) = ranked.split_at(good(ranked.len(), share, max));
+    let mut others: Vec<usize> = others.iter().map(|&row| row as usize).collect();
+    others.sort_unstable();
+    let thinned = thin(others.len(), |place| others[place]);
+    (weighted(history, best.iter().map(|&row| row as usize).collect()), thinned)
+}
+
+/// All other trials in the order they were asked for: finished, stopped, failed, and, with less weight, those that still run, which
+/// keeps parallel trials apart. Cancelled ones say nothing.
 pub(super) fn worse(history: &History, better: &Set) -> Set {
-    let mut left_out = [better.rows.as_slice(), history.cancelled()].concat();
+    let mut left_out = [better.rows.as_slice(), history.cancelled(), history.foreign()].concat();
     left_out.sort_unstable();
-    let others = history.len() - left_out.len();
-    let others_at = |place: usize| nth_other(&left_out, place);
+    let mut set = thin(history.len() - left_out.len(), |place| nth_other(&left_out, place));
+    for (&row, weight) in set.rows.iter().zip(&mut set.weights) {
+        if history.merit(row).is_none() {
+            *weight *= RUNNING;
+        }
+    }
+    set
+}
+
+/// All of some rows, or, if they are many, the newest and some of the others.
+fn thin(others: usize, others_at: impl Fn(usize) -> usize) -> Set {
     let newest = others.min(MAX_WORSE).div_ceil(2);
     let old = others - newest;
     let kept = old.min(MAX_WORSE - newest);
@@ -111,7 +145,7 @@ mod tests {
         let rest = worse(&history, &good);
         let expected: Vec<usize> = (0..20).filter(|row| !good.rows.contains(row)).collect();
         assert_eq!(rest.rows, expected, "running ones too, in order");
-        assert_eq!(rest.weights, vec![1.0; 17]);
+        assert_eq!(rest.weights, [vec![1.0; 15], vec![RUNNING; 2]].concat());
     }
 
     #[test]

@@ -60,6 +60,12 @@ pub trait Suggester: Send {
     /// Records a result.
     fn tell(&mut self, id: TrialId, outcome: Outcome) -> Result<(), Error>;
 
+    /// Takes a trial of an earlier study, which is evidence, but not about this one: what was best there need not be good here.
+    fn import(&mut self, id: TrialId, point: Point, outcome: Outcome) -> Result<(), Error> {
+        self.insert(id, point)?;
+        self.tell(id, outcome)
+    }
+
     /// Takes back that a trial has failed or was cancelled: it runs again.
     fn retract(&mut self, id: TrialId) -> Result<(), Error>;
 }
@@ -79,6 +85,10 @@ impl Suggester for Box<dyn Suggester> {
 
     fn tell(&mut self, id: TrialId, outcome: Outcome) -> Result<(), Error> {
         (**self).tell(id, outcome)
+    }
+
+    fn import(&mut self, id: TrialId, point: Point, outcome: Outcome) -> Result<(), Error> {
+        (**self).import(id, point, outcome)
     }
 
     fn retract(&mut self, id: TrialId) -> Result<(), Error> {
@@ -117,6 +127,10 @@ impl<S: FromHistory> Suggester for S {
 
     fn tell(&mut self, id: TrialId, outcome: Outcome) -> Result<(), Error> {
         self.history().tell(id, &outcome)
+    }
+
+    fn import(&mut self, id: TrialId, point: Point, outcome: Outcome) -> Result<(), Error> {
+        self.history().import(id, &point, &outcome)
     }
 
     fn retract(&mut self, id: TrialId) -> Result<(), Error> {

@@ -23,7 +23,10 @@ use tokio::{
 };
 
 use super::{Address, Error, Secret, SocketFolder, socket};
-use crate::ids::{NodeId, TrialId};
+use crate::{
+    ids::{NodeId, TrialId},
+    space::Params,
+};
 
 /// The longest request, in bytes.
 const LONGEST: u64 = 1 << 20;
@@ -49,6 +52,15 @@ pub enum ControlRequest {
     StopTrial {
         /// Its number.
         trial: TrialId,
+    },
+    /// Launch no trial for now.
+    Pause,
+    /// Launch trials again.
+    Resume,
+    /// Try known parameters before others.
+    Enqueue {
+        /// What to try; fixed ones may be left out.
+        params: Params,
     },
 }
 

@@ -20,7 +20,7 @@ space:
       sgd: {momentum: {float: [0, 0.99]}}
       adam:
 objective: {maximize: accuracy}
-search: {trials: 40, seed: 7, early_stopping: {rule: asha, grace: 1, reduction: 3}}
+search: {algorithm: tpe, trials: 40, seed: 7, early_stopping: {rule: asha, grace: 1, reduction: 3}}
 trial: {epochs: 9}
 ";
 
@@ -148,7 +148,7 @@ fn a_study_that_is_killed_after_every_trial_goes_on_as_if_it_were_not() {
     };
     let best = shown("best")["best"][0].clone();
     let most = whole.iter().filter(|said| said.len() == 5).map(|said| accuracy(&said[0], 9.0));
-    assert_eq!(best["values"][0].as_f64(), most.reduce(f64::max));
+    assert_eq!(best["values"]["accuracy"].as_f64(), most.reduce(f64::max));
     let importance = shown("importance");
     assert_eq!(importance["importance"][0]["name"], "lr", "{importance}");
 }
@@ -163,8 +163,7 @@ fn a_study_of_an_earlier_version_goes_on_as_it_would_have() {
     let arguments = [&study, Path::new("--journal"), &journal];
     let mut search = Search::start(&arguments);
     for line in earlier("ask-tell.next.jsonl").lines() {
-        // The words of reasons have changed since.
-        let line: Value = serde_json::from_str(&line.replace(" go on\"", " continue\"")).unwrap();
+        let line: Value = serde_json::from_str(line).unwrap();
         assert_eq!(search.send(&line["request"].to_string()), line["reply"], "{}", line["request"]);
     }
     let (code, notes) = search.end();
@@ -188,17 +187,21 @@ fn a_line_that_was_cut_off_is_dropped_and_its_trial_asked_for_again() {
     fs::write(&study, earlier("ask-tell.yaml")).unwrap();
     let whole = earlier("ask-tell.jsonl");
     let last = whole.find(r#"{"asked":{"id":28"#).unwrap();
-    let asked: Value = serde_json::from_str(whole[last..].lines().next().unwrap()).unwrap();
     let end = last + whole[last..].find('\n').unwrap();
-    for cut in [last + 1, last + 20, end] {
+    let ask_after = |cut: usize| {
         let (journal, kept) = (path.join(format!("{cut}.jsonl")), path.join(cut.to_string()));
         fs::write(&journal, &whole[..cut]).unwrap();
         let mut search = Search::start(&[&study, Path::new("--journal"), &journal]);
-        let second = search.send(r#"{"ask": 1}"#);
-        assert_eq!((&second["id"], &second["params"]), (&json!(28), &asked["asked"]["params"]));
+        let asked = search.send(r#"{"ask": 1}"#);
         assert_eq!(search.end().0, Some(0));
         assert_eq!(fs::read_to_string(&journal).unwrap(), whole[..cut]);
         assert_eq!(facts(&kept).iter().filter(|entry| entry.fact.kind() == "trial_created").count(), 29);
+        asked
+    };
+    let undisturbed = ask_after(last);
+    assert_eq!(undisturbed["id"], 28);
+    for cut in [last + 1, last + 20, end] {
+        assert_eq!(ask_after(cut), undisturbed, "cut after {cut} bytes");
     }
     // Cut off in its first line, it begins anew.
     let journal = path.join("30.jsonl");
@@ -344,7 +347,7 @@ fn a_study_that_cannot_be_searched_leaves_no_journal() {
     let kept = path.join("study");
     let large = STUDY
         .replace("lr: {log: [1e-5, 1]}", "lr: {int: [1, 2000000]}")
-        .replace("seed: 7", "algorithm: grid");
+        .replace("algorithm: tpe", "algorithm: grid");
     fs::write(&study, large).unwrap();
     let (code, notes) = Search::start(&[&study, Path::new("--folder"), &kept]).end();
     assert_eq!(code, Some(2));

@@ -315,10 +315,27 @@ fn a_study_that_runs_is_shown_and_stopped() {
     // Before its first fact there is no study.
     let running = || page.get("/api/studies/s/running").json();
     until("the first trial reports", &|| running()["trials"][0]["values"]["loss"] == json!(0.5));
-    assert_eq!(page.ask("/api/studies/s")["can"], json!({"stop": true, "stop_trial": true, "retry": false}));
+    let can = |resume: bool| json!({"stop": true, "stop_trial": true, "retry": false, "enqueue": true, "pause": !resume, "resume": resume});
+    assert_eq!(page.ask("/api/studies/s")["can"], can(false));
+    let paused = page.act("/api/studies/s/pause", "");
+    assert!(
+        paused.status == 200 && paused.body.contains("1 running trial runs to its end"),
+        "{}",
+        paused.body
+    );
+    until("it is paused", &|| page.ask("/api/studies/s")["state"] == json!("paused"));
+    assert_eq!(page.ask("/api/studies/s")["can"], can(true));
+    let resumed = page.act("/api/studies/s/resume", "");
+    assert!(resumed.status == 200 && resumed.body.contains("trials are launched again"), "{}", resumed.body);
+    until("it continues", &|| page.ask("/api/studies/s")["state"] == json!("running"));
+    let wrong = page.act("/api/studies/s/enqueue", r#"{"values": {"x": "7"}}"#);
+    assert!(wrong.status == 409 && wrong.body.contains("`x`"), "{}", wrong.body);
+    let known = page.act("/api/studies/s/enqueue", r#"{"values": {"x": "0.25"}}"#);
+    assert!(known.status == 200 && known.body.contains("enqueued: x=0.25"), "{}", known.body);
     let stopped = page.act("/api/studies/s/trials/0/stop", "");
     assert_eq!((stopped.status, stopped.json()), (200, json!({"message": "trial 0 is stopped"})));
     until("the next trial gets the slot", &|| running()["trials"][0]["id"] == json!(1));
+    assert_eq!(page.ask("/api/studies/s/trials/1")["params"]["x"], json!(0.25), "it was enqueued");
     let trial = page.ask("/api/studies/s/trials/0");
     assert_eq!((&trial["state"], &trial["reason"]), (&json!("cancelled"), &json!("stopped by its user")));
     let again = page.act("/api/studies/s/trials/0/stop", "");

@@ -2,10 +2,13 @@
 
 mod ask_tell;
 mod dashboard;
+mod durability;
+mod first_steps;
 mod gpus;
 mod inspect;
 mod nodes;
 mod programs;
+mod steer;
 mod stop;
 mod timeline;
 mod transcripts;

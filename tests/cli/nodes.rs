@@ -10,13 +10,13 @@ use std::{
 
 use rustix::process::{Pid, Signal, kill_process};
 
-const PROGRAM: &str = env!("CARGO_BIN_EXE_pollux-tune");
+pub(super) const PROGRAM: &str = env!("CARGO_BIN_EXE_pollux-tune");
 /// It lasts until it is stopped.
 const YAML: &str = "space: {lr: {log: [1e-5, 1]}}\nobjective: {maximize: accuracy}\nsearch: {trials: 4, parallel: 2}\n\
                     trial: {trainable: cifar10, epochs: 100000}\n";
 
 /// An empty folder for one test, and a study file beside it.
-fn folder(name: &str) -> (PathBuf, PathBuf) {
+pub(super) fn folder(name: &str) -> (PathBuf, PathBuf) {
     let root = Path::new(env!("CARGO_TARGET_TMPDIR")).join("nodes").join(name);
     if root.exists() {
         fs::remove_dir_all(&root).expect("what an earlier run left can be removed");
@@ -27,7 +27,7 @@ fn folder(name: &str) -> (PathBuf, PathBuf) {
     (root, file)
 }
 
-fn program(command: &str, root: &Path, arguments: &[&str]) -> (Option<i32>, String) {
+pub(super) fn program(command: &str, root: &Path, arguments: &[&str]) -> (Option<i32>, String) {
     let run = Command::new(PROGRAM).arg(command).arg(root).args(arguments).output();
     let Output { status, stdout, stderr } = run.expect("it can be run");
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("it is text");
@@ -47,13 +47,13 @@ fn states(root: &Path) -> Vec<(u64, String)> {
 }
 
 /// A head that runs.
-struct Head {
+pub(super) struct Head {
     process: Child,
     lines: Lines<BufReader<ChildStderr>>,
 }
 
 impl Head {
-    fn start(file: &Path, root: &Path) -> Self {
+    pub(super) fn start(file: &Path, root: &Path) -> Self {
         let mut process = Command::new(PROGRAM)
             .args(["run", "--emulate", "2x2xa100", "--time-scale", "0.1", "--folder"])
             .args([root, file])
@@ -66,7 +66,7 @@ impl Head {
     }
 
     /// Waits until it says so.
-    fn until(&mut self, what: &str) -> String {
+    pub(super) fn until(&mut self, what: &str) -> String {
         let mut said = Vec::new();
         for line in &mut self.lines {
             let line = line.expect("it is text");
@@ -79,7 +79,7 @@ impl Head {
     }
 
     /// As Ctrl-C does.
-    fn stop(&mut self) -> Option<i32> {
+    pub(super) fn stop(&mut self) -> Option<i32> {
         let pid = Pid::from_raw(self.process.id().cast_signed()).expect("it is a process");
         kill_process(pid, Signal::INT).expect("it is there");
         for line in &mut self.lines {
@@ -124,7 +124,7 @@ fn machines_are_shown_and_taken_from_a_study_that_runs() {
     assert_eq!(code, Some(0), "{said}");
     head.until("is gone: it has left, as it was asked to");
     head.until("is gone: it has left, as it was asked to");
-    head.until("the study waits: all machines are gone; it goes on by itself when there is room");
+    head.until("the study waits: all machines are gone; it continues by itself when there is room");
     let (_, status) = program("status", &root, &[]);
     assert!(status.contains("waits   all machines are gone"), "{status}");
     assert_eq!(states(&root), [(0, "lost".to_owned()), (1, "lost".to_owned())]);

@@ -1,16 +1,19 @@
-//! What early stopping saves and what it costs, on synthetic learning curves.
+//! What early stopping saves and what it costs, on synthetic learning curves and on measured ones.
 
 use std::{cmp::Reverse, collections::BinaryHeap};
 
 use pollux_tune::{
     ids::TrialId,
-    space::{Direction, EarlyStopping, StoppingRule},
+    space::{Direction, EarlyStopping, StoppingRule, Study},
     trials::stopping::{EndKind, Stopper, Verdict, stopper},
 };
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use crate::curves::{EPOCHS, LearningCurve, family};
+use crate::{
+    curves::{EPOCHS, LearningCurve, family},
+    replay::{self, Choice, Conditions as Plan, Table},
+};
 
 const TRIALS: u32 = 400;
 
@@ -124,7 +127,7 @@ fn run(curves: &[LearningCurve], stopper: &mut dyn Stopper, conditions: Conditio
     outcome
 }
 
-fn study(rule: StoppingRule, grace: f64, reduction: u32, conditions: Conditions, seed: u64) -> Outcome {
+fn study(rule: StoppingRule, grace: f64, reduction: f64, conditions: Conditions, seed: u64) -> Outcome {
     let settings = EarlyStopping { rule, grace, reduction, patience: 10.0, threshold: None };
     let mut stopper = stopper(&settings, EPOCHS, Direction::Minimize).expect("the settings are fine");
     run(&family(TRIALS, seed), &mut *stopper, conditions, seed)
@@ -132,7 +135,7 @@ fn study(rule: StoppingRule, grace: f64, reduction: u32, conditions: Conditions,
 
 fn finds_the_best_at_a_quarter_of_the_cost(conditions: Conditions) -> Vec<Outcome> {
     let outcomes: Vec<Outcome> =
-        (0..20).map(|seed| study(StoppingRule::Asha, 4.0, 2, conditions, seed)).collect();
+        (0..20).map(|seed| study(StoppingRule::Asha, 4.0, 2.0, conditions, seed)).collect();
     for (seed, outcome) in outcomes.iter().enumerate() {
         assert!(outcome.regret <= 0.01, "seed {seed}: {outcome:?}");
         assert!(outcome.cost <= 0.25, "seed {seed}: {outcome:?}");
@@ -175,7 +178,7 @@ fn compare(a: &LearningCurve, b: &LearningCurve, epochs: f64) -> std::cmp::Order
 
 /// Promises half-way between two rungs, and whether the trial went on at the next.
 fn promises(seed: u64) -> Vec<(f64, bool)> {
-    let (rule, grace, reduction) = (StoppingRule::Asha, 3.0, 3);
+    let (rule, grace, reduction) = (StoppingRule::Asha, 3.0, 3.0);
     let settings = EarlyStopping { rule, grace, reduction, patience: 10.0, threshold: None };
     let mut asha = stopper(&settings, EPOCHS, Direction::Minimize).expect("the settings are fine");
     let rng = &mut ChaCha8Rng::seed_from_u64(seed);
@@ -217,13 +220,15 @@ fn promises_are_kept() {
 #[expect(clippy::print_stdout, reason = "it prints a table")]
 fn table() {
     let rows = [
-        (StoppingRule::Asha, 1.0, 3),
-        (StoppingRule::Asha, 4.0, 2),
-        (StoppingRule::Asha, 5.0, 3),
-        (StoppingRule::Hyperband, 1.0, 3),
-        (StoppingRule::Hyperband, 4.0, 2),
-        (StoppingRule::Median, 4.0, 2),
-        (StoppingRule::Patience, 4.0, 2),
+        (StoppingRule::Asha, EPOCHS / 16.0, 1.25),
+        (StoppingRule::Asha, 1.0, 3.0),
+        (StoppingRule::Asha, 4.0, 2.0),
+        (StoppingRule::Asha, 5.0, 3.0),
+        (StoppingRule::Hyperband, EPOCHS / 16.0, 2.0),
+        (StoppingRule::Hyperband, 1.0, 3.0),
+        (StoppingRule::Hyperband, 4.0, 2.0),
+        (StoppingRule::Median, EPOCHS / 16.0, 2.0),
+        (StoppingRule::Patience, 4.0, 2.0),
     ];
     for (rule, grace, reduction) in rows {
         let cells = [CALM, ROUGH].map(|conditions| {
@@ -237,6 +242,99 @@ fn table() {
         });
         let halving = matches!(rule, StoppingRule::Asha | StoppingRule::Hyperband);
         let reduction = if halving { reduction.to_string() } else { String::new() };
-        println!("| `{rule}` | {grace} | {reduction} | {} |", cells.join(" | "));
+        println!("| `{rule}` | {grace:.1} | {reduction} | {} |", cells.join(" | "));
+    }
+}
+
+/// What a study file gets that names only the rule.
+fn default_of(rule: StoppingRule, epochs: f64) -> EarlyStopping {
+    let yaml = format!(
+        "{{space: {{x: {{float: [0, 1]}}}}, objective: {{minimize: loss}}, trial: {{epochs: {epochs}}}, \
+         search: {{early_stopping: {{rule: {rule}}}}}}}"
+    );
+    Study::from_yaml("study.yaml", &yaml).expect("it is well-formed").search.early_stopping
+}
+
+/// In how many pairs of studies the rule was better than its twin without, and in how many it was worse.
+fn against_none(table: &Table, rule: StoppingRule, plan: Plan, budget: f64) -> (u32, u32) {
+    const SEEDS: u64 = 40;
+    let none = default_of(StoppingRule::Never, table.epochs);
+    let own = default_of(rule, table.epochs);
+    let best =
+        |settings: &EarlyStopping, seed: u64| replay::study(table, settings, plan, &[budget], seed).best[0];
+    let (mut better, mut worse) = (0, 0);
+    for seed in 0..SEEDS {
+        let (own, none) = (best(&own, seed), best(&none, seed));
+        better += u32::from(own < none);
+        worse += u32::from(own > none);
+    }
+    (better, worse)
+}
+
+/// Whether one of the two counts is larger by more than two standard deviations of a fair coin.
+fn is_clear(more: u32, less: u32) -> bool {
+    f64::from(more) - f64::from(less) > 2.0 * f64::from(more + less).sqrt()
+}
+
+/// Of the tables at two budgets, those on which a rule is clearly better than none; it must not be clearly worse on any.
+fn clearly_better(tables: &[Table], rule: StoppingRule, plan: Plan) -> (usize, usize) {
+    let (mut better, mut all) = (0, 0);
+    for table in tables {
+        for budget in [5.0, 15.0] {
+            let (more, less) = against_none(table, rule, plan, budget);
+            assert!(!is_clear(less, more), "{} at {budget}: {rule} {more}, none {less}", table.name);
+            (better, all) = (better + usize::from(is_clear(more, less)), all + 1);
+        }
+    }
+    (better, all)
+}
+
+const CALMLY: Plan = Plan { choice: Choice::Random, workers: 1, reports: usize::MAX };
+
+#[test]
+fn the_default_is_never_worse_than_none_and_mostly_better_on_measured_curves() {
+    let tables = replay::tables().expect("the files are fine");
+    let (better, all) = clearly_better(&tables, StoppingRule::Asha, CALMLY);
+    assert!(better * 4 >= all * 3, "{better} of {all}");
+    for table in &tables {
+        let cost = |seed| {
+            replay::study(table, &default_of(StoppingRule::Asha, table.epochs), CALMLY, &[20.0], seed).cost
+        };
+        let mean = (0..20).map(cost).sum::<f64>() / 20.0;
+        assert!((0.35..0.75).contains(&mean), "{}: {mean}", table.name);
+    }
+}
+
+#[test]
+fn the_default_is_so_with_three_reports_and_with_four_trials_at_a_time() {
+    let tables = replay::tables().expect("the files are fine");
+    for plan in [Plan { reports: 3, ..CALMLY }, Plan { workers: 4, ..CALMLY }] {
+        let (better, all) = clearly_better(&tables, StoppingRule::Asha, plan);
+        // There is less to save where three reports are all there is.
+        let least = if plan.reports == 3 { all / 4 } else { all / 2 };
+        assert!(better >= least, "{plan:?}: {better} of {all}");
+    }
+}
+
+#[test]
+fn the_default_is_so_on_families_that_cross() {
+    for choice in [Choice::Random, Choice::Tpe(5)] {
+        let (better, all) =
+            clearly_better(&replay::families(), StoppingRule::Asha, Plan { choice, ..CALMLY });
+        assert!(better * 2 >= all, "{choice:?}: {better} of {all}");
+    }
+}
+
+/// An expert would decide first after a few percent of the training, whatever its length.
+#[test]
+fn grace_follows_the_epochs() {
+    for (epochs, grace) in [(3.0, 0.1875), (20.0, 1.25), (100.0, 6.25), (0.5, 0.031_25)] {
+        for rule in [StoppingRule::Asha, StoppingRule::Hyperband, StoppingRule::Median, StoppingRule::Never] {
+            let settings = default_of(rule, epochs);
+            assert!((settings.grace - grace).abs() < 1e-12, "{epochs}: {settings:?}");
+            let reduction = if rule == StoppingRule::Hyperband { 2.0 } else { 1.25 };
+            assert!((settings.reduction - reduction).abs() < 1e-12, "{rule}: {settings:?}");
+            stopper(&settings, epochs, Direction::Minimize).expect("the defaults are fine");
+        }
     }
 }

@@ -9,13 +9,16 @@ mod fit_oracle;
 mod learning_curves;
 #[path = "../support/measured.rs"]
 mod measured;
+mod pages;
 mod policies;
+mod priors;
 #[path = "../support/problems.rs"]
 mod problems;
 mod profiles;
 mod programs;
 mod promise;
-mod readme;
+#[path = "../../benches/stopping/replay.rs"]
+mod replay;
 #[path = "../../benches/several/problems.rs"]
 mod several;
 mod several_objectives;
@@ -25,6 +28,7 @@ mod space;
 mod spaces;
 mod stopping;
 mod study;
+mod study_hints;
 mod suggesters;
 #[path = "../support/world.rs"]
 mod world;

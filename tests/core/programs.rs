@@ -37,7 +37,7 @@ fn what_can_have_no_effect_is_refused_in_files_and_not_in_journals() {
     for (trial, expected) in [
         (
             "initial_batch: 64",
-            "3:50: trial.initial_batch: `initial_batch` has no effect on a command, allowed is it beside a trainable",
+            "3:50: trial.initial_batch: `initial_batch` has no effect on a command, allowed is it with `trainable`, `python` or `module`",
         ),
         (
             "min_gpus: 2",

@@ -241,7 +241,7 @@ struct Case {
     parallel: usize,
     trials: u32,
     grace: f64,
-    reduction: u32,
+    reduction: f64,
 }
 
 /// Seconds until all trials have ended, with weighting over without, one ratio for each seed; the smallest first.
@@ -280,7 +280,7 @@ fn mean(ratios: &[f64]) -> f64 {
 fn weighting_does_not_slow_a_study_down() {
     let zoo = Zoo::load();
     for (model, parallel) in [(1, 8), (2, 8), (1, 16)] {
-        let case = Case { model, cluster: "4x4xt4", parallel, trials: 48, grace: 4.0, reduction: 2 };
+        let case = Case { model, cluster: "4x4xt4", parallel, trials: 48, grace: 4.0, reduction: 2.0 };
         let ratios = ratios(&zoo, &case, 4);
         assert!(mean(&ratios) < 1.02, "{}: {ratios:?}", MODELS[model]);
     }
@@ -299,7 +299,7 @@ fn table() {
         (2, "16x4xt4", 8),
         (5, "16x4xt4", 8),
     ] {
-        for (grace, reduction) in [(1.0, 3), (4.0, 2)] {
+        for (grace, reduction) in [(1.0, 3.0), (4.0, 2.0)] {
             let case = Case { model, cluster, parallel, trials: 64, grace, reduction };
             let ratios = ratios(&zoo, &case, 20);
             let gpus = Cluster::parse(cluster).expect("it is well-formed").total_gpus();

@@ -23,7 +23,7 @@ const ALL: [StoppingRule; 6] = [
 ];
 
 fn settings(rule: StoppingRule) -> EarlyStopping {
-    EarlyStopping { rule, grace: GRACE, reduction: 2, patience: 4.0, threshold: Some(0.6) }
+    EarlyStopping { rule, grace: GRACE, reduction: 2.0, patience: 4.0, threshold: Some(0.6) }
 }
 
 fn make(rule: StoppingRule) -> Box<dyn Stopper> {
@@ -260,9 +260,9 @@ fn settings_that_make_no_sense_are_refused() {
             let text = refused(&|settings| settings.grace = grace, rule, 20.0);
             assert_eq!(text.contains("the grace in epochs is"), !idle, "{rule}: {text}");
         }
-        let text = refused(&|settings| settings.reduction = 1, rule, 20.0);
+        let text = refused(&|settings| settings.reduction = 1.0, rule, 20.0);
         let halving = matches!(rule, StoppingRule::Asha | StoppingRule::Hyperband);
-        assert_eq!(text == "the reduction is 1, allowed is at least 2", halving, "{rule}: {text}");
+        assert_eq!(text == "the reduction is 1, allowed is from 1.1 to 1000", halving, "{rule}: {text}");
         let text = refused(&|settings| settings.patience = f64::NAN, rule, 20.0);
         assert_eq!(text.contains("the patience in epochs is NaN"), rule == StoppingRule::Patience, "{text}");
         let text = refused(&|settings| settings.threshold = None, rule, 20.0);

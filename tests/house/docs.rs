@@ -1,6 +1,8 @@
-//! Documents do not lead astray: what they link to is there, and so are the `make` targets they name.
+//! Documents do not lead astray: what they link to is there, and so are the `make` targets they name. All pages are in the table of
+//! contents.
 
 use std::{
+    collections::BTreeMap,
     fs,
     path::{Path, PathBuf},
 };
@@ -18,6 +20,41 @@ fn every_relative_link_points_to_a_file() {
         broken.extend(missing.map(|link| format!("{}: {link}", document.display())));
     }
     assert!(broken.is_empty(), "links to nowhere:\n{}\n", broken.join("\n"));
+}
+
+#[test]
+fn every_link_to_a_heading_finds_it() {
+    let mut broken = Vec::new();
+    let mut links = 0;
+    for document in documents(root()) {
+        let text = fs::read_to_string(&document).expect("the document can be read");
+        let folder = document.parent().expect("it is in a folder");
+        for link in all_links(&text) {
+            let Some((path, place)) = link.split_once('#').filter(|(path, _)| !path.contains("://")) else {
+                continue;
+            };
+            let target = if path.is_empty() { document.clone() } else { folder.join(path) };
+            let Ok(target) = fs::read_to_string(target) else { continue };
+            links += 1;
+            if !anchors(&target).iter().any(|anchor| anchor == place) {
+                broken.push(format!("{}: {link}", document.display()));
+            }
+        }
+    }
+    assert!(links >= 20, "only {links} links to headings were found");
+    assert!(broken.is_empty(), "links to headings that are not there:\n{}\n", broken.join("\n"));
+}
+
+#[test]
+fn every_page_is_in_the_table_of_contents_once() {
+    let docs = root().join("docs");
+    let contents = fs::read_to_string(docs.join("SUMMARY.md")).expect("there is a table of contents");
+    let listed: Vec<PathBuf> = relative_links(&contents).iter().map(|link| docs.join(link)).collect();
+    for page in documents(&docs) {
+        let times = listed.iter().filter(|listed| **listed == page).count();
+        let wanted = usize::from(!page.ends_with("SUMMARY.md"));
+        assert_eq!(times, wanted, "{} in docs/SUMMARY.md", page.display());
+    }
 }
 
 #[test]
@@ -54,6 +91,15 @@ fn documents(folder: &Path) -> Vec<PathBuf> {
 
 /// Targets of links and pictures that are neither addresses nor places in the same document, without `#place`.
 fn relative_links(text: &str) -> Vec<String> {
+    let path = |link: String| {
+        let link = link.split([' ', '#']).next().unwrap_or_default().to_owned();
+        (!link.is_empty() && !link.contains("://") && !link.starts_with("mailto:")).then_some(link)
+    };
+    all_links(text).into_iter().filter_map(path).collect()
+}
+
+/// Targets of links and pictures.
+fn all_links(text: &str) -> Vec<String> {
     let mut links = Vec::new();
     for line in prose(text) {
         for (open, close) in [("](", ')'), ("src=\"", '"'), ("href=\"", '"')] {
@@ -68,11 +114,27 @@ fn relative_links(text: &str) -> Vec<String> {
             links.push(target.to_owned());
         }
     }
-    let path = |link: String| {
-        let link = link.split([' ', '#']).next().unwrap_or_default().to_owned();
-        (!link.is_empty() && !link.contains("://") && !link.starts_with("mailto:")).then_some(link)
-    };
-    links.into_iter().filter_map(path).collect()
+    links
+}
+
+/// What headings are linked by: their words in small letters, with `-` between, and a number if there are several of them.
+fn anchors(text: &str) -> Vec<String> {
+    let mut times = BTreeMap::<String, usize>::new();
+    let mut inside = false;
+    let mut anchors = Vec::new();
+    for line in text.lines() {
+        inside ^= line.trim_start().starts_with("```");
+        let title = line.trim_start_matches('#');
+        if inside || title.len() == line.len() || !title.starts_with(' ') {
+            continue;
+        }
+        let kept = title.trim().to_lowercase().replace(' ', "-");
+        let name: String = kept.chars().filter(|c| c.is_alphanumeric() || matches!(c, '-' | '_')).collect();
+        let time = times.entry(name.clone()).or_default();
+        anchors.push(if *time == 0 { name } else { format!("{name}-{time}") });
+        *time += 1;
+    }
+    anchors
 }
 
 /// Lines outside of code blocks, without `code`.
@@ -111,6 +173,9 @@ fn links_are_found_and_code_is_not() {
     let text = "[a](x.md) and ![b](img/y.svg \"title\") <img src=\"z.png\">, `[c](no.md)`\n\
         [d](https://example.org) [e](#place) [f](g.md#place)\n```\n[h](no.md)\n```\n[i]: j.md\n";
     assert_eq!(relative_links(text), ["x.md", "img/y.svg", "z.png", "g.md", "j.md"]);
+    assert_eq!(all_links("[e](#place)"), ["#place"]);
+    let text = "# A page\n## What `x` does, and why?\n```\n# no heading\n```\n### Twice\n## Twice\n#hash\n";
+    assert_eq!(anchors(text), ["a-page", "what-x-does-and-why", "twice", "twice-1"]);
     let text = "make sure to `make test`\n```sh\nmake fix # comment\n```\n";
     assert_eq!(make_targets(text), ["test", "fix"]);
 }

@@ -19,6 +19,7 @@ mod fuzz;
 #[path = "../support/fuzz.rs"]
 mod fuzz_targets;
 mod gateway;
+mod library;
 #[path = "../support/processes.rs"]
 mod processes;
 mod recovery;

@@ -237,7 +237,7 @@ fn without_files(root: &Path) -> Head {
     allow_files(&head, Some(3));
     fs::write(go(root), "").unwrap();
     let line = head.until("the study waits: ");
-    assert!(line.contains("Too many open files") && line.contains("goes on by itself"), "{line}");
+    assert!(line.contains("Too many open files") && line.contains("continues by itself"), "{line}");
     head
 }
 
@@ -248,7 +248,7 @@ fn a_machine_without_files_is_waited_for_and_nobody_is_blamed() {
     let status = text(&pollux_tune(&["status", &root.display().to_string()]));
     assert!(status.contains("waits   it cannot be started: Too many open files"), "{status}");
     allow_files(&head, None);
-    head.until("the study goes on: what it has waited for is mended");
+    head.until("the study continues: what it has waited for works again");
     assert_eq!(head.end("the study waits"), (0, Some(0)), "it was said once");
     assert_eq!(ends(&root), (0..4).map(|trial| (trial, 1)).collect());
     assert!(entries(&root).iter().all(|fact| !matches!(fact, Fact::TrialFailed { .. })));
@@ -283,9 +283,9 @@ fn a_full_disk_is_waited_for_and_nothing_is_lost() {
     let filler = disk.fill();
     fs::write(go(&outside), "").unwrap();
     let line = head.until("the study waits: ");
-    assert!(line.contains("o space left") && line.contains("goes on by itself"), "{line}");
+    assert!(line.contains("o space left") && line.contains("continues by itself"), "{line}");
     fs::remove_file(filler).unwrap();
-    head.until("the study goes on");
+    head.until("the study continues");
     assert_eq!(head.end("").1, Some(0));
     assert_eq!(ends(&root), (0..6).map(|trial| (trial, 1)).collect());
     assert!(entries(&root).iter().all(|fact| !matches!(fact, Fact::TrialFailed { .. })));

@@ -296,8 +296,8 @@ fn after_a_failed_journal_nothing_happens() {
 }
 
 const BLOCKED: &str =
-    "the study waits: no space left for journal; it tries again at least every 30 s, and goes on by itself";
-const WRITTEN: &str = "the study goes on: its journal can be written again";
+    "the study waits: no space left for journal; it tries again at least every 30 s, and continues by itself";
+const WRITTEN: &str = "the study continues: its journal can be written again";
 
 /// Nobody acts on what is not written down, nothing is forgotten, and all of it happens when there is room again.
 #[test]

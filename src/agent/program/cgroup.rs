@@ -79,6 +79,14 @@ fn folders(root: &Path) -> Vec<PathBuf> {
     found
 }
 
+/// Whether programs get control groups of their own here.
+#[cfg(feature = "cli")]
+pub(crate) fn can_make_cgroups() -> bool {
+    let made = Cgroup::create();
+    made.iter().for_each(Cgroup::remove);
+    made.is_some()
+}
+
 /// The control group of this process.
 fn own() -> Option<PathBuf> {
     let groups = fs::read_to_string("/proc/self/cgroup").ok()?;

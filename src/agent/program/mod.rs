@@ -30,14 +30,14 @@ use tokio::{
     task::JoinSet,
 };
 
-#[cfg(feature = "cli")]
-pub(crate) use self::custody::end_programs;
 pub use self::launch::launch_if_program;
 use self::{
     attempt::{Attempt, Grace},
     custody::{Children, end_left_behind},
     surroundings::{FOLDER, Ports},
 };
+#[cfg(feature = "cli")]
+pub(crate) use self::{cgroup::can_make_cgroups, custody::end_programs};
 use super::{Error, serve::Machine};
 use crate::{
     ids::{Generation, SlotId, TrialId},

@@ -3,10 +3,18 @@
 mod agent;
 mod chaos;
 mod dashboard;
+mod doctor;
+mod export;
+mod init;
+mod reference;
+mod report;
 mod run;
 mod simulate;
+mod steer;
 mod study;
 mod train;
+mod trials;
+mod watch;
 
 use std::path::PathBuf;
 
@@ -16,13 +24,21 @@ pub(super) use self::{
     agent::AgentArgs,
     chaos::ChaosArgs,
     dashboard::DashboardArgs,
+    doctor::DoctorArgs,
+    export::ExportArgs,
+    init::InitArgs,
+    reference::{CompletionsArgs, ManArgs},
+    report::ReportArgs,
     run::RunArgs,
     simulate::SimulateCommand,
+    steer::{EnqueueArgs, PauseArgs, ResumeArgs},
     study::{
-        AskTellArgs, BestArgs, CancelArgs, CheckArgs, DrainArgs, ExportArgs, FolderArgs, FsckArgs,
-        ImportanceArgs, RemoveArgs, RetryArgs, ShowArgs, SlurmCommand, StopArgs, TimelineArgs,
+        AskTellArgs, BestArgs, CancelArgs, CheckArgs, DrainArgs, FolderArgs, FsckArgs, ImportanceArgs,
+        RemoveArgs, RetryArgs, ShowArgs, SlurmCommand, StopArgs, TimelineArgs,
     },
     train::TrainArgs,
+    trials::TrialsArgs,
+    watch::{CompareArgs, ExplainArgs, RmArgs, TailArgs, TopArgs},
 };
 use super::{fit, output::Format};
 
@@ -38,6 +54,8 @@ pub(super) struct Cli {
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Command {
+    Init(InitArgs),
+    Doctor(DoctorArgs),
     Run(Box<RunArgs>),
     Agent(Box<AgentArgs>),
     Check(CheckArgs),
@@ -46,21 +64,29 @@ pub(super) enum Command {
     AskTell(AskTellArgs),
     /// Show the state of a study
     Status(FolderArgs),
-    /// Show all trials of a study
-    Trials(FolderArgs),
+    Trials(TrialsArgs),
     Show(ShowArgs),
+    Explain(ExplainArgs),
+    Compare(CompareArgs),
+    Tail(TailArgs),
+    Top(TopArgs),
     Timeline(TimelineArgs),
     Dashboard(DashboardArgs),
     /// Show the machines of a study
     Nodes(FolderArgs),
     Drain(DrainArgs),
     Remove(RemoveArgs),
+    Pause(PauseArgs),
+    Resume(ResumeArgs),
+    Enqueue(EnqueueArgs),
     Stop(StopArgs),
     Retry(RetryArgs),
     Fsck(FsckArgs),
+    Rm(RmArgs),
     Best(BestArgs),
     Importance(ImportanceArgs),
     Export(ExportArgs),
+    Report(ReportArgs),
     Fit(FitArgs),
     Train(Box<TrainArgs>),
     #[command(subcommand)]
@@ -68,6 +94,8 @@ pub(super) enum Command {
     #[command(subcommand)]
     Slurm(SlurmCommand),
     Chaos(ChaosArgs),
+    Completions(CompletionsArgs),
+    Man(ManArgs),
 }
 
 /// Fit the throughput model to measured step times

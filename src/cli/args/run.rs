@@ -64,12 +64,18 @@ pub(crate) struct RunArgs {
     /// The best trials whose checkpoints are kept after their end, instead of the study file's: a number, all or none
     #[arg(long, value_name = "COUNT", help_heading = "Search")]
     keep_checkpoints: Option<KeepCheckpoints>,
+    /// Learn from an earlier study before the first trial, also from a database of Optuna; may be given several times
+    #[arg(long, value_name = "FOLDER|FILE[#NAME]", help_heading = "Search")]
+    warm_start: Vec<PathBuf>,
     /// Only print what would be submitted to Slurm, and whether Slurm has it
     #[arg(long, help_heading = "Output")]
     dry_run: bool,
     /// Serve a live web page of the study while it runs, on this machine; prints its address (see docs/dashboard.md)
     #[arg(long, help_heading = "Output")]
     dashboard: bool,
+    /// Print events as lines of JSON on the standard output, and the results as the last one (see docs/json.md)
+    #[arg(long, help_heading = "Output")]
+    json: bool,
     /// Print nothing while it runs
     #[arg(short, long, help_heading = "Output")]
     quiet: bool,
@@ -77,9 +83,21 @@ pub(crate) struct RunArgs {
 
 impl From<RunArgs> for run::Settings {
     fn from(args: RunArgs) -> Self {
-        let RunArgs { file, folder, slots, threads, cpu, policy, trials, keep_checkpoints, quiet, .. } = args;
+        let RunArgs {
+            file,
+            folder,
+            slots,
+            threads,
+            cpu,
+            policy,
+            trials,
+            keep_checkpoints,
+            warm_start,
+            quiet,
+            ..
+        } = args;
         let (emulate, time_scale, listen) = (args.emulate, args.time_scale, args.listen);
-        let (dry_run, dashboard) = (args.dry_run, args.dashboard);
+        let (dry_run, dashboard, json) = (args.dry_run, args.dashboard, args.json);
         let emulate = emulate.map(|cluster| {
             let cluster = Some(cluster).filter(|text| !text.is_empty());
             run::Emulation { cluster, time_scale }
@@ -95,8 +113,10 @@ impl From<RunArgs> for run::Settings {
             policy,
             trials,
             keep_checkpoints,
+            warm_start,
             dry_run,
             dashboard,
+            json,
             quiet,
         }
     }

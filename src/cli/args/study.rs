@@ -1,15 +1,12 @@
-//! Commands about studies: `check`, `ask-tell`, `status`, `trials`, `show`, `timeline`, `nodes`, `drain`, `remove`, `stop`, `retry`, `fsck`, `best`,
-//! `importance` and `export`.
+//! Commands about studies: `check`, `ask-tell`, `status`, `trials`, `show`, `timeline`, `nodes`, `drain`, `remove`, `stop`, `retry`, `fsck`, `best` and
+//! `importance`.
 
 use std::{path::PathBuf, time::Duration};
 
 use clap::{Args, Subcommand};
 
 use super::svg_path;
-use crate::{
-    cli::{ask_tell, export},
-    space,
-};
+use crate::{cli::ask_tell, space};
 
 /// Check study files, and show all mistakes at once
 #[derive(Debug, Args)]
@@ -33,8 +30,8 @@ pub(crate) struct AskTellArgs {
     /// Import this journal of an earlier version when the study begins; its folder is next to it unless --folder is given
     #[arg(long, value_name = "FILE.jsonl")]
     journal: Option<PathBuf>,
-    /// Learn from an earlier study before the first trial; may be given several times
-    #[arg(long, value_name = "FOLDER|FILE.jsonl")]
+    /// Learn from an earlier study before the first trial, also from a database of Optuna; may be given several times
+    #[arg(long, value_name = "FOLDER|FILE[#NAME]")]
     warm_start: Vec<PathBuf>,
 }
 
@@ -153,7 +150,7 @@ pub(crate) struct RemoveArgs {
 const ABOUT_REMOVE: &str = "\
 Take machines from a study, whatever runs there
 
-As `drain`, but what has not left after some time is ended: it goes on elsewhere from its last checkpoint, and
+As `drain`, but what has not left after some time is ended: it resumes elsewhere from its last checkpoint, and
 programs start again. That is not held against a trial.";
 
 fn grace(text: &str) -> Result<Duration, String> {
@@ -170,7 +167,7 @@ pub(crate) struct StopArgs {
     /// Do not wait until it has stopped
     #[arg(long)]
     pub(crate) no_wait: bool,
-    /// Stop only this trial, for good, and let the study go on; may be given several times
+    /// Stop only this trial, for good, while the study continues; may be given several times
     #[arg(long, value_name = "TRIAL", conflicts_with = "no_wait")]
     pub(crate) trial: Vec<u32>,
 }
@@ -199,7 +196,7 @@ Let failed trials of a study run again
 The next `run` runs them with the same parameters, from their last checkpoint if there is one, and the search
 forgets that they failed. A study that is done or has failed is open again. It must not be running.";
 
-/// Tell whether the journal of a study is whole, and repair it
+/// Check whether the journal of a study is complete and undamaged, and repair it
 #[derive(Debug, Args)]
 #[command(long_about = ABOUT_FSCK, arg_required_else_help = true)]
 pub(crate) struct FsckArgs {
@@ -212,7 +209,7 @@ pub(crate) struct FsckArgs {
 }
 
 const ABOUT_FSCK: &str = "\
-Tell whether the journal of a study is whole, and repair it
+Check whether the journal of a study is complete and undamaged, and repair it
 
 Checks every fact against the checksums that were written with it, their number against journal.seal, and
 the tables that other commands read; and every checkpoint: which are whole, damaged, or of another study.
@@ -254,46 +251,3 @@ Show how much each parameter matters
 
 The share of the objective's variance that each parameter explains by itself, from a random forest over the
 finished trials (functional ANOVA, Hutter et al. 2014).";
-
-/// Write the weights of a trial as safetensors
-#[derive(Debug, Args)]
-#[command(long_about = ABOUT_EXPORT, arg_required_else_help = true)]
-pub(crate) struct ExportArgs {
-    /// The folder of the study
-    #[arg(value_name = "FOLDER")]
-    folder: PathBuf,
-    /// The trial: its number, or `best`
-    #[arg(long, value_name = "N|best", default_value = "best", value_parser = chosen)]
-    trial: export::Chosen,
-    /// The file to write
-    #[arg(short, long, value_name = "OUT.safetensors")]
-    output: PathBuf,
-    /// Replace the file if it is there
-    #[arg(long)]
-    force: bool,
-}
-
-impl From<ExportArgs> for export::Settings {
-    fn from(ExportArgs { folder, trial, output, force }: ExportArgs) -> Self {
-        Self { folder, trial, output, force }
-    }
-}
-
-fn chosen(text: &str) -> Result<export::Chosen, String> {
-    match (text, text.parse()) {
-        ("best", _) => Ok(export::Chosen::Best),
-        (_, Ok(number)) => Ok(export::Chosen::Number(number)),
-        _ => Err("allowed is `best` or the number of a trial".to_owned()),
-    }
-}
-
-const ABOUT_EXPORT: &str = "\
-Write the weights of a trial as safetensors
-
-Takes the model out of the last checkpoint of a trial, of the best one unless another is named: its variables
-and buffers with the names that it has for them, and nothing of the optimizer. In Python
-`model.load_state_dict(safetensors.torch.load_file(\"model.safetensors\"))` reads the file, in Rust
-`VarStore::load` of tch. Neither libtorch nor Python is needed to write it.
-
-Only trials that workers train have weights, in Rust or in Python. Which checkpoints a study keeps after the
-end of a trial is said by trial.keep_checkpoints, or `run --keep-checkpoints`: that of the best one by default.";

@@ -17,8 +17,6 @@ pub(crate) enum Error {
     Newer { file: PathBuf, found: u32 },
     #[error("{} belongs to another study: {differences}; give another folder{remedy}", .path.display())]
     OtherStudy { path: PathBuf, differences: String, remedy: &'static str },
-    #[error("{} has other objectives ({theirs}) than this study ({ours}): nothing can be learned from it", .path.display())]
-    OtherObjectives { path: PathBuf, theirs: String, ours: String },
     #[error("{} is not a file: give the name of a file that can be read again", .0.display())]
     NotAFile(PathBuf),
 }

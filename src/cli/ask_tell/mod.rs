@@ -9,22 +9,22 @@ use std::{
     path::{Path, PathBuf},
 };
 
-pub(crate) use self::{
-    error::Error,
-    import::read,
-    protocol::{Reply, Share},
-};
+pub(crate) use self::{error::Error, import::read, protocol::Share};
 use self::{
     import::Imported,
-    protocol::{Ranked, Report, Request, Status, Tell, plain_json},
+    protocol::{Ranked, Reply, Report, Request, Status, Tell, plain_json},
 };
-use super::{output::pluralize, results, study};
+use super::{
+    output::pluralize,
+    study,
+    warm_start::{self, Earlier},
+};
 use crate::{
     cli,
     ids::TrialId,
     space::Study,
-    store::{self, KeptSearch, Reader},
-    trials::{self, End, Search, State, Verdict, stopping::EndKind},
+    store::{self, KeptSearch},
+    trials::{self, End, State, Verdict, stopping::EndKind},
 };
 
 /// What the user asked for.
@@ -45,18 +45,14 @@ pub(crate) fn run(
 ) -> Result<(), cli::Error> {
     let (_, study) = study::load(&settings.study, stderr)?;
     // Read before anything is written.
-    let earlier = settings.warm_start.iter().map(|path| Ok((path.clone(), results::search(path)?)));
-    let earlier = earlier.collect::<Result<Vec<_>, cli::Error>>()?;
-    for (path, search) in &earlier {
-        check_objectives(path, search.study(), &study)?;
-    }
+    let earlier = warm_start::read(&settings.warm_start, &study)?;
     let kept = KeptSearch::in_memory(&study)
         .map_err(|source| cli::Error::SearchOf { file: settings.study.clone(), source })?;
     let mut session = Session { kept };
     if let Some(folder) = folder(settings) {
         session.open(&folder, settings, &study, stderr)?;
     }
-    session.warm_start(&earlier, stderr)?;
+    session.warm_start(earlier, stderr)?;
     session.converse(input, out)
 }
 
@@ -92,18 +88,6 @@ fn refused(error: store::Error) -> cli::Error {
     }
 }
 
-/// A value of one objective means nothing for another one.
-fn check_objectives(path: &Path, theirs: &Study, ours: &Study) -> Result<(), Error> {
-    if theirs.objectives == ours.objectives {
-        return Ok(());
-    }
-    let goals = |study: &Study| {
-        let goals = study.objectives.iter().map(|goal| format!("{} {}", goal.direction, goal.metric));
-        goals.collect::<Vec<_>>().join(" and ")
-    };
-    Err(Error::OtherObjectives { path: path.to_owned(), theirs: goals(theirs), ours: goals(ours) })
-}
-
 struct Session {
     kept: KeptSearch,
 }
@@ -126,10 +110,7 @@ impl Session {
         study: &Study,
         stderr: &mut impl Write,
     ) -> Result<(), cli::Error> {
-        let is_new = match Reader::open(folder) {
-            Ok(reader) => reader.is_empty()?,
-            Err(error) => matches!(error, store::Error::NoStudy(_)),
-        };
+        let is_new = warm_start::is_new(folder)?;
         // With a folder of its own, a journal that is missing is a mistake.
         let is_wanted = |path: &&PathBuf| !path.is_dir() && (settings.folder.is_some() || path.exists());
         let journal = settings.journal.as_ref().filter(|path| is_new && is_wanted(path));
@@ -151,26 +132,12 @@ impl Session {
     }
 
     /// A study that has started learned from earlier ones when it did.
-    fn warm_start(
-        &mut self,
-        earlier: &[(PathBuf, Search)],
-        stderr: &mut impl Write,
-    ) -> Result<(), cli::Error> {
+    fn warm_start(&mut self, earlier: Vec<Earlier>, stderr: &mut impl Write) -> Result<(), cli::Error> {
         if self.kept.search().trials().len() > 0 || self.kept.search().learned() > 0 {
             return Ok(());
         }
-        for (path, search) in earlier {
-            let (known, mut ended) = (self.kept.search().learned(), 0);
-            for trial in search.trials() {
-                let State::Ended(end) = &trial.state else { continue };
-                ended += 1;
-                // Others are not of this space.
-                let _ = self.kept.search_mut().learn(&trial.params, end, trial.last);
-            }
-            let learned = (self.kept.search().learned() - known) as usize;
-            let others = if learned < ended { "; the others are not of this space" } else { "" };
-            let of = pluralize(ended, "trial");
-            let _ = writeln!(stderr, "{}: learned from {learned} of {of}{others}", path.display());
+        for study in earlier {
+            study.teach(self.kept.search_mut(), stderr);
         }
         self.keep()
     }

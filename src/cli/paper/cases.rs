@@ -2,10 +2,10 @@
 
 use crate::{
     alloc::{Cluster, Fairness, PolicyKind},
-    sim::{self, Aim, Rules},
+    sim::{self, Aim, Rules, Workload},
 };
 
-use super::super::simulate::Error;
+use super::{super::simulate::Error, ALL};
 
 /// One line of a table: a policy in one setting, over some workloads.
 pub(super) struct Case {
@@ -14,9 +14,43 @@ pub(super) struct Case {
     pub(super) place: f64,
     /// Mean completion time in seconds as published, over all workloads.
     pub(super) published_s: Option<f64>,
-    pub(super) folder: &'static str,
+    pub(super) jobs: Jobs,
     pub(super) world: sim::Settings,
 }
+
+/// Where the workloads of a case are from.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) enum Jobs {
+    /// Those of a folder as they are.
+    Of(&'static str),
+    /// Drawn from those of load 1.0, with epochs that are declared wrong by a factor.
+    Drawn { wrong: f64 },
+}
+
+impl Jobs {
+    /// How many workloads there are.
+    pub(super) fn count(self) -> usize {
+        match self {
+            Self::Of(folder) => Workload::builtin(folder).len().min(ALL),
+            Self::Drawn { .. } => DRAWN,
+        }
+    }
+
+    /// The workloads, all of them if `most` is as large as it can be.
+    pub(super) fn workloads(self, most: usize) -> Result<Vec<Workload>, sim::Error> {
+        let count = if most < ALL { most.min(self.count()) } else { self.count() };
+        match self {
+            Self::Of(folder) => Ok(Workload::builtin(folder).into_iter().take(count).collect()),
+            Self::Drawn { wrong } => {
+                let known = Workload::builtin(TUNED);
+                (0..count).map(|seed| Workload::drawn(&known, seed as u64, wrong)).collect()
+            }
+        }
+    }
+}
+
+/// How many workloads are drawn.
+const DRAWN: usize = 10;
 
 impl Case {
     pub(super) fn policy(&self) -> PolicyKind {
@@ -25,7 +59,7 @@ impl Case {
 
     /// Whether another case is the same simulation.
     pub(super) fn is_like(&self, other: &Self) -> bool {
-        self.folder == other.folder && self.world == other.world
+        self.jobs == other.jobs && self.world == other.world
     }
 }
 
@@ -68,7 +102,7 @@ pub(super) fn load() -> Result<Vec<Case>, Error> {
                 setting: format!("{place:.1}"),
                 place,
                 published_s,
-                folder,
+                jobs: Jobs::Of(folder),
                 world: world(policy)?,
             });
         }
@@ -82,7 +116,7 @@ pub(super) fn table2() -> Result<Vec<Case>, Error> {
         setting: setting.to_owned(),
         place: 0.0,
         published_s: hours.map(|hours| 3600.0 * hours),
-        folder,
+        jobs: Jobs::Of(folder),
         world,
     };
     let mut cases = vec![case("any jobs", None, TUNED, world(PolicyKind::Goodput)?)];
@@ -98,6 +132,20 @@ pub(super) fn table2() -> Result<Vec<Case>, Error> {
     Ok(cases)
 }
 
+/// Workloads that nobody has chosen anything on: what `goodput` gains, and what it loses if users are wrong about their epochs. `pollux`
+/// does not look at these.
+pub(super) fn fresh() -> Result<Vec<Case>, Error> {
+    let case = |setting: &str, wrong, world| {
+        let (setting, jobs) = (setting.to_owned(), Jobs::Drawn { wrong });
+        Case { setting, place: wrong, published_s: None, jobs, world }
+    };
+    Ok(vec![
+        case("epochs as declared", 1.0, world(PolicyKind::Pollux)?),
+        case("epochs as declared", 1.0, world(PolicyKind::Goodput)?),
+        case("epochs wrong by a factor of 2", 2.0, world(PolicyKind::Goodput)?),
+    ])
+}
+
 /// Seconds between two decisions.
 pub(super) fn interval() -> Result<Vec<Case>, Error> {
     let mut cases = Vec::new();
@@ -105,7 +153,7 @@ pub(super) fn interval() -> Result<Vec<Case>, Error> {
         for (policy, published_s) in [(PolicyKind::Goodput, None), (PolicyKind::Pollux, Some(published))] {
             let world = sim::Settings { interval_s, ..world(policy)? };
             let setting = format!("{interval_s} s");
-            cases.push(Case { setting, place: interval_s, published_s, folder: TUNED, world });
+            cases.push(Case { setting, place: interval_s, published_s, jobs: Jobs::Of(TUNED), world });
         }
     }
     Ok(cases)
@@ -122,7 +170,7 @@ pub(super) fn interference() -> Result<Vec<Case>, Error> {
         let avoided = if avoid_interference { "avoided" } else { "not avoided" };
         let setting = format!("{:.0} %, {avoided}", 100.0 * interference);
         let world = sim::Settings { interference, avoid_interference, ..world(PolicyKind::Pollux)? };
-        cases.push(Case { setting, place: interference, published_s, folder: TUNED, world });
+        cases.push(Case { setting, place: interference, published_s, jobs: Jobs::Of(TUNED), world });
     }
     Ok(cases)
 }
@@ -134,7 +182,8 @@ pub(super) fn types() -> Result<Vec<Case>, Error> {
         let cluster = Cluster::parse(MIXED).map_err(Error::Setting)?;
         let world = sim::Settings::new(cluster, PolicyKind::Goodput, Rules::Sosp23);
         let setting = folder.trim_start_matches("sia/").to_owned();
-        cases.push(Case { setting, place: 0.0, published_s: Some(3600.0 * hours), folder, world });
+        let published_s = Some(3600.0 * hours);
+        cases.push(Case { setting, place: 0.0, published_s, jobs: Jobs::Of(folder), world });
     }
     Ok(cases)
 }

@@ -16,6 +16,7 @@ const CAPTION: &str = "the workloads of Pollux (OSDI'21), by the rules of its si
 pub(super) fn of(name: &str, rows: &Done) -> Figure {
     match name {
         "load" => load(rows),
+        "fresh" => fresh(rows),
         "table2" => table2(rows),
         "interval" => interval(rows),
         "interference" => interference(rows),
@@ -147,14 +148,25 @@ fn interference(rows: &Done) -> Figure {
 }
 
 fn types(rows: &Done) -> Figure {
-    let times = rows.iter().map(|row| shares(row, &row.0.setting, |job| job.jct_s() / 3600.0));
+    let title = "goodput on 24 T4, 24 RTX 2080 Ti and 16 A100";
+    by_workload(rows, title, "the workloads of Sia (SOSP'23), in its world", |case| case.setting.clone())
+}
+
+fn fresh(rows: &Done) -> Figure {
+    let label = |case: &Case| format!("{}, {}", case.policy(), case.setting);
+    by_workload(rows, "Workloads drawn from the published ones, 16 nodes of 4 T4", CAPTION, label)
+}
+
+/// Completion times of all jobs, and the means of workloads.
+fn by_workload(rows: &Done, title: &str, caption: &str, label: impl Fn(&Case) -> String) -> Figure {
+    let times = rows.iter().map(|row| shares(row, &label(&row.0), |job| job.jct_s() / 3600.0));
     let means = rows.iter().map(|(case, reports)| {
         let point = |(number, report): (usize, &Report)| {
             let y = report.avg_jct_s() / 3600.0;
             Point { x: (number + 1) as f64, y, low: y, high: y }
         };
         let points: Vec<Point> = reports.iter().enumerate().map(point).collect();
-        Series { label: case.setting.clone(), points, line: Vec::new() }
+        Series { label: label(case), points, line: Vec::new() }
     });
     let shares = Axes {
         title: "Completion times",
@@ -167,9 +179,5 @@ fn types(rows: &Done) -> Figure {
         y: ("hours", Scale::Linear),
     };
     let panels = [panel(&shares, times.collect()), panel(&each, means.collect())];
-    figure(
-        "goodput on 24 T4, 24 RTX 2080 Ti and 16 A100",
-        "the workloads of Sia (SOSP'23), in its world",
-        panels,
-    )
+    figure(title, caption, panels)
 }

@@ -4,6 +4,7 @@ use crate::sim::JobReport;
 fn all() -> Vec<(&'static str, Vec<Case>)> {
     vec![
         ("load", cases::load().unwrap()),
+        ("fresh", cases::fresh().unwrap()),
         ("table2", cases::table2().unwrap()),
         ("interval", cases::interval().unwrap()),
         ("interference", cases::interference().unwrap()),
@@ -74,6 +75,21 @@ fn every_experiment_has_a_table_and_lines_that_can_be_told_apart() {
         }
         assert!(EXPERIMENTS.contains(&name));
     }
+}
+
+#[test]
+fn ten_workloads_are_drawn_and_compared_with_those_of_pollux() {
+    let cases = cases::fresh().unwrap();
+    let counts = |most| cases.iter().map(|case| case.jobs.workloads(most).unwrap().len()).collect::<Vec<_>>();
+    assert_eq!((counts(ALL), counts(2)), (vec![10; 3], vec![2; 3]));
+    let times = [200.0, 150.0, 180.0];
+    let rows: Done = cases.into_iter().zip(times).map(|(case, jct_s)| (case, reports(10, jct_s))).collect();
+    let page = markdown("fresh", &rows);
+    assert!(
+        page.contains("`goodput`, epochs as declared: **0.750** of that of `pollux` (0.750 to 0.750"),
+        "{page}"
+    );
+    assert!(page.contains("epochs wrong by a factor of 2: **0.900** of"), "{page}");
 }
 
 #[test]

@@ -1,21 +1,27 @@
 //! What the user sees while a study runs: moving lines on a terminal, else a line for everything that matters.
 
 use std::{
+    collections::BTreeMap,
     io::{self, IsTerminal, Write},
     sync::mpsc::{self, Receiver, RecvTimeoutError, Sender, SyncSender},
     thread::{self, JoinHandle},
     time::{Duration, Instant},
 };
 
-use indicatif::{HumanDuration, MultiProgress, ProgressBar, ProgressStyle};
+use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 
 use super::{
+    pace::Pace,
     progress::{Best, Progress},
     shortage::Shortage,
+    view::{self, Look},
 };
 use crate::{
-    cli::inspect::event,
-    ids::NodeId,
+    cli::{
+        inspect::event,
+        terminal::{Paint, has_colours, stderr_width},
+    },
+    ids::{NodeId, TrialId},
     space::{Objective, Value},
     trials::engine::{Draining, Engine, Fact, JournalEntry, Metrics, TrialKind, Wait},
 };
@@ -28,6 +34,7 @@ pub(super) struct Display {
     handle: DisplayHandle,
     thread: Option<JoinHandle<()>>,
     is_terminal: bool,
+    emulated: bool,
 }
 
 /// Prints lines for the user, from any thread.
@@ -60,11 +67,10 @@ impl Display {
     pub(super) fn start(quiet: bool, emulated: bool) -> Self {
         let is_terminal = io::stderr().is_terminal() && !quiet;
         let (sender, updates) = mpsc::channel();
-        let title = if emulated { "emulated " } else { "" };
         let show =
-            move || if is_terminal { move_lines(&updates, title) } else { print_lines(&updates, quiet) };
+            move || if is_terminal { move_lines(&updates, emulated) } else { print_lines(&updates, quiet) };
         let thread = thread::Builder::new().name("display".to_owned()).spawn(show).ok();
-        Self { handle: DisplayHandle(sender), thread, is_terminal }
+        Self { handle: DisplayHandle(sender), thread, is_terminal, emulated }
     }
 
     pub(super) fn handle(&self) -> DisplayHandle {
@@ -78,10 +84,10 @@ impl Display {
     /// A callback for every step of the study.
     pub(super) fn watch(&self) -> impl FnMut(&Engine, &[JournalEntry]) + Send + 'static {
         let DisplayHandle(updates) = self.handle();
-        let is_terminal = self.is_terminal;
+        let (is_terminal, emulated) = (self.is_terminal, self.emulated);
         let mut last: Option<Instant> = None;
         let mut best = Best::default();
-        let mut is_warned = false;
+        let (mut is_warned, mut lines) = (false, Lines::default());
         move |engine, entries| {
             best.update(engine, entries);
             for entry in entries {
@@ -89,9 +95,8 @@ impl Display {
                     is_warned = true;
                     let _ = updates.send(Update::Line(line));
                 }
-                if let Some(line) = line(entry, engine, is_terminal) {
-                    let at_s = entry.at_s - engine.state().started_s;
-                    let _ = updates.send(Update::Line(format!("{at_s:7.1} s  {line}")));
+                if let Some(line) = lines.of(entry, engine, is_terminal) {
+                    let _ = updates.send(Update::Line(at(entry, engine, emulated, &line)));
                 }
             }
             let _ = updates.send(Update::Shortage(engine.state().shortage(engine.study())));
@@ -111,9 +116,16 @@ impl Display {
     }
 }
 
-/// How a study that waits goes on.
-fn goes_on() -> String {
-    format!("it tries again at least every {} s, and goes on by itself", Wait::LONGEST_S)
+/// A line with the time since the head has started. That of emulated devices is no real time.
+pub(in crate::cli) fn at(entry: &JournalEntry, engine: &Engine, emulated: bool, line: &str) -> String {
+    let at_s = entry.at_s - engine.state().started_s;
+    let unit = if emulated { "s emulated" } else { "s" };
+    format!("{at_s:7.1} {unit}  {line}")
+}
+
+/// How a study that waits continues.
+fn continues() -> String {
+    format!("it tries again at least every {} s, and continues by itself", Wait::LONGEST_S)
 }
 
 /// A warning for programs and functions, which may still print the metric of an objective at their end.
@@ -154,6 +166,36 @@ fn next(updates: &Receiver<Update>, shortage: &mut Shortage) -> Option<Update> {
     }
 }
 
+/// The lines of facts, one after the other.
+#[derive(Debug, Default)]
+pub(in crate::cli) struct Lines {
+    /// What each trial has reported last: at its end it may do so again.
+    reported: BTreeMap<TrialId, (f64, Metrics)>,
+}
+
+impl Lines {
+    /// The line of the next fact, if it is worth one.
+    pub(in crate::cli) fn of(
+        &mut self,
+        entry: &JournalEntry,
+        engine: &Engine,
+        is_terminal: bool,
+    ) -> Option<String> {
+        if let Fact::Measured { trial, epochs, metrics, .. } = &entry.fact
+            && !metrics.is_empty()
+        {
+            let report = (*epochs, metrics.clone());
+            if self.reported.insert(*trial, report.clone()) == Some(report) {
+                return None;
+            }
+        }
+        if let Some((trial, _)) = entry.fact.end() {
+            self.reported.remove(&trial);
+        }
+        line(entry, engine, is_terminal)
+    }
+}
+
 /// A line for the user, if a fact is worth one. Moving lines show the rest.
 fn line(entry: &JournalEntry, engine: &Engine, is_terminal: bool) -> Option<String> {
     let metrics = |metrics: &Metrics| {
@@ -175,11 +217,11 @@ fn line(entry: &JournalEntry, engine: &Engine, is_terminal: bool) -> Option<Stri
         Fact::StudyWaiting { reason } => {
             // Once, however often it is found broken.
             engine.state().waiting.as_ref().filter(|wait| wait.tries == 1)?;
-            format!("the study waits: {reason}; {}", goes_on())
+            format!("the study waits: {reason}; {}", continues())
         }
-        Fact::StudyResumed {} => "the study goes on: what it has waited for is mended".to_owned(),
+        Fact::StudyResumed {} => "the study continues: what it has waited for works again".to_owned(),
         Fact::NodeBlocked { node, reason } => {
-            format!("{} cannot start workers: {reason}; {}", label(*node), goes_on())
+            format!("{} cannot start workers: {reason}; {}", label(*node), continues())
         }
         Fact::NodeDraining { node, until_s, reason } => {
             let drains = engine.state().nodes.get(node).and_then(|node| node.draining.as_ref());
@@ -190,8 +232,12 @@ fn line(entry: &JournalEntry, engine: &Engine, is_terminal: bool) -> Option<Stri
             format!("{} will leave {when}: {reason}", label(*node))
         }
         Fact::NodeLost { node, reason } => format!("{} is gone: {reason}", label(*node)),
-        Fact::SuggestionsReopened {} => "the study goes on: its limit is no longer reached".to_owned(),
-        Fact::TrialRetried { trial } => format!("trial {trial} is to run again"),
+        Fact::HeadStarted {} if engine.state().paused_s.is_some() => PAUSED.to_owned(),
+        Fact::PauseRequested {} => PAUSED.to_owned(),
+        Fact::ResumeRequested {} => "the study continues: trials are launched again".to_owned(),
+        Fact::TrialEnqueued { params } => format!("to be tried before others: {params}"),
+        Fact::SuggestionsReopened {} => "the study continues: there may be more trials".to_owned(),
+        Fact::TrialRetried { trial } => format!("trial {trial} will run again"),
         Fact::TrialInterrupted { reason, .. }
             if engine.state().waiting.as_ref().is_some_and(|wait| wait.reason == *reason) =>
         {
@@ -209,7 +255,7 @@ fn line(entry: &JournalEntry, engine: &Engine, is_terminal: bool) -> Option<Stri
         Fact::NodeJoined { node, gpu_type, slots, .. } => {
             format!("{} has joined with {slots} slots ({gpu_type})", label(*node))
         }
-        Fact::TrialCreated { trial, params, .. } => format!("trial {trial} is to try {params}"),
+        Fact::TrialCreated { trial, params, .. } => format!("trial {trial} created: {params}"),
         Fact::TrialStarted { trial, .. } | Fact::Retuned { trial, .. } | Fact::TrialPaused { trial, .. } => {
             format!("trial {trial} {}", event(entry, *trial)?)
         }
@@ -219,6 +265,9 @@ fn line(entry: &JournalEntry, engine: &Engine, is_terminal: bool) -> Option<Stri
         _ => return None,
     })
 }
+
+/// What is said of a paused study.
+const PAUSED: &str = "the study is paused: no trial is launched until `pollux-tune resume`";
 
 fn print_lines(updates: &Receiver<Update>, quiet: bool) {
     let mut out = io::stderr();
@@ -234,79 +283,73 @@ fn print_lines(updates: &Receiver<Update>, quiet: bool) {
     }
 }
 
-/// How fast a study proceeds, since it is watched.
-#[derive(Default)]
-struct Pace {
-    began: Option<(Duration, f64)>,
+/// Trials that get a line of their own.
+const TRIAL_LINES: usize = 12;
+/// Where a terminal does not say how wide it is.
+const USUAL_WIDTH: usize = 80;
+
+/// Lines at the end of a terminal that change in their place.
+pub(in crate::cli) struct MovingLines {
+    all: MultiProgress,
+    style: ProgressStyle,
+    lines: Vec<ProgressBar>,
 }
 
-impl Pace {
-    /// What a study still takes at this pace, once that can be estimated, from the part of it that is done.
-    fn left(&mut self, now: Duration, part: f64) -> Option<String> {
-        let (then, before) = *self.began.get_or_insert((now, part));
-        let (passed_s, done) = (now.saturating_sub(then).as_secs_f64(), part - before);
-        (done >= 0.02).then(|| {
-            let left = Duration::from_secs_f64(passed_s * (1.0 - part).max(0.0) / done);
-            format!("about {} left", HumanDuration(left))
-        })
+impl MovingLines {
+    pub(in crate::cli) fn new() -> Self {
+        let style = ProgressStyle::with_template("{wide_msg}");
+        let style = style.unwrap_or_else(|_| ProgressStyle::default_bar());
+        Self { all: MultiProgress::new(), style, lines: Vec::new() }
+    }
+
+    /// Shows these instead of those before.
+    pub(in crate::cli) fn show(&mut self, shown: Vec<String>) {
+        while self.lines.len() < shown.len() {
+            let line = self.all.add(ProgressBar::new_spinner());
+            line.set_style(self.style.clone());
+            self.lines.push(line);
+        }
+        for line in self.lines.drain(shown.len()..) {
+            line.finish_and_clear();
+            self.all.remove(&line);
+        }
+        for (line, text) in self.lines.iter().zip(shown) {
+            line.set_message(text);
+        }
+    }
+
+    /// A line above them, which stays.
+    fn print(&self, line: &str) {
+        // Without stderr there is nowhere to report to.
+        let _ = self.all.println(line);
+    }
+
+    pub(in crate::cli) fn clear(&mut self) {
+        for line in self.lines.drain(..) {
+            line.finish_and_clear();
+        }
     }
 }
 
-fn move_lines(updates: &Receiver<Update>, title: &str) {
-    let all = MultiProgress::new();
-    let bar = all.add(ProgressBar::new(0));
-    let style =
-        |form: &str| ProgressStyle::with_template(form).unwrap_or_else(|_| ProgressStyle::default_bar());
-    // Cut where the terminal ends: a line that breaks would be taken for two.
-    bar.set_style(style(&format!("{title}{{pos}} of {{len}} trials {{bar:20}} {{elapsed}}{{wide_msg}}")));
-    let plain = style("{wide_msg}");
-    let mut pace = Pace::default();
-    let mut lines: Vec<ProgressBar> = Vec::new();
+fn move_lines(updates: &Receiver<Update>, emulated: bool) {
+    let (began, mut pace, mut lines) = (Instant::now(), Pace::default(), MovingLines::new());
+    let paint = Paint(has_colours());
     let mut shortage = Shortage::default();
     while let Some(update) = next(updates, &mut shortage) {
         match update {
-            Update::Line(line) => drop(all.println(line)),
-            Update::Progress(Progress { ended, wanted, part, summary, running }) => {
-                bar.set_length(wanted);
-                bar.set_position(ended);
-                let left = pace.left(bar.elapsed(), part);
-                bar.set_message(
-                    left.map_or_else(|| format!("  {summary}"), |left| format!(", {left}; {summary}")),
-                );
-                while lines.len() < running.len() {
-                    let line = all.add(ProgressBar::new_spinner());
-                    line.set_style(plain.clone());
-                    lines.push(line);
-                }
-                for line in lines.drain(running.len()..) {
-                    line.finish_and_clear();
-                    all.remove(&line);
-                }
-                for (line, text) in lines.iter().zip(running) {
-                    line.set_message(text);
-                }
+            Update::Line(line) => lines.print(&line),
+            Update::Progress(progress) => {
+                // It may have become wider or narrower.
+                let width = stderr_width().unwrap_or(USUAL_WIDTH);
+                let look = Look { width, paint, emulated, trials: TRIAL_LINES };
+                let elapsed_s = began.elapsed().as_secs_f64();
+                let left = pace.left(elapsed_s, progress.part).filter(|_| progress.proceeds());
+                lines.show(view::lines(&progress, Some(elapsed_s), left.as_deref(), &look));
             }
             Update::Shortage(_) => {}
             Update::Flush(done) => drop(done.send(())),
             Update::End => break,
         }
     }
-    for line in lines.iter().chain([&bar]) {
-        line.finish_and_clear();
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_time_left_is_estimated_from_what_was_seen() {
-        let mut pace = Pace::default();
-        // Half of it was done when the study was continued.
-        assert_eq!(pace.left(Duration::from_secs(10), 0.5), None);
-        assert_eq!(pace.left(Duration::from_secs(11), 0.51), None);
-        // A tenth in a minute, four left.
-        assert_eq!(pace.left(Duration::from_secs(70), 0.6).as_deref(), Some("about 4 minutes left"));
-    }
+    lines.clear();
 }

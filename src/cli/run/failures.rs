@@ -35,7 +35,7 @@ pub(super) fn summary<'a>(folder: &Path, trials: impl ExactSizeIterator<Item = &
     }
     let folder = folder.display();
     lines.push(format!("  to see more: pollux-tune show {folder} {example}"));
-    lines.push(format!("  to run them again when the cause is mended: pollux-tune retry {folder}"));
+    lines.push(format!("  to run them again when the cause is gone: pollux-tune retry {folder}"));
     lines
 }
 
@@ -100,7 +100,7 @@ mod tests {
                 "      3  it ended with exit code 1, see s/logs/trial-0.log (such as trial 0)",
                 "      1  no finite value at epoch 3.20 (trial 2)",
                 "  to see more: pollux-tune show s 0",
-                "  to run them again when the cause is mended: pollux-tune retry s",
+                "  to run them again when the cause is gone: pollux-tune retry s",
             ]
         );
         let fine = Search::new(&Study::from_yaml("study.yaml", yaml).unwrap()).unwrap();

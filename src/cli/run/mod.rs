@@ -1,12 +1,17 @@
 //! `run`: a study from its first trial, or from where it was, to its end.
 
 mod display;
+mod effort;
+mod events;
 mod failures;
 mod machine;
+mod pace;
 mod progress;
 mod python;
 mod shortage;
 mod signals;
+mod summary;
+mod view;
 
 use std::{
     env,
@@ -20,11 +25,17 @@ use std::{
 use thiserror::Error;
 use tracing_subscriber::filter::LevelFilter;
 
-use self::{display::Display, machine::NoSlots, signals::Signals};
+use self::{display::Display, effort::Effort, events::EventLines, machine::NoSlots, signals::Signals};
+pub(super) use self::{
+    display::{Lines, MovingLines, at},
+    pace::Pace,
+    progress::{Best, Progress},
+    view::{Look, lines as view_lines},
+};
 use super::{
     ExitStatus, Trainables, dashboard, export,
     output::{Format, write_atomically},
-    results, slurm, study, timeline,
+    results, slurm, study, timeline, warm_start,
 };
 use crate::{
     actors::{self, Finished, Runner},
@@ -32,13 +43,17 @@ use crate::{
     alloc::{self, ClusterSpec, PolicyKind},
     cli,
     space::{KeepCheckpoints, Machines, Program, Study, TrialSettings},
-    store::{Folder, Reader},
-    trials::{agent::AgentNode, engine::Outcome},
+    store::{self, Folder, Reader},
+    trials::{
+        agent::AgentNode,
+        engine::{Engine, JournalEntry, Outcome},
+    },
     wire::with_causes,
 };
 
 /// What to run, and on what.
 #[derive(Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a switch of its own on the command line")]
 pub(super) struct Settings {
     pub(super) file: PathBuf,
     pub(super) folder: PathBuf,
@@ -53,10 +68,14 @@ pub(super) struct Settings {
     pub(super) trials: Option<u32>,
     /// Instead of that of the study file.
     pub(super) keep_checkpoints: Option<KeepCheckpoints>,
+    /// Earlier studies to learn from.
+    pub(super) warm_start: Vec<PathBuf>,
     /// Whether to tell only what would be submitted.
     pub(super) dry_run: bool,
     /// Whether to serve a page of it.
     pub(super) dashboard: bool,
+    /// Whether to print events as lines of JSON.
+    pub(super) json: bool,
     pub(super) quiet: bool,
 }
 
@@ -135,21 +154,15 @@ pub(super) fn run(
     let emulated = backend.emulated();
     check_kind(folder, emulated.as_deref())?;
     actors::check(&study, folder)?;
+    let earlier = warm_start::read(&settings.warm_start, &study)?;
     if let Some(devices) = emulated.as_ref().filter(|_| !is_done(folder)) {
         Folder::new(folder).mark_emulated(devices)?;
     }
     log_to(folder)?;
+    warm_start::begin(earlier, folder, &study, stderr)?;
     let display = Display::start(settings.quiet, emulated.is_some());
-    let devices = backend.describe();
-    let machines = study.machines.as_ref().filter(|_| listen.is_some()).map(ToString::to_string);
-    let parts = [Some(format!("the study is in {}", folder.display())), machines, Some(devices)];
-    let parts: Vec<String> = parts.into_iter().flatten().filter(|part| !part.is_empty()).collect();
-    display.print(&parts.join("; "));
-    if listen.is_some() {
-        let join = Folder::new(folder).join_file();
-        display
-            .print(&format!("other machines join with `pollux-tune agent --join-file {}`", join.display()));
-    }
+    introduce(&display, folder, &study, &backend, listen.is_some());
+    let events = settings.json.then(EventLines::start).transpose()?;
     let page = settings.dashboard.then(|| dashboard::start(folder)).transpose()?;
     if let Some(page) = &page {
         // What it was asked for is shown even where nothing else is.
@@ -157,22 +170,52 @@ pub(super) fn run(
     }
     let notices = display.handle();
     let notify = move |notice: &str| notices.print(notice);
-    let runner = Runner::new(study).folder(folder).watch(display.watch()).notify(notify).sole();
+    let (mut shown, mut written) = (display.watch(), events.as_ref().map(EventLines::watch));
+    let watch = move |engine: &Engine, entries: &[JournalEntry]| {
+        shown(engine, entries);
+        if let Some(written) = &mut written {
+            written(engine, entries);
+        }
+    };
+    let runner = Runner::new(study).folder(folder).watch(watch).notify(notify).sole();
     let runner = match listen {
         Some(address) => runner.listen(address),
         None => runner,
     };
     let signals = Signals::listen(runner.stop_handle(), folder, display.handle())?;
+    let effort = Effort::begin();
     let finished = backend.start(runner);
     drop(signals);
     drop(page);
+    if let Some(note) = emulated.as_ref().and_then(|_| effort.note()) {
+        display.print(&note);
+    }
     display.end();
-    let finished = finished.map_err(|source| {
-        let source = Box::new(source);
-        cli::Error::Unfinished { folder: folder.to_owned(), source }
+    events.into_iter().for_each(EventLines::end);
+    let finished = finished.map_err(|source| match source {
+        // It names the folder, and did not begin.
+        actors::Error::Store(store::Error::InUse(_)) => source.into(),
+        source => cli::Error::Unfinished { folder: folder.to_owned(), source: Box::new(source) },
     })?;
+    if settings.json {
+        return summary::write_json(&finished, folder, out);
+    }
     let emulated = Folder::new(folder).emulated();
     conclude(&finished, folder, emulated.as_deref(), out, stderr)
+}
+
+/// Says where the study is, what it runs on, and how other machines join.
+fn introduce(display: &Display, folder: &Path, study: &Study, backend: &Backend, listens: bool) {
+    let machines = study.machines.as_ref().filter(|_| listens).map(ToString::to_string);
+    let place = format!("the study is in {}", folder.display());
+    let parts = [Some(place), machines, Some(backend.describe())];
+    let parts: Vec<String> = parts.into_iter().flatten().filter(|part| !part.is_empty()).collect();
+    display.print(&parts.join("; "));
+    if listens {
+        let join = Folder::new(folder).join_file();
+        let command = format!("pollux-tune agent --join-file {}", join.display());
+        display.print(&format!("other machines join with `{command}`"));
+    }
 }
 
 /// Where agents of other machines can join: as the user says, else as the study file does, which may ask for machines without saying

@@ -19,7 +19,7 @@ impl Shortage {
         let Some(reason) = reason else {
             self.reason = None;
             return std::mem::take(&mut self.is_told)
-                .then(|| "the study goes on: there is room for its trials".to_owned());
+                .then(|| "the study continues: there is room for its trials".to_owned());
         };
         let due = match &self.reason {
             Some((before, _)) if *before == reason => return None,
@@ -40,7 +40,7 @@ impl Shortage {
     pub(super) fn tell(&mut self) -> Option<String> {
         let (reason, _) = self.reason.as_ref()?;
         self.is_told = true;
-        Some(format!("the study waits: {reason}; it goes on by itself when there is room"))
+        Some(format!("the study waits: {reason}; it continues by itself when there is room"))
     }
 }
 
@@ -58,12 +58,12 @@ mod tests {
         assert_eq!(shortage.set(None, now), None, "nobody knew");
         assert_eq!(shortage.due(), None);
         none(&mut shortage, now);
-        let told = "the study waits: none is here; it goes on by itself when there is room";
+        let told = "the study waits: none is here; it continues by itself when there is room";
         assert_eq!((shortage.tell().as_deref(), shortage.due()), (Some(told), None));
         assert_eq!(none(&mut shortage, now), None, "it is known");
         let few = shortage.set(Some("too few are here".to_owned()), now);
         assert!(few.is_some_and(|line| line.contains("too few are here")));
         let goes_on = shortage.set(None, now);
-        assert_eq!(goes_on.as_deref(), Some("the study goes on: there is room for its trials"));
+        assert_eq!(goes_on.as_deref(), Some("the study continues: there is room for its trials"));
     }
 }

@@ -10,8 +10,8 @@ use serde_json::{Map, Value, json};
 
 pub(super) use self::{
     analysis::{analysis, importance},
-    overview::{MAX_COMPARED, history, overview, progress, summary},
-    timeline::timeline,
+    overview::{MAX_COMPARED, Which, best_trials, history, overview, progress, summary},
+    timeline::{Window, timeline},
     trial::{compare_trials, running, trial},
     trials::trials,
 };

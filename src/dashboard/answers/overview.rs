@@ -26,6 +26,7 @@ const fn state(view: &View<'_>) -> &'static str {
     match (state.done, view.is_run, state.stopping, view.model.has_head()) {
         (true, ..) => "done",
         (false, true, true, _) => "stopping",
+        (false, true, false, _) if state.paused_s.is_some() => "paused",
         (false, true, false, _) => "running",
         (false, false, _, true) => "stopped",
         // Others run its trials, who come and go.
@@ -42,7 +43,7 @@ fn counts(view: &View<'_>) -> BTreeMap<&'static str, u32> {
 }
 
 /// The best trials that ran to their end, the best first.
-fn best_trials(view: &View<'_>, count: usize) -> Vec<TrialId> {
+pub(in crate::dashboard) fn best_trials(view: &View<'_>, count: usize) -> Vec<TrialId> {
     let done = view.model.ids().filter_map(|trial| Some((trial, view.model.values(trial)?)));
     best(objectives(view), done, count)
 }
@@ -98,7 +99,11 @@ pub(in crate::dashboard) fn overview(view: &View<'_>, commands: &dyn Commands, a
         "elastic": view.model.trials.iter().any(|trial| trial.speed.last().is_some()),
         "yaml": state.yaml,
         "resume": (view.model.has_head() && !view.is_run && !state.done).then(|| commands.resume(view.folder.root())),
+        "paused": state.paused_s.is_some() && !state.done,
         "can": {
+            "pause": actions && view.model.has_head() && state.paused_s.is_none() && !state.done,
+            "resume": actions && view.model.has_head() && state.paused_s.is_some() && !state.done,
+            "enqueue": actions && view.model.has_head(),
             "stop": actions && view.is_run && view.model.has_head() && !state.stopping,
             "stop_trial": actions && view.is_run && view.model.has_head(),
             "retry": actions && !view.is_run && is_failed && view.model.has_head(),
@@ -114,7 +119,7 @@ pub(in crate::dashboard) fn overview(view: &View<'_>, commands: &dyn Commands, a
 #[derive(Debug, Deserialize)]
 pub(in crate::dashboard) struct Which {
     #[serde(default)]
-    pub(super) objective: usize,
+    pub(in crate::dashboard) objective: usize,
 }
 
 impl Which {

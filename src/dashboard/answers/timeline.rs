@@ -18,8 +18,8 @@ const MOST: usize = 6000;
 /// The part of the time that is looked at.
 #[derive(Debug, Deserialize)]
 pub(in crate::dashboard) struct Window {
-    from: Option<f64>,
-    to: Option<f64>,
+    pub(in crate::dashboard) from: Option<f64>,
+    pub(in crate::dashboard) to: Option<f64>,
 }
 
 /// Who has a slot for a while; several, if they are too narrow to be told apart.

@@ -1,7 +1,7 @@
 // The frame of the page: which view is shown, what the browser remembers, and live updates.
 
 import { recolor, disposeAll } from "/assets/charts.js";
-import { Failure, ask, h, link, pathOf } from "/assets/common.js";
+import { Failure, ask, h, link, pathOf, report } from "/assets/common.js";
 import * as analysis from "/assets/views/analysis.js";
 import * as compare from "/assets/views/compare.js";
 import * as nodes from "/assets/views/nodes.js";
@@ -14,7 +14,7 @@ import * as trials from "/assets/views/trials.js";
 
 const VIEWS = { overview, running, timeline, trials, analysis, compare, nodes, trial };
 const TABS = [["overview", "Overview"], ["running", "Running"], ["timeline", "GPU timeline"], ["trials", "Trials"],
-  ["analysis", "Analysis"], ["compare", "Compare"], ["nodes", "Nodes"]];
+  ["analysis", "Analysis"], ["compare", "Compare"], ["nodes", "Nodes"]].filter(([view]) => !report || ["overview", "timeline", "analysis"].includes(view));
 
 const main = document.getElementById("main");
 const tabs = document.getElementById("tabs");
@@ -100,6 +100,10 @@ async function update(now) {
 }
 
 function listen() {
+  if (report) {
+    live.textContent = "report";
+    return;
+  }
   const events = new EventSource("/events");
   let first = true;
   const say = (text, how) => {

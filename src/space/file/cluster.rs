@@ -94,7 +94,8 @@ impl Reader<'_> {
         match open(name).and_then(file) {
             Ok(cluster) => Some(cluster),
             Err(reason) => {
-                let allowed = "a file with a line such as `cluster: 2x8xa100`, beside the study file";
+                let allowed =
+                    "a file with a line such as `cluster: 2x8xa100`, in the folder of the study file";
                 self.wrong(node.place, "cluster", bad(format!("`{name}` ({reason})"), allowed));
                 None
             }

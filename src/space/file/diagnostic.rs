@@ -57,17 +57,14 @@ pub enum DiagnosticKind {
         allowed: &'static str,
     },
     /// A key that does not exist.
-    #[error(
-        "unknown key `{key}`, allowed are {allowed}{}",
-        .similar.as_ref().map_or_else(String::new, |name| format!("; did you mean `{name}`?"))
-    )]
+    #[error("unknown key `{key}`, allowed are {allowed}{}", after(.hint.as_deref()))]
     UnknownKey {
         /// The key.
         key: String,
         /// The keys there are.
         allowed: String,
-        /// The key that was probably meant.
-        similar: Option<String>,
+        /// What to write instead, such as "did you mean `step`?".
+        hint: Option<String>,
     },
     /// A key that is there twice.
     #[error("the key `{key}` is there already in line {first}, allowed is one of each")]
@@ -84,17 +81,14 @@ pub enum DiagnosticKind {
         allowed: String,
     },
     /// A value of another type or size than it should have.
-    #[error(
-        "found {found}, allowed is {allowed}{}",
-        .similar.as_ref().map_or_else(String::new, |name| format!("; did you mean `{name}`?"))
-    )]
+    #[error("found {found}, allowed is {allowed}{}", after(.hint.as_deref()))]
     BadValue {
         /// What is there.
         found: String,
         /// What could be there.
         allowed: String,
-        /// What was probably meant.
-        similar: Option<String>,
+        /// What to write instead, such as "did you mean `adam`?".
+        hint: Option<String>,
     },
     /// A word that some readers take for a truth value and others for a text.
     #[error("`{0}` can mean a truth value or a text, allowed is true or false, or quotes around a text")]
@@ -107,9 +101,41 @@ pub enum DiagnosticKind {
         /// What would not.
         allowed: &'static str,
     },
+    /// A setting that changes nothing, next to the others.
+    #[error("`{key}` has no effect {place}, allowed is {allowed}")]
+    NoEffect {
+        /// The setting.
+        key: String,
+        /// Where it has none, such as "with the rule `none`".
+        place: String,
+        /// What would have one.
+        allowed: String,
+    },
+    /// A constraint that no point keeps, or none that keeps those before it.
+    #[error("{}; allowed are constraints that leave some of the space", infeasible(*.tries, *.alone))]
+    Infeasible {
+        /// How many random points were tried.
+        tries: usize,
+        /// Whether it is this constraint alone, and not together with those before it.
+        alone: bool,
+    },
     /// What is wrong with the space itself.
     #[error(transparent)]
     Space(#[from] SpaceError),
+}
+
+fn after(hint: Option<&str>) -> String {
+    hint.map_or_else(String::new, |hint| format!("; {hint}"))
+}
+
+fn infeasible(tries: usize, alone: bool) -> String {
+    let which = if alone { "this constraint" } else { "this constraint and those before it" };
+    format!("none of {tries} random points satisfies {which}")
+}
+
+/// A hint to a word that was probably meant.
+pub(super) fn did_you_mean(word: &str) -> String {
+    format!("did you mean `{word}`?")
 }
 
 impl Diagnostic {
@@ -164,6 +190,13 @@ impl Diagnostics {
     #[must_use]
     pub fn list(&self) -> &[Diagnostic] {
         &self.list
+    }
+
+    /// The mistakes of both, in the order of their places.
+    #[must_use]
+    pub fn and(mut self, other: Self) -> Self {
+        self.list.extend(other.list);
+        Self::new(&self.file, self.list)
     }
 
     /// For people: every mistake with its line and a mark below it.

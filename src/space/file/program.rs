@@ -1,16 +1,13 @@
 //! What a study file says of programs: where they run, with what, and on how many GPUs.
 
-use std::{collections::BTreeMap, path::PathBuf, time::Duration};
+use std::{collections::BTreeMap, path::PathBuf};
 
 use super::{
-    super::command::{BUILT_IN, Piece, pieces},
     diagnostic::DiagnosticKind,
-    node::{self, Content, Key, Node, Scalar},
-    read::{Reader, Values, join, list},
+    node::{Content, Key, Node, Scalar},
+    read::{Reader, Values, join},
     scalar::{bad, resolve},
     settings::{Elasticity, Program, ResultValue, TrialSettings},
-    study::Study,
-    table::STUDY,
 };
 use crate::space::Value;
 
@@ -25,7 +22,7 @@ const SHARE_MAX: u32 = 64;
 pub(super) struct Gpus {
     pub(super) min: u32,
     pub(super) max: Option<u32>,
-    /// So many programs share one.
+    /// The number of programs that share one.
     pub(super) share: u32,
 }
 
@@ -65,7 +62,7 @@ impl Reader<'_> {
     ) -> (BTreeMap<String, String>, Option<PathBuf>) {
         for key in ["env", "folder"] {
             if !matches!(program, Some(Program::Python(_))) {
-                self.only_for_programs(values, key, program, "it beside a command or Python code");
+                self.only_for_programs(values, key, program, "it with a command or Python code");
             }
         }
         let env = values.raw("env").map_or_else(BTreeMap::new, |node| self.env(node));
@@ -81,7 +78,7 @@ impl Reader<'_> {
         allowed: &'static str,
     ) {
         if values.get(key).is_some() && !matches!(program, Some(Program::Command(_))) {
-            let found = format!("there is no program that could make use of `{key}`");
+            let found = format!("there is no program that could use `{key}`");
             let mistake = DiagnosticKind::Conflict { found, allowed };
             self.wrong(values.place(key), &join("trial", key), mistake);
         }
@@ -123,7 +120,7 @@ impl Reader<'_> {
         program: Option<&Program>,
     ) -> Option<(Gpus, Option<Elasticity>)> {
         for key in ["gpus", "elastic"] {
-            self.only_for_programs(values, key, program, "it beside a command");
+            self.only_for_programs(values, key, program, "it with a command");
         }
         if !matches!(program, Some(Program::Command(_))) {
             let (min, max) = (values.count("min_gpus")?, values.count("max_gpus"));
@@ -135,12 +132,12 @@ impl Reader<'_> {
         let conflict = |found: &str, allowed| DiagnosticKind::Conflict { found: found.to_owned(), allowed };
         if is_range && elastic.is_none() {
             let found = "a program has as many GPUs from start to end";
-            let mistake = conflict(found, "one number, or a range beside `elastic: restart`");
+            let mistake = conflict(found, "one number, or a range with `elastic: restart`");
             self.wrong(values.place("gpus"), "trial.gpus", mistake);
         }
         if !is_range && elastic.is_some() {
             let mistake =
-                conflict("there is one number of GPUs only", "it beside a range, such as `gpus: 1..4`");
+                conflict("there is one number of GPUs only", "it with a range, such as `gpus: 1..4`");
             self.wrong(values.place("elastic"), "trial.elastic", mistake);
         }
         Some((gpus, elastic))
@@ -169,56 +166,4 @@ impl Reader<'_> {
             self.wrong(values.place("result"), "trial.result", mistake);
         }
     }
-
-    /// Settings that can have no effect, and placeholders that stand for nothing.
-    pub(super) fn refuse_idle(&mut self, text: &str, study: &Study) {
-        let Some(Program::Command(words)) = &study.trial.program else { return };
-        // It was read before without a mistake.
-        let Ok(Some(document)) = node::parse(text) else { return };
-        let values = Reader::new(text).section(&document, STUDY, "");
-        let Some(trial) = values.section("trial") else { return };
-        for (key, is_idle) in idle(trial) {
-            if is_idle {
-                let found = format!("`{key}` has no effect on a command");
-                let allowed = if key.ends_with("_gpus") { "`gpus` instead" } else { "it beside a trainable" };
-                self.wrong(
-                    trial.place(key),
-                    &join("trial", key),
-                    DiagnosticKind::Conflict { found, allowed },
-                );
-            }
-        }
-        let names: Vec<&str> = study.space.parameters().iter().map(crate::space::Parameter::name).collect();
-        let is_known = |name: &str| names.contains(&name) || BUILT_IN.contains(&name);
-        for word in words {
-            for piece in pieces(word, |name| names.contains(&name)) {
-                let Piece::Name(name) = piece else { continue };
-                if !is_known(name) {
-                    let known = list(names.iter().chain(&BUILT_IN).copied());
-                    let allowed =
-                        format!("one of {known}; `{{{{{name}}}}}` for the text `{{{name}}}` itself");
-                    let found = format!("the placeholder `{{{name}}}`");
-                    self.wrong(trial.place("command"), "trial.command", bad(found, allowed));
-                }
-            }
-        }
-    }
-}
-
-/// Settings of trainables, and whether they differ from what they are by default.
-fn idle(values: &Values<'_>) -> [(&'static str, bool); 9] {
-    let initial = values.count("initial_batch");
-    let max_batch = initial.map(|batch| batch.saturating_mul(32));
-    let interval = values.duration("checkpoint_interval");
-    [
-        ("initial_batch", initial != Some(128)),
-        ("max_batch", values.count("max_batch").is_some_and(|batch| Some(batch) != max_batch)),
-        ("max_batch_per_gpu", values.get("max_batch_per_gpu").is_some()),
-        ("batch_per_gpu", values.get("batch_per_gpu").is_some()),
-        ("scaling", values.text("scaling") != Some("adascale")),
-        ("checkpoint_interval", interval != Some(Duration::from_secs(300))),
-        ("keep_checkpoints", values.text("keep_checkpoints") != Some("1")),
-        ("min_gpus", values.count("min_gpus") != Some(1)),
-        ("max_gpus", values.get("max_gpus").is_some()),
-    ]
 }

@@ -4,7 +4,8 @@ use std::{collections::BTreeMap, time::Duration};
 
 use super::{
     super::{Value, error::similar},
-    diagnostic::{Diagnostic, DiagnosticKind, Diagnostics, Place},
+    diagnostic::{Diagnostic, DiagnosticKind, Diagnostics, Place, did_you_mean},
+    foreign,
     node::{Content, Key, Node, Scalar},
     scalar::{self, bad},
     settings::{InvalidKeepCheckpoints, KeepCheckpoints},
@@ -30,6 +31,20 @@ pub(super) enum Typed<'n> {
     Raw(&'n Node),
 }
 
+impl Typed<'_> {
+    /// Whether both are the same simple value.
+    fn same(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Text(one), Self::Text(other)) => one == other,
+            (Self::Whole(one), Self::Whole(other)) => one == other,
+            (Self::Number(one), Self::Number(other)) => one.total_cmp(other).is_eq(),
+            (Self::Duration(one), Self::Duration(other)) => one == other,
+            (Self::Flag(one), Self::Flag(other)) => one == other,
+            _ => false,
+        }
+    }
+}
+
 /// The keys of a mapping, with defaults filled in.
 #[derive(Debug, Clone)]
 pub(super) struct Values<'n> {
@@ -45,6 +60,17 @@ impl<'n> Values<'n> {
     /// Where a key is, or where it could be.
     pub(super) fn place(&self, key: &str) -> Place {
         self.given.get(key).map_or(self.place, |(place, _)| *place)
+    }
+
+    /// Whether a key holds something else than it has by default.
+    pub(super) fn is_changed(&self, key: &str, table: &[Field]) -> bool {
+        let Some(value) = self.get(key) else { return false };
+        let field = table.iter().find(|field| field.key == key);
+        let usual = field.and_then(|field| {
+            let text = field.default?;
+            simple(field.kind, &Scalar { text: text.to_owned(), plain: true })
+        });
+        !usual.is_some_and(|usual| value.same(&usual))
     }
 
     pub(super) fn text(&self, key: &str) -> Option<&str> {
@@ -127,6 +153,11 @@ impl<'t> Reader<'t> {
         self.problems.is_empty()
     }
 
+    /// Whether nothing is wrong with a section and what is in it.
+    pub(super) fn is_clean_below(&self, section: &str) -> bool {
+        !self.problems.iter().any(|problem| problem.path().split(['.', '[']).next() == Some(section))
+    }
+
     pub(super) fn finish(self, file: &str) -> Diagnostics {
         Diagnostics::new(file, self.problems)
     }
@@ -153,11 +184,12 @@ impl<'t> Reader<'t> {
         let mut values = Values { place: node.place, given: BTreeMap::new() };
         match &node.content {
             Content::Map(entries) => {
+                let section = path;
                 for (key, node) in self.entries(entries, path) {
                     let name = key.scalar.text.as_str();
                     let path = join(path, name);
                     let Some(field) = table.iter().find(|field| field.key == name) else {
-                        self.wrong(key.place, &path, unknown(name, table.iter().map(|field| field.key)));
+                        self.wrong(key.place, &path, unknown(name, node, section, table));
                         continue;
                     };
                     if let Some(value) = self.typed(field.kind, node, &path) {
@@ -169,7 +201,8 @@ impl<'t> Reader<'t> {
             _ => {
                 let allowed =
                     format!("a mapping with the keys {}", list(table.iter().map(|field| field.key)));
-                self.wrong(node.place, path, bad(node.shown(), allowed));
+                let hint = foreign::section(node, path, table);
+                self.wrong(node.place, path, DiagnosticKind::BadValue { found: node.shown(), allowed, hint });
             }
         }
         fill(&mut values, table);
@@ -187,16 +220,12 @@ impl<'t> Reader<'t> {
                     Content::List(_) | Content::Map(_) => None,
                 };
                 if value.is_none() {
-                    let text = match &node.content {
-                        Content::Scalar(scalar) => scalar.text.as_str(),
-                        Content::List(_) | Content::Map(_) => "",
-                    };
-                    let similar = match kind {
-                        Kind::OneOf(names) => similar(text, names.iter().copied()).map(str::to_owned),
-                        _ => None,
+                    let hint = match &node.content {
+                        Content::Scalar(scalar) => hint(kind, scalar),
+                        Content::List(_) | Content::Map(_) => None,
                     };
                     let (found, allowed) = (node.shown(), allowed(kind));
-                    self.wrong(node.place, path, DiagnosticKind::BadValue { found, allowed, similar });
+                    self.wrong(node.place, path, DiagnosticKind::BadValue { found, allowed, hint });
                 }
                 value
             }
@@ -298,9 +327,26 @@ fn allowed(kind: Kind) -> String {
     }
 }
 
-pub(super) fn unknown(key: &str, known: impl Iterator<Item = &'static str> + Clone) -> DiagnosticKind {
-    let similar = similar(key, known.clone()).map(str::to_owned);
-    DiagnosticKind::UnknownKey { key: key.to_owned(), allowed: list(known), similar }
+/// What a wrong value was probably meant to be.
+fn hint(kind: Kind, scalar: &Scalar) -> Option<String> {
+    let plain = Scalar { text: scalar.text.clone(), plain: true };
+    match kind {
+        Kind::OneOf(names) => {
+            let word = foreign::meaning(&scalar.text, names).map(|name| format!("write `{name}`"));
+            word.or_else(|| similar(&scalar.text, names.iter().copied()).map(did_you_mean))
+        }
+        Kind::Duration if scalar.text.parse().is_ok_and(|seconds: f64| seconds >= 0.0) => {
+            Some(format!("write `{}s` for seconds", scalar.text))
+        }
+        _ if !scalar.plain && simple(kind, &plain).is_some() => Some("write it without quotes".to_owned()),
+        _ => None,
+    }
+}
+
+fn unknown(key: &str, node: &Node, section: &str, table: &[Field]) -> DiagnosticKind {
+    let known = || table.iter().map(|field| field.key);
+    let hint = foreign::key(key, node, section).or_else(|| similar(key, known()).map(did_you_mean));
+    DiagnosticKind::UnknownKey { key: key.to_owned(), allowed: list(known()), hint }
 }
 
 pub(super) fn list<'a>(names: impl Iterator<Item = &'a str>) -> String {

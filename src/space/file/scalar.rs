@@ -39,7 +39,7 @@ pub(super) fn resolve(scalar: &Scalar) -> Result<Value, DiagnosticKind> {
 }
 
 pub(super) fn bad(found: String, allowed: impl Into<String>) -> DiagnosticKind {
-    DiagnosticKind::BadValue { found, allowed: allowed.into(), similar: None }
+    DiagnosticKind::BadValue { found, allowed: allowed.into(), hint: None }
 }
 
 fn whole(text: &str) -> Option<i64> {

@@ -65,6 +65,18 @@ named! {
 }
 
 named! {
+    /// How sure someone is of a value: how much of the others is still tried.
+    Confidence {
+        /// It could well be another one.
+        Low = "low",
+        /// The best is probably near.
+        Medium = "medium",
+        /// The best is hardly anywhere else.
+        High = "high",
+    }
+}
+
+named! {
     /// When trials are stopped early.
     StoppingRule {
         /// Never.
@@ -137,7 +149,7 @@ pub enum Program {
 pub struct PythonProgram {
     /// What trains.
     pub entry: PythonEntry,
-    /// What runs it; none for `python3` beside this program, or else that of the search path.
+    /// What runs it; none for `python3` in the folder of this program, or else that of the search path.
     pub interpreter: Option<String>,
 }
 
@@ -183,7 +195,7 @@ pub(super) fn is_function(text: &str) -> bool {
 pub enum KeepCheckpoints {
     /// All of them.
     All,
-    /// So many of the best; with several objectives all that no other beats, if that is more.
+    /// This number of the best; with several objectives all that no other beats, if that is more.
     Best(u32),
 }
 
@@ -232,7 +244,7 @@ pub struct TrialSettings {
     pub max_batch: u32,
     /// The largest pass on a GPU, in examples. Without it, what does not fit into the memory is learned.
     pub max_batch_per_gpu: Option<u32>,
-    /// The batch of each GPU; none if it is to be adapted.
+    /// The batch of each GPU; none if it adapts to the training.
     pub batch_per_gpu: Option<u32>,
     /// How the learning rate follows the batch.
     pub scaling: LrRule,
@@ -254,7 +266,7 @@ pub struct TrialSettings {
     pub share: u32,
     /// How a program changes the number of its GPUs; none if it has [`min_gpus`](Self::min_gpus) from start to end.
     pub elastic: Option<Elasticity>,
-    /// Variables in the environment of a program or of Python code, beside those that it inherits.
+    /// Variables in the environment of a program or of Python code, in addition to those that it inherits.
     pub env: BTreeMap<String, String>,
     /// The folder in which a program or Python code begins; none for that of whoever starts it.
     pub folder: Option<PathBuf>,
@@ -355,8 +367,8 @@ pub struct EarlyStopping {
     pub rule: StoppingRule,
     /// Statistical epochs before the first decision.
     pub grace: f64,
-    /// One in this number of trials continues at each rung.
-    pub reduction: u32,
+    /// One in this number of trials continues at each rung, and each rung is this much further than the last one.
+    pub reduction: f64,
     /// Statistical epochs without improvement.
     pub patience: f64,
     /// The bound of the rule `threshold`, which always has one.

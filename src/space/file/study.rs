@@ -4,6 +4,7 @@ use super::{
     super::Space,
     cluster::Cluster,
     diagnostic::{DiagnosticKind, Diagnostics, Place},
+    foreign,
     machines::Machines,
     node::{self, Content, Node},
     program::Gpus,
@@ -14,8 +15,24 @@ use super::{
         ResultValue, SchedulerSettings, SearchSettings, StoppingRule, TrialSettings,
     },
     table::{OBJECTIVE, STUDY},
+    trainable::document,
 };
 use crate::alloc::{ClusterSpec, PolicyKind};
+
+/// Of the epochs of a trial, before the first decision where a file says nothing else. `docs/search.md` says why.
+const GRACE_SHARE: f64 = 1.0 / 16.0;
+
+pub(super) const fn default_grace(epochs: f64) -> f64 {
+    epochs * GRACE_SHARE
+}
+
+/// The brackets of Hyperband are gentle as they are.
+pub(super) const fn default_reduction(rule: StoppingRule) -> f64 {
+    match rule {
+        StoppingRule::Hyperband => 2.0,
+        _ => 1.25,
+    }
+}
 
 /// All of a study file.
 ///
@@ -59,10 +76,10 @@ impl Study {
     /// Reads the text of a study file, whose name is for messages only. All mistakes are returned at once.
     pub fn from_yaml(file: &str, text: &str) -> Result<Self, Diagnostics> {
         let open = |_: &str| Err("only a study file on disk can name other files".to_owned());
-        read(file, text, |reader| reader.study(text, open))
+        read(file, text, |reader| reader.study(text, open, false))
     }
 
-    /// The same for a file on disk, which is to be run as it is: it may name another one as its `cluster`, of which `open` gets the text or
+    /// The same for a file on disk, which will be run as it is: it may name another one as its `cluster`, of which `open` gets the text or
     /// says why it cannot, and settings that can have no effect are mistakes.
     ///
     /// ```
@@ -78,16 +95,12 @@ impl Study {
         text: &str,
         open: impl FnOnce(&str) -> Result<String, String>,
     ) -> Result<Self, Diagnostics> {
-        read(file, text, |reader| {
-            let study = reader.study(text, open)?;
-            reader.refuse_idle(text, &study);
-            Some(study)
-        })
+        read(file, text, |reader| reader.study(text, open, true))
     }
 }
 
 impl Study {
-    /// Whether the files that a study file runs are there, as `exists` says of their paths. The file itself has to be right.
+    /// Whether the files that a study file runs are there, as `exists` says of their paths. Other mistakes of the file are not looked for.
     ///
     /// ```
     /// use pollux_tune::space::Study;
@@ -98,8 +111,8 @@ impl Study {
     /// ```
     pub fn check_files(file: &str, text: &str, exists: impl Fn(&str) -> bool) -> Result<(), Diagnostics> {
         read(file, text, |reader| {
-            let node = reader.document(text)?;
-            let values = reader.section(&node, STUDY, "");
+            let Some(node) = document(text) else { return Some(()) };
+            let values = Reader::new(text).section(&node, STUDY, "");
             let trial = values.section("trial")?;
             let folder = Path::new(trial.text("folder").unwrap_or_default());
             let is_there = |script: &&str| folder.join(script).to_str().is_some_and(&exists);
@@ -162,7 +175,13 @@ impl Reader<'_> {
         }
     }
 
-    fn study(&mut self, text: &str, open: impl FnOnce(&str) -> Result<String, String>) -> Option<Study> {
+    /// The study of a file; strictly for one that will be run as it is.
+    fn study(
+        &mut self,
+        text: &str,
+        open: impl FnOnce(&str) -> Result<String, String>,
+        is_strict: bool,
+    ) -> Option<Study> {
         let node = self.document(text)?;
         let values = self.section(&node, STUDY, "");
         let space = self.space(&values);
@@ -177,7 +196,14 @@ impl Reader<'_> {
             Some(Cluster::Machines(machines)) => (None, Some(machines)),
             None => (None, None),
         };
-        Some(Study { space, objectives, trial, search, scheduler, cluster, machines })
+        let study = Study { space, objectives, trial, search, scheduler, cluster, machines };
+        if is_strict {
+            if study.search.algorithm != Algorithm::Grid {
+                self.refuse_infeasible(&values, &study.space);
+            }
+            self.refuse_idle(&values, &study);
+        }
+        Some(study)
     }
 
     fn objectives(&mut self, values: &Values<'_>) -> Vec<Objective> {
@@ -203,7 +229,9 @@ impl Reader<'_> {
                 all
             }
             _ => {
-                self.wrong(node.place, "objective", bad(node.shown(), allowed));
+                let hint = foreign::section(node, "objective", OBJECTIVE);
+                let (found, allowed) = (node.shown(), allowed.to_owned());
+                self.wrong(node.place, "objective", DiagnosticKind::BadValue { found, allowed, hint });
                 Vec::new()
             }
         }
@@ -253,13 +281,13 @@ impl Reader<'_> {
         }
         let silence = values.duration("silence");
         if silence.is_some_and(|silence| silence.is_zero()) {
-            let found = "nobody gives signs all the time".to_owned();
+            let found = "silence is 0s, and nothing prints all the time".to_owned();
             let mistake = DiagnosticKind::Conflict { found, allowed: "a silence above 0s" };
             self.wrong(values.place("silence"), "trial.silence", mistake);
         }
         if silence.is_some() && program.is_none() {
             let found = "there is nothing that could be silent".to_owned();
-            let allowed = "silence beside a command or a trainable";
+            let allowed = "silence with a command or a trainable";
             let mistake = DiagnosticKind::Conflict { found, allowed };
             self.wrong(values.place("silence"), "trial.silence", mistake);
         }
@@ -308,7 +336,7 @@ impl Reader<'_> {
         };
         if interpreter.is_some() && !matches!(program, None | Some(Program::Python(_))) {
             let found = "there is nothing that an interpreter of Python runs".to_owned();
-            let mistake = DiagnosticKind::Conflict { found, allowed: "interpreter beside python or module" };
+            let mistake = DiagnosticKind::Conflict { found, allowed: "interpreter with python or module" };
             self.wrong(values.place("interpreter"), "trial.interpreter", mistake);
         }
         program
@@ -357,8 +385,8 @@ impl Reader<'_> {
         }
         let early_stopping = EarlyStopping {
             rule,
-            grace: stopping.number("grace")?,
-            reduction: stopping.count("reduction")?,
+            grace: stopping.number("grace").unwrap_or_else(|| default_grace(epochs)),
+            reduction: stopping.number("reduction").unwrap_or_else(|| default_reduction(rule)),
             patience: stopping.number("patience")?,
             threshold,
         };

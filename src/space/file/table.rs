@@ -3,7 +3,8 @@
 use super::{
     machines::{Gres, NodeRange, SlotSet, is_host, is_listen, is_name, is_name_list},
     settings::{
-        Algorithm, Direction, Elasticity, InvalidParallel, Parallel, ResultValue, StoppingRule, is_function,
+        Algorithm, Confidence, Direction, Elasticity, InvalidParallel, Parallel, ResultValue, StoppingRule,
+        is_function,
     },
 };
 use crate::{alloc::PolicyKind, goodput::LrRule};
@@ -87,7 +88,7 @@ pub(super) const STUDY: &[Field] = &[
         ]}"##,
         ),
         None,
-        "What is to be minimized or maximized; a list for several objectives",
+        "What to minimize or maximize; a list for several objectives",
     ),
     field("trial", Kind::Section(TRIAL), None, "How a trial is trained"),
     field("search", Kind::Section(SEARCH), None, "How parameters are chosen and trials stopped early"),
@@ -227,7 +228,7 @@ pub(super) const TRIAL: &[Field] = &[
         "interpreter",
         Kind::Text,
         None,
-        "The Python of `python` and `module`; by default python3 beside this program, else that of PATH",
+        "The Python of `python` and `module`; by default python3 in the folder of this program, else that of PATH",
     ),
     field(
         "epochs",
@@ -294,7 +295,7 @@ pub(super) const TRIAL: &[Field] = &[
             r#"{"type": "object", "propertyNames": {"pattern": "^[^=]+$"}, "additionalProperties": {"type": ["string", "number", "boolean"]}}"#,
         ),
         None,
-        "Variables in the environment of a program or of Python code, beside those that it inherits",
+        "Variables in the environment of a program or of Python code, in addition to those that it inherits",
     ),
     field(
         "folder",
@@ -305,7 +306,7 @@ pub(super) const TRIAL: &[Field] = &[
 ];
 
 pub(super) const SEARCH: &[Field] = &[
-    field("algorithm", Kind::OneOf(Algorithm::NAMES), Some("tpe"), "How the next parameters are chosen"),
+    field("algorithm", Kind::OneOf(Algorithm::NAMES), Some("auto"), "How the next parameters are chosen"),
     field("trials", COUNT, Some("100"), "How many trials there are"),
     field(
         "parallel",
@@ -336,12 +337,17 @@ pub(super) const SEARCH: &[Field] = &[
 
 pub(super) const EARLY_STOPPING: &[Field] = &[
     field("rule", Kind::OneOf(StoppingRule::NAMES), Some("none"), "By which rule trials are stopped early"),
-    field("grace", Kind::Positive, Some("1"), "Statistical epochs before the first decision"),
+    field(
+        "grace",
+        Kind::Positive,
+        None,
+        "Statistical epochs before the first decision; by default a sixteenth of the epochs of a trial",
+    ),
     field(
         "reduction",
-        Kind::Whole { min: 2, max: 1000 },
-        Some("3"),
-        "For asha and hyperband: one in this number of trials continues at each rung",
+        Kind::Number { min: 1.1, max: 1000.0 },
+        None,
+        "For asha and hyperband: one in this number of trials continues at each rung; by default 1.25, four in five, and 2 for hyperband",
     ),
     field("patience", Kind::Positive, Some("5"), "For patience: statistical epochs without improvement"),
     field("threshold", Kind::Finite, None, "For threshold: a trial that is worse is stopped"),
@@ -374,7 +380,7 @@ pub(super) const SCHEDULER: &[Field] = &[
         Some("true"),
         "New trials start with the model learned from others",
     ),
-    field("promise_weighting", Kind::Flag, Some("true"), "Trials about to be stopped are not scaled out"),
+    field("promise_weighting", Kind::Flag, Some("false"), "Trials about to be stopped are not scaled out"),
 ];
 
 pub(super) const DOMAIN: &[Field] = &[
@@ -424,6 +430,18 @@ pub(super) const DOMAIN: &[Field] = &[
         "One of several values in order",
     ),
     field("fixed", Kind::Raw(r##"{"$ref": "#/$defs/value"}"##), None, "Always this value"),
+    field(
+        "prior",
+        Kind::Raw(r##"{"$ref": "#/$defs/value"}"##),
+        None,
+        "The value that is expected to be best, where the search begins",
+    ),
+    field(
+        "confidence",
+        Kind::OneOf(Confidence::NAMES),
+        None,
+        "How sure the prior is, medium by default: the surer, the closer to it the search begins",
+    ),
     field(
         "when",
         Kind::Raw(

@@ -5,12 +5,12 @@ use std::{collections::BTreeMap, fmt::Write, time::Duration};
 use super::{
     super::value::text_to_yaml,
     machines::{Machines, PilotSpec, SshHost},
-    settings::{Objective, Program, PythonEntry, SchedulerSettings, SearchSettings, TrialSettings},
-    study::Study,
+    settings::{Objective, Program, PythonEntry, SchedulerSettings, TrialSettings},
+    study::{Study, default_grace, default_reduction},
 };
 
 impl Study {
-    /// A study file with every setting written out, which is read as the same study again.
+    /// A study file with every setting written out that does not follow from others, which is read as the same study again.
     ///
     /// ```
     /// use pollux_tune::space::Study;
@@ -29,7 +29,7 @@ impl Study {
             let _ = writeln!(yaml, "  - {{{direction}: {}}}", text_to_yaml(metric));
         }
         section(&mut yaml, "trial", trial(&self.trial));
-        section(&mut yaml, "search", search(&self.search));
+        section(&mut yaml, "search", search(self));
         section(&mut yaml, "scheduler", scheduler(&self.scheduler));
         if let Some(cluster) = &self.cluster {
             let _ = writeln!(yaml, "cluster: {}", text_to_yaml(&cluster.to_string()));
@@ -171,17 +171,19 @@ fn trial(trial: &TrialSettings) -> Entries<22> {
     ]
 }
 
-fn search(search: &SearchSettings) -> Entries<7> {
+fn search(study: &Study) -> Entries<7> {
+    let search = &study.search;
     let stopping = &search.early_stopping;
-    let threshold =
-        stopping.threshold.map_or_else(String::new, |bound| format!(", threshold: {}", number(bound)));
-    let stopping = format!(
-        "{{rule: {}, grace: {}, reduction: {}, patience: {}{threshold}}}",
-        stopping.rule,
-        number(stopping.grace),
-        stopping.reduction,
-        number(stopping.patience)
-    );
+    // What follows from the epochs and the rule still does so in the file, and is no setting of its own.
+    let own = |value: f64, usual: f64| value.total_cmp(&usual).is_ne().then(|| number(value));
+    let settings = [
+        ("grace", own(stopping.grace, default_grace(study.trial.epochs))),
+        ("reduction", own(stopping.reduction, default_reduction(stopping.rule))),
+        ("patience", Some(number(stopping.patience))),
+        ("threshold", stopping.threshold.map(number)),
+    ];
+    let settings = settings.into_iter().filter_map(|(key, value)| Some(format!(", {key}: {}", value?)));
+    let stopping = format!("{{rule: {}{}}}", stopping.rule, settings.collect::<String>());
     [
         ("algorithm", Some(search.algorithm.to_string())),
         ("trials", Some(search.trials.to_string())),

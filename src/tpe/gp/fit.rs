@@ -9,6 +9,7 @@ use super::{
 };
 
 /// The prior of a number: its logarithm is normal.
+#[derive(Debug, Clone, Copy)]
 struct Prior {
     mean: f64,
     sd: f64,
@@ -17,6 +18,8 @@ struct Prior {
 /// Length scales are about half of the range. A prior that grows with the number of parameters (Hvarfner et al.
 /// 2024) did worse with six and with ten parameters.
 const LENGTH: Prior = Prior { mean: -std::f64::consts::LN_2, sd: 1.0 };
+/// Without evidence, the results of two studies at the same point have a correlation of about a half.
+const TASK: Prior = Prior { mean: 0.0, sd: 1.0 };
 /// Noise is a small share of the variance, if there is any.
 const NOISE: Prior = Prior { mean: -6.0, sd: 2.0 };
 /// What ln of the noise can be.
@@ -24,6 +27,10 @@ const NOISE_BOUNDS: (f64, f64) = (-18.0, 2.3);
 /// Shape and scale of the inverse gamma prior of the variance; targets have variance 1.
 const SHAPE: f64 = 2.0;
 const EFFORT: Effort = Effort { steps: 50, gain: 1e-4 };
+
+fn prior(axis: &Axis) -> Prior {
+    if axis.is_task() { TASK } else { LENGTH }
+}
 
 /// What the kernel leaves open.
 #[derive(Debug, Clone, PartialEq)]
@@ -36,8 +43,9 @@ pub(super) struct Hyper {
 
 impl Hyper {
     /// Where the search begins.
-    pub(super) fn start(axes: usize) -> Self {
-        Self { weights: vec![exp(-2.0 * LENGTH.mean); axes], noise: 1e-3 }
+    pub(super) fn start(axes: &[Axis]) -> Self {
+        let weight = |axis: &Axis| exp(-2.0 * prior(axis).mean);
+        Self { weights: axes.iter().map(weight).collect(), noise: 1e-3 }
     }
 }
 
@@ -49,6 +57,8 @@ pub(super) fn variance(misfit: f64, count: usize) -> f64 {
 /// Squared distances along each axis of all pairs of trials, and targets.
 pub(super) struct Evidence<'a> {
     distances: Vec<Vec<f64>>,
+    /// Of the length scales.
+    priors: Vec<Prior>,
     targets: &'a [f64],
 }
 
@@ -62,7 +72,8 @@ impl<'a> Evidence<'a> {
             }
             distances
         };
-        Self { distances: axes.iter().zip(spots).map(of_axis).collect(), targets }
+        let distances = axes.iter().zip(spots).map(of_axis).collect();
+        Self { distances, priors: axes.iter().map(prior).collect(), targets }
     }
 
     /// The kernel of all pairs and its slopes with the squared distance.
@@ -116,9 +127,10 @@ impl<'a> Evidence<'a> {
         }
         for axis in 0..axes {
             gradient[axis] = exp(logs[axis]) * dot(&slopes, &self.distances[axis]);
-            let off = (-0.5 * logs[axis] - LENGTH.mean) / LENGTH.sd;
+            let Prior { mean, sd } = self.priors[axis];
+            let off = (-0.5 * logs[axis] - mean) / sd;
             loss += 0.5 * off * off;
-            gradient[axis] -= 0.5 * off / LENGTH.sd;
+            gradient[axis] -= 0.5 * off / sd;
         }
         let off = (logs[axes] - NOISE.mean) / NOISE.sd;
         gradient[axes] = 0.5 * noise * trace + off / NOISE.sd;
@@ -128,8 +140,9 @@ impl<'a> Evidence<'a> {
     /// The most likely parameters near a start, and the loss there.
     pub(super) fn fit(&self, start: &Hyper) -> (Hyper, f64) {
         let axes = self.distances.len();
-        let log_weight = |sds: f64| -2.0 * (LENGTH.mean + sds * LENGTH.sd);
-        let mut bounds = vec![(log_weight(4.0), log_weight(-4.0)); axes];
+        let log_weight = |prior: &Prior, sds: f64| -2.0 * (prior.mean + sds * prior.sd);
+        let bound = |prior| (log_weight(prior, 4.0), log_weight(prior, -4.0));
+        let mut bounds: Vec<(f64, f64)> = self.priors.iter().map(bound).collect();
         bounds.push(NOISE_BOUNDS);
         let mut logs: Vec<f64> = start.weights.iter().map(|&weight| log(weight)).collect();
         logs.push(log(start.noise));
@@ -174,7 +187,7 @@ mod tests {
         let axes = Axis::all(&dims);
         let spots = scatter(&dims, 40, 5);
         let targets: Vec<f64> = (0..40).map(|i| (6.0 * spots[1].get(i)[0]).sin()).collect();
-        let (hyper, _) = Evidence::new(&axes, &spots, &targets).fit(&Hyper::start(2));
+        let (hyper, _) = Evidence::new(&axes, &spots, &targets).fit(&Hyper::start(&axes));
         assert!(hyper.weights[1] > 10.0 * hyper.weights[0], "{hyper:?}");
         assert!(hyper.noise < 1e-3, "{hyper:?}");
     }

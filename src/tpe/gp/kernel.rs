@@ -20,6 +20,8 @@ enum Shape {
     Line,
     Arc,
     Simplex,
+    /// Whether a trial is of an earlier study.
+    Task,
 }
 
 /// A parameter with more than one value, as the kernel sees it.
@@ -54,21 +56,30 @@ impl Axis {
         dims.iter().enumerate().filter_map(axis).collect()
     }
 
-    /// Where a coordinate lies; NaN is inactive.
+    /// One more axis, behind those of `dims` parameters, on which the trials of an earlier study lie apart.
+    pub(super) fn task(dims: usize) -> Self {
+        Self { dim: dims, shape: Shape::Task, scale: 1.0 }
+    }
+
+    pub(super) fn is_task(&self) -> bool {
+        self.shape == Shape::Task
+    }
+
+    /// Where a coordinate lies; NaN is inactive, and this study.
     pub(super) fn spot(&self, coordinate: f64) -> Spot {
         let x = coordinate * self.scale;
         match self.shape {
             Shape::Simplex if x.is_nan() => [-1.0, 0.0],
-            Shape::Arc if x.is_nan() => [0.0, 0.0],
+            Shape::Arc | Shape::Task if x.is_nan() => [0.0, 0.0],
             Shape::Arc => [cos(x), sin(x)],
-            Shape::Line | Shape::Simplex => [x, 0.0],
+            Shape::Line | Shape::Simplex | Shape::Task => [x, 0.0],
         }
     }
 
     /// Adds the weighted squared distances from a spot to others.
     pub(super) fn add_distances(&self, weight: f64, from: Spot, to: &Spots, sums: &mut [f64]) {
         match self.shape {
-            Shape::Line => {
+            Shape::Line | Shape::Task => {
                 for (sum, x) in sums.iter_mut().zip(&to.x) {
                     *sum += weight * (from[0] - x) * (from[0] - x);
                 }

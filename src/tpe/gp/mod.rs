@@ -22,6 +22,7 @@ use self::{
 use super::{
     Error,
     draw::{feasible, uniform},
+    expert::Expert,
     history::{History, Merit},
     suggester::FromHistory,
 };
@@ -39,6 +40,10 @@ const MAX_ENDED: usize = 256;
 const MAX_RUNNING: usize = 128;
 /// The number of trials that length scales and noise are fitted to.
 const MAX_FITTED: usize = 128;
+/// The number of trials of an earlier study,
+const MAX_FOREIGN: usize = 64;
+/// and of results of this one from which on it does not look at them.
+const MAX_GUIDED: usize = 200;
 /// They are fitted again after this share of more results.
 const PATIENCE: f64 = 0.05;
 
@@ -76,6 +81,7 @@ const PATIENCE: f64 = 0.05;
 pub struct Gp {
     history: History,
     axes: Vec<Axis>,
+    expert: Option<Expert>,
     fitted: Option<Fitted>,
 }
 
@@ -83,6 +89,8 @@ pub struct Gp {
 #[derive(Debug, Clone)]
 struct Fitted {
     results: usize,
+    /// The number of trials of an earlier study.
+    foreign: usize,
     hyper: Hyper,
     bend: Bend,
 }
@@ -91,18 +99,21 @@ impl Gp {
     /// A search of a space.
     #[must_use]
     pub fn new(dims: Dims) -> Self {
-        let axes = Axis::all(&dims);
-        Self { history: History::new(dims), axes, fitted: None }
+        let (axes, expert) = (Axis::all(&dims), Expert::new(&dims));
+        Self { history: History::new(dims), axes, expert, fitted: None }
     }
 
     fn best_candidate(&mut self, rng: &mut ChaCha8Rng) -> Option<Point> {
         let results = self.history.results().len();
         let due = due(results);
         let fitted = match self.fitted.take() {
-            Some(fitted) if fitted.results == due => fitted,
+            Some(fitted) if fitted.results == due && fitted.foreign == self.history.foreign().len() => fitted,
             _ => self.fit(due),
         };
         let mut rows = self.sample(results, MAX_ENDED);
+        let foreign = rows.len();
+        rows = [self.foreign(due), rows].concat();
+        let foreign = rows.len() - foreign;
         let targets = Targets::new(&self.merits(&rows), fitted.bend);
         if targets.constant {
             // Nothing to improve on: the most uncertain points would be the corners.
@@ -111,10 +122,32 @@ impl Gp {
         }
         let running = (0..self.history.len()).rev().filter(|&row| self.history.merit(row).is_none());
         rows.extend(running.take(MAX_RUNNING));
-        let spots = self.spots(&rows);
-        let posterior = Posterior::new(self.axes.clone(), spots, rows.len(), &targets.values, &fitted.hyper);
+        let axes = self.axes(foreign, due);
+        let spots = self.spots(&axes, &rows);
+        let posterior = Posterior::new(axes, spots, rows.len(), foreign, &targets.values, &fitted.hyper);
         self.fitted = Some(fitted);
-        Search::new(&self.history, &posterior?).run(rng)
+        let strength = self.expert.as_ref().map_or(0.0, |expert| expert.strength(&self.history));
+        let expert = self.expert.as_ref().filter(|_| strength > 0.0);
+        Search::new(&self.history, &posterior?, expert.map(|expert| (expert, strength))).run(rng)
+    }
+
+    /// Those of an earlier study that the model looks at after these results: the best and the last half.
+    fn foreign(&self, results: usize) -> Vec<usize> {
+        let max = if results < MAX_GUIDED { MAX_FOREIGN } else { 0 };
+        let ranked = self.history.foreign_best().iter().map(|&row| row as usize);
+        if ranked.len() <= max {
+            return ranked.collect();
+        }
+        let (best, mut rest) = (ranked.clone().take(max / 2), ranked.skip(max / 2).collect::<Vec<_>>());
+        rest.sort_unstable();
+        best.chain(rest.split_off(rest.len() - max / 2)).collect()
+    }
+
+    /// With one more that tells apart the trials of an earlier study, if there are any. Before the first result nothing speaks for a
+    /// difference.
+    fn axes(&self, foreign: usize, results: usize) -> Vec<Axis> {
+        let task = (foreign > 0 && results > 0).then(|| Axis::task(self.history.dims().len()));
+        self.axes.iter().copied().chain(task).collect()
     }
 
     /// A random point that is feasible and, in finite spaces, new.
@@ -123,20 +156,45 @@ impl Gp {
         (0..DRAWS).map(|_| uniform(dims, rng)).find(|point| self.history.is_worth_it(point))
     }
 
+    /// What is tried again of an earlier study: until there is a result, every second trial is the next best of it.
+    fn next_of_earlier(&self) -> Option<usize> {
+        let own = self.history.own();
+        let is_due = self.history.results().is_empty() && own.is_multiple_of(2);
+        self.history.foreign_best().get(own / 2).filter(|_| is_due).map(|&row| row as usize)
+    }
+
+    /// A point of an earlier study, or else any.
+    fn first_of(&self, best: usize, rng: &mut ChaCha8Rng) -> Option<Point> {
+        let again = Some(self.history.point(best)).filter(|point| self.history.is_worth_it(point));
+        again.or_else(|| self.anywhere(rng))
+    }
+
+    /// One of the first points.
+    fn begin(&self, rng: &mut ChaCha8Rng) -> Option<Point> {
+        let (dims, trial) = (self.history.dims(), self.history.own());
+        let Some(expert) = &self.expert else { return self.anywhere(rng) };
+        let found = (0..DRAWS).map(|_| expert.begin(dims, trial, rng));
+        let found = found.take(DRAWS).find(|point| self.history.is_worth_it(point));
+        found.or_else(|| self.anywhere(rng))
+    }
+
     /// The most likely length scales, noise and scale of results, given the first results.
     fn fit(&self, results: usize) -> Fitted {
-        let rows = self.sample(results, MAX_FITTED);
-        let (spots, merits) = (self.spots(&rows), self.merits(&rows));
+        let foreign = self.foreign(results);
+        let axes = self.axes(foreign.len(), results);
+        let rows = [foreign, self.sample(results, MAX_FITTED)].concat();
+        let (spots, merits) = (self.spots(&axes, &rows), self.merits(&rows));
         let mut min = f64::INFINITY;
-        let mut best = Fitted { results, hyper: Hyper::start(self.axes.len()), bend: Bend::ALL[0] };
+        let foreign = self.history.foreign().len();
+        let mut best = Fitted { results, foreign, hyper: Hyper::start(&axes), bend: Bend::ALL[0] };
         let mut start = best.hyper.clone();
         for bend in Bend::ALL {
             let targets = Targets::new(&merits, bend);
-            let (hyper, loss) = Evidence::new(&self.axes, &spots, &targets.values).fit(&start);
+            let (hyper, loss) = Evidence::new(&axes, &spots, &targets.values).fit(&start);
             start = hyper.clone();
             if loss - targets.log_stretch < min {
                 min = loss - targets.log_stretch;
-                best = Fitted { results, hyper, bend };
+                best = Fitted { results, foreign, hyper, bend };
             }
         }
         best
@@ -159,15 +217,19 @@ impl Gp {
         rows.iter().filter_map(|&row| self.history.merit(row)).collect()
     }
 
-    fn spots(&self, rows: &[usize]) -> Vec<Spots> {
+    fn spots(&self, axes: &[Axis], rows: &[usize]) -> Vec<Spots> {
+        let foreign = |row: &usize| self.history.foreign().binary_search(row).is_ok();
         let of_axis = |axis: &Axis| {
             let mut spots = Spots::default();
-            for &row in rows {
-                spots.push(axis.spot(self.history.row(row)[axis.dim]));
+            for row in rows {
+                spots.push(match self.history.row(*row).get(axis.dim) {
+                    Some(coordinate) => axis.spot(*coordinate),
+                    None => axis.spot(if foreign(row) { 1.0 } else { f64::NAN }),
+                });
             }
             spots
         };
-        self.axes.iter().map(of_axis).collect()
+        axes.iter().map(of_axis).collect()
     }
 }
 
@@ -196,8 +258,12 @@ impl FromHistory for Gp {
 
     fn choose(&mut self, rng: &mut ChaCha8Rng) -> Result<Point, Error> {
         let startup = (STARTUP + self.axes.len()).min(MAX_STARTUP);
-        let found =
-            if self.history.informative() < startup { self.anywhere(rng) } else { self.best_candidate(rng) };
+        let known = self.history.informative() + self.history.foreign_best().len();
+        let found = match self.next_of_earlier() {
+            Some(row) => self.first_of(row, rng),
+            None if known < startup => self.begin(rng),
+            None => self.best_candidate(rng),
+        };
         let dims = self.history.dims();
         match found {
             Some(point) => Ok(point),

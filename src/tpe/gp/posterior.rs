@@ -31,13 +31,14 @@ pub(super) struct Belief {
 }
 
 impl Posterior {
-    /// The first trials have targets, the others run. A running trial counts as if it ended as expected, which
+    /// The first trials have targets, the others run; the first `foreign` are of an earlier study. A running trial counts as if it ended as expected, which
     /// leaves all expectations as they are and makes the model surer around it (a "kriging believer", Ginsbourger et
     /// al. 2010).
     pub(super) fn new(
         axes: Vec<Axis>,
         spots: Vec<Spots>,
         rows: usize,
+        foreign: usize,
         targets: &[f64],
         hyper: &Hyper,
     ) -> Option<Self> {
@@ -56,7 +57,11 @@ impl Posterior {
         let scale = variance(dot(&alpha, &alpha), targets.len());
         factor.solve_upper(&mut alpha);
         // At its own trials the model misses the targets by what it takes for noise.
-        let best = targets.iter().zip(&alpha).map(|(y, a)| y - noise * a).fold(f64::INFINITY, f64::min);
+        let seen = targets.iter().zip(&alpha).map(|(y, a)| y - noise * a);
+        let all: Vec<f64> = seen.collect();
+        // What an earlier study has reached is there, not here.
+        let own = if foreign < all.len() { &all[foreign..] } else { &all };
+        let best = own.iter().copied().fold(f64::INFINITY, f64::min);
         let mut posterior = Self { axes, weights: hyper.weights.clone(), spots, factor, alpha, scale, best };
         let spots_of = |row| posterior.spots.iter().map(|spots| spots.get(row)).collect();
         let running: Vec<Vec<Spot>> = (targets.len()..rows).map(spots_of).collect();
@@ -192,7 +197,7 @@ mod tests {
     fn two_trials_by_hand() {
         let (axes, spots) = line(&[0.0, 1.0]);
         let posterior =
-            Posterior::new(axes.clone(), spots, 2, &[-1.0, 1.0], &unit(0.0)).expect("it has a factor");
+            Posterior::new(axes.clone(), spots, 2, 0, &[-1.0, 1.0], &unit(0.0)).expect("it has a factor");
         let at = |x: f64| posterior.beliefs(&[vec![axes[0].spot(x)]])[0];
         // k(1) = 0.523994, k(1/2) = 0.828648. Halfway the expectation is 0 by symmetry and the variance
         // 1 - 2 k(1/2)^2 / (1 + k(1)) = 0.098870 of the function's, which is
@@ -208,7 +213,7 @@ mod tests {
     fn noise_draws_the_best_towards_the_others() {
         let (axes, spots) = line(&[0.0, 0.01, 1.0]);
         let posterior =
-            Posterior::new(axes, spots, 3, &[-1.0, 1.0, 0.0], &unit(1.0)).expect("it has a factor");
+            Posterior::new(axes, spots, 3, 0, &[-1.0, 1.0, 0.0], &unit(1.0)).expect("it has a factor");
         assert!(posterior.best() > -0.2 && posterior.best() < 0.0, "{}", posterior.best());
     }
 
@@ -216,10 +221,10 @@ mod tests {
     fn a_running_trial_makes_sure_and_changes_no_expectation() {
         let (axes, spots) = line(&[0.0, 1.0]);
         let before =
-            Posterior::new(axes.clone(), spots, 2, &[-1.0, 1.0], &unit(1e-6)).expect("it has a factor");
+            Posterior::new(axes.clone(), spots, 2, 0, &[-1.0, 1.0], &unit(1e-6)).expect("it has a factor");
         let (_, spots) = line(&[0.0, 1.0, 0.5]);
         let after =
-            Posterior::new(axes.clone(), spots, 3, &[-1.0, 1.0], &unit(1e-6)).expect("it has a factor");
+            Posterior::new(axes.clone(), spots, 3, 0, &[-1.0, 1.0], &unit(1e-6)).expect("it has a factor");
         let points = [vec![axes[0].spot(0.4)], vec![axes[0].spot(0.5)]];
         let (before, after) = (before.beliefs(&points), after.beliefs(&points));
         assert!((before[0].mean - after[0].mean).abs() < 1e-12);
@@ -230,7 +235,8 @@ mod tests {
     fn trials_at_one_place_do_no_harm() {
         let (axes, spots) = line(&[0.5; 40]);
         let targets: Vec<f64> = (0..40).map(f64::from).collect();
-        let posterior = Posterior::new(axes.clone(), spots, 40, &targets, &unit(0.0)).expect("noise helps");
+        let posterior =
+            Posterior::new(axes.clone(), spots, 40, 0, &targets, &unit(0.0)).expect("noise helps");
         let belief = posterior.beliefs(&[vec![axes[0].spot(0.5)]])[0];
         assert!(belief.mean.is_finite() && belief.sd > 0.0, "{belief:?}");
     }
@@ -242,7 +248,8 @@ mod tests {
         let spots = scatter(&dims, 25, 9);
         let targets: Vec<f64> = (0..20).map(|i| (f64::from(i) * 1.3).sin()).collect();
         let hyper = Hyper { weights: vec![2.0, 0.5, 1.0, 3.0, 0.7, 1.0], noise: 1e-2 };
-        let posterior = Posterior::new(axes.clone(), spots, 25, &targets, &hyper).expect("it has a factor");
+        let posterior =
+            Posterior::new(axes.clone(), spots, 25, 0, &targets, &hyper).expect("it has a factor");
         let point = |x: f64, y: f64| -> Vec<Spot> {
             [x, 0.0, 2.0, y, 1.0, f64::NAN].iter().zip(&axes).map(|(x, axis)| axis.spot(*x)).collect()
         };

@@ -5,7 +5,7 @@ use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
 
 use super::{
-    super::{draw::uniform, history::History, normal::quantile},
+    super::{draw::uniform, expert::Expert, history::History, normal::quantile},
     improvement::log_improvement,
     kernel::Spot,
     minimize::{Effort, minimize},
@@ -51,18 +51,30 @@ pub(super) struct Search<'a> {
     /// What is to be improved.
     goal: f64,
     bold: bool,
+    /// What is expected of the parameters, and how much that counts.
+    expert: Option<(&'a Expert, f64)>,
 }
 
 impl<'a> Search<'a> {
-    pub(super) fn new(history: &'a History, posterior: &'a Posterior) -> Self {
+    pub(super) fn new(
+        history: &'a History,
+        posterior: &'a Posterior,
+        expert: Option<(&'a Expert, f64)>,
+    ) -> Self {
         let bold = history.len() % BOLD == 1;
         let margin = if bold { MARGIN } else { 0.0 };
-        Self { history, posterior, goal: posterior.best() - margin, bold }
+        Self { history, posterior, goal: posterior.best() - margin, bold, expert }
     }
 
     /// The best point that was found, if there is any that is feasible and, in finite spaces, new.
     pub(super) fn run(&self, rng: &mut ChaCha8Rng) -> Option<Point> {
-        let mut points: Vec<Point> = (0..ANYWHERE).map(|_| uniform(self.history.dims(), rng)).collect();
+        let dims = self.history.dims();
+        let mut points: Vec<Point> = (0..ANYWHERE)
+            .map(|at| match self.expert {
+                Some((expert, _)) if at % 2 == 1 => expert.draw(dims, rng),
+                _ => uniform(dims, rng),
+            })
+            .collect();
         points.retain(|point| self.history.is_worth_it(point));
         let wide = points.len();
         let centers = self.history.best(self.history.informative().min(CENTERS));
@@ -86,14 +98,23 @@ impl<'a> Search<'a> {
     }
 
     fn spots(&self, point: &Point) -> Vec<Spot> {
-        self.posterior.axes().iter().map(|axis| axis.spot(point[axis.dim].unwrap_or(f64::NAN))).collect()
+        let coordinate = |dim: usize| point.get(dim).copied().flatten().unwrap_or(f64::NAN);
+        self.posterior.axes().iter().map(|axis| axis.spot(coordinate(axis.dim))).collect()
     }
 
     fn judge(&self, points: Vec<Point>) -> Vec<Candidate> {
         let spots: Vec<Vec<Spot>> = points.iter().map(|point| self.spots(point)).collect();
         let beliefs = self.posterior.beliefs(&spots);
-        let judge = |(point, belief)| Candidate { point, promise: log_improvement(belief, self.goal).0 };
+        let judge = |(point, belief): (Point, _)| {
+            let promise = log_improvement(belief, self.goal).0 + self.expected(&point);
+            Candidate { point, promise }
+        };
         points.into_iter().zip(beliefs).map(judge).collect()
+    }
+
+    /// What experts add to the promise of a point.
+    fn expected(&self, point: &Point) -> f64 {
+        self.expert.map_or(0.0, |(expert, strength)| strength * expert.log_ratio(point))
     }
 
     /// A point near a trial: half of them differ in all parameters, half in about two.
@@ -134,7 +155,7 @@ impl<'a> Search<'a> {
     /// Along the numbers, with the rest as it is.
     fn climb(&self, start: Candidate) -> Candidate {
         let (dims, axes) = (self.history.dims(), self.posterior.axes());
-        let is_number = |at: &usize| dims.dim(axes[*at].dim) == Dim::Continuous;
+        let is_number = |at: &usize| axes[*at].dim < dims.len() && dims.dim(axes[*at].dim) == Dim::Continuous;
         let along: Vec<usize> =
             (0..axes.len()).filter(|at| is_number(at) && start.point[axes[*at].dim].is_some()).collect();
         if along.is_empty() {
@@ -155,7 +176,11 @@ impl<'a> Search<'a> {
             for (gradient, [mean, sd]) in gradient.iter_mut().zip(slopes) {
                 *gradient = -(by_mean * mean + by_sd * sd);
             }
-            -promise
+            let Some((expert, strength)) = self.expert else { return -promise };
+            for ((gradient, &at), &x) in gradient.iter_mut().zip(&along).zip(x) {
+                *gradient -= strength * expert.slope(axes[at].dim, x);
+            }
+            -promise - self.expected(&point)
         });
         if -found.value <= start.promise || !found.value.is_finite() {
             return start;
@@ -173,7 +198,7 @@ impl<'a> Search<'a> {
         let dims = self.history.dims();
         let mut points = Vec::new();
         for dim in self.posterior.axes().iter().map(|axis| axis.dim) {
-            let Some(now) = from.point[dim] else { continue };
+            let Some(now) = from.point.get(dim).copied().flatten() else { continue };
             for value in others(dims.dim(dim), now) {
                 let point = dims.build(|at, parameter| match from.point[at] {
                     _ if at == dim => value,

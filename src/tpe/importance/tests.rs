@@ -149,7 +149,7 @@ fn mistakes_are_named() {
     assert_eq!(error(&points, &[1.0; 11]), "12 points have 11 values, allowed is one for each");
     let mut values = vec![1.0; 12];
     values[..3].fill(f64::NAN);
-    assert_eq!(error(&points, &values), "9 trials finished with a finite value, allowed are 10 or more");
+    assert_eq!(error(&points, &values), "this needs 10 trials with a finite result, there are 9");
     let outside = [points, vec![vec![Some(1.5)]]].concat();
     assert_eq!(error(&outside, &[1.0; 13]), "point 12 is not in the search space");
 }

@@ -111,6 +111,8 @@ impl State {
             }
             Fact::SuggestionsReopened {} => (self.search_ended, self.done) = (None, false),
             Fact::StopRequested {} => self.stopping = true,
+            Fact::PauseRequested {} => self.pause(*at_s),
+            Fact::ResumeRequested {} => self.unpause(*at_s),
             Fact::StudyDone {} => self.done = true,
             Fact::TrialCreated { trial, params, point } => self.create(*at_s, fact, *trial, params, point)?,
             Fact::TrialStarted { trial, .. }
@@ -186,7 +188,7 @@ impl State {
     /// A head has started: nothing runs.
     fn restart(&mut self, at_s: f64) {
         if self.facts > 1 {
-            self.up_s += self.at_s - self.started_s;
+            self.up_s += self.up_since_start_s();
         }
         let before_s = self.at_s;
         (self.started_s, self.stopping, self.done) = (at_s, false, false);

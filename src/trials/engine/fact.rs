@@ -20,7 +20,7 @@ pub struct JournalEntry {
 
 impl JournalEntry {
     /// The form of facts in a journal. It grows with every change that older programs would misunderstand.
-    pub const VERSION: u32 = 4;
+    pub const VERSION: u32 = 5;
 }
 
 /// What became true. In their order, facts determine the state of a study.
@@ -288,6 +288,10 @@ pub enum Fact {
     SuggestionsReopened {},
     /// The user wants to resume later.
     StopRequested {},
+    /// The user wants no trial to be launched for now. It holds over restarts of the head.
+    PauseRequested {},
+    /// The user wants trials to be launched again.
+    ResumeRequested {},
     /// The study is over.
     StudyDone {},
 }
@@ -402,6 +406,8 @@ impl Fact {
             Self::SuggestionsEnded { .. } => "suggestions_ended",
             Self::SuggestionsReopened {} => "suggestions_reopened",
             Self::StopRequested {} => "stop_requested",
+            Self::PauseRequested {} => "pause_requested",
+            Self::ResumeRequested {} => "resume_requested",
             Self::StudyDone {} => "study_done",
         }
     }
@@ -423,6 +429,8 @@ impl Fact {
                 | Self::TrialCancelled { .. }
                 | Self::SuggestionsEnded { .. }
                 | Self::SuggestionsReopened {}
+                | Self::PauseRequested {}
+                | Self::ResumeRequested {}
                 | Self::StudyDone {}
         )
     }
@@ -465,6 +473,8 @@ impl Fact {
             | Self::SuggestionsEnded { .. }
             | Self::SuggestionsReopened {}
             | Self::StopRequested {}
+            | Self::PauseRequested {}
+            | Self::ResumeRequested {}
             | Self::StudyDone {} => None,
         }
     }

@@ -109,6 +109,15 @@ pub enum Input {
     },
     /// The user wants to resume later.
     StopRequested,
+    /// The user wants no trial to be launched for now: elastic ones leave their slots with their state, programs run to their end.
+    PauseRequested,
+    /// The user wants trials to be launched again.
+    ResumeRequested,
+    /// The user wants these parameters to be tried before others.
+    EnqueueRequested {
+        /// Fixed ones may be left out; what the space does not have is not tried.
+        params: Params,
+    },
     /// Something that the engine does not know of has changed: the GPUs are to be divided again.
     ReplanRequested,
 }

@@ -62,6 +62,9 @@ impl Engine {
                     self.emit(step, Fact::StopRequested {});
                 }
             }
+            Input::PauseRequested | Input::ResumeRequested | Input::EnqueueRequested { .. } => {
+                self.on_user_input(step, input);
+            }
             Input::ReplanRequested => self.pending.dirty = true,
             Input::Group { trial, generation, event } => self.on_group_event(step, trial, generation, event),
         }
@@ -261,13 +264,10 @@ impl Engine {
             self.formed(step, trial, generation);
             self.mended(step, trial);
         }
-        if let Some((now, then)) = noise.zip(self.pending.noises.get(&trial)) {
-            let ratio = (now.value() + 1.0) / (then.value() + 1.0);
-            self.pending.dirty |= !(1.0 / NOISE_CHANGE..=NOISE_CHANGE).contains(&ratio);
-        }
         let known = self.known_paces(trial);
         let fact = Fact::Measured { trial, generation, number, epochs, metrics, gpu_type, steps, noise };
         let verdict = self.emit(step, fact);
+        self.pending.dirty |= noise.is_some() && self.has_other_noise(trial);
         // How fast a program is with so many GPUs has just become known.
         self.pending.dirty |= self.known_paces(trial) != known;
         match verdict {
@@ -289,6 +289,15 @@ impl Engine {
                 self.retune(step, trial);
             }
         }
+    }
+
+    /// Whether the noise of a trial is another one than the last plan went by.
+    fn has_other_noise(&self, trial: TrialId) -> bool {
+        let now = self.state.active.get(&trial).map(|active| self.noise_of(active));
+        now.zip(self.pending.noises.get(&trial)).is_some_and(|(now, then)| {
+            let ratio = (now.value() + 1.0) / (then.value() + 1.0);
+            !(1.0 / NOISE_CHANGE..=NOISE_CHANGE).contains(&ratio)
+        })
     }
 
     /// It is known what fits into the memory of a type of GPU: all trials keep to it.

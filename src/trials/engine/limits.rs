@@ -59,7 +59,7 @@ impl Engine {
         let state = &self.state;
         match state.search_ended.as_ref().and_then(|end| end.limit) {
             Some(SearchLimit::Timeout) => {
-                let up_s = state.up_s + state.at_s - state.started_s;
+                let up_s = state.up_s + state.up_since_start_s();
                 self.study.search.timeout.is_none_or(|timeout| timeout.as_secs_f64() > up_s)
             }
             Some(SearchLimit::Failures) => !self.is_hopeless(),

@@ -23,6 +23,8 @@ mod inputs;
 mod limits;
 mod nodes;
 mod pace;
+#[cfg(feature = "cli")]
+mod prospects;
 mod reconcile;
 mod record;
 mod report;
@@ -36,10 +38,13 @@ mod state;
 mod suggest_service;
 #[cfg(test)]
 mod tests;
+mod user;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 pub(super) use self::apply::end_of;
+#[cfg(feature = "cli")]
+pub(crate) use self::prospects::Prospects;
 use self::record::{Record, Shown};
 pub(crate) use self::report::NO_METRIC;
 #[cfg(feature = "runtime")]
@@ -188,6 +193,15 @@ impl Engine {
         let (state, pending) = (State::default(), Pending::default());
         let (records, shown) = (BTreeMap::new(), Shown::default());
         Ok(Self { study: study.clone(), kind, limits, state, stopper, records, shown, pending })
+    }
+
+    /// The same with another stopping rule in the place of that of the study: see [`of_rule`](stopping::of_rule). Nothing has happened yet.
+    ///
+    /// An error of the stopper breaks the engine.
+    #[must_use]
+    pub fn with_stopper(mut self, stopper: Box<dyn Stopper>) -> Self {
+        self.stopper = stopper;
+        self
     }
 
     /// The study.

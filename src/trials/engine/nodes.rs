@@ -139,7 +139,7 @@ impl State {
         self.shortage_of(1).or_else(|| {
             let largest = self.cluster().iter().map(|(_, node)| node.gpus).max().unwrap_or(0);
             let is_over =
-                self.done || self.stopping || (self.search_ended.is_some() && self.active.is_empty());
+                self.done || !self.is_launching() || (self.search_ended.is_some() && self.active.is_empty());
             let needed =
                 format!("programs need {gpus} GPUs of one machine, the most that one has are {largest}");
             (largest < gpus && !is_over).then_some(needed)
@@ -148,7 +148,7 @@ impl State {
 
     /// The same for a trial that needs so many GPUs.
     pub(super) fn shortage_of(&self, min_gpus: u32) -> Option<String> {
-        if self.done || self.stopping || (self.search_ended.is_some() && self.active.is_empty()) {
+        if self.done || !self.is_launching() || (self.search_ended.is_some() && self.active.is_empty()) {
             return None;
         }
         let (cluster, mut pools) = (self.cluster(), BTreeMap::<(&GpuType, u32), u32>::new());

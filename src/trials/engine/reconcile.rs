@@ -90,6 +90,7 @@ impl Engine {
         for (&trial, active) in &self.state.active {
             let next = match &active.phase {
                 _ if self.state.stopping => self.stop(active),
+                _ if self.state.paused_s.is_some() => self.rest(active),
                 Phase::Waiting if now_s < active.failures.retry_s || !self.state.may_launch(now_s) => None,
                 Phase::Waiting if self.kind == TrialKind::Rigid => {
                     self.free_slots(&reserved, self.study.trial.slots() as usize).map(Move::Form)
@@ -159,7 +160,7 @@ impl Engine {
     /// are gone, it restarts from its checkpoint.
     fn recover(&self, now_s: f64, active: &ActiveTrial, slots: &[SlotId], holders: &[SlotId]) -> Move {
         let lost = holders.is_empty();
-        let may_launch = !self.state.stopping && self.state.may_launch(now_s);
+        let may_launch = self.state.is_launching() && self.state.may_launch(now_s);
         // From disk it begins where it can stay.
         let usable: Vec<SlotId> =
             slots.iter().copied().filter(|slot| !lost || self.state.is_open(*slot)).collect();
@@ -187,6 +188,18 @@ impl Engine {
         }
     }
 
+    /// What a trial does while the study is paused. Elastic ones leave with their state, as soon as a generation has it; programs run
+    /// to their end, but those that can be started again leave, too.
+    fn rest(&self, active: &ActiveTrial) -> Option<Move> {
+        match &active.phase {
+            Phase::Running(_) if self.kind.is_planned() => Some(Move::Pause),
+            Phase::Forming { holders, .. } if self.kind == TrialKind::Elastic && holders.is_empty() => {
+                Some(Move::Interrupt("the study is paused".to_owned()))
+            }
+            _ => None,
+        }
+    }
+
     fn towards_target(
         &self,
         trial: TrialId,
@@ -205,7 +218,7 @@ impl Engine {
 
     /// Makes a plan the target, as far as its trials and slots are still here.
     pub(super) fn adopt(&mut self, step: &mut StepBuilder, plan: &Plan) {
-        if self.state.stopping {
+        if !self.state.is_launching() {
             return;
         }
         let targets = self.targets(plan);

@@ -7,6 +7,7 @@ use super::{
     SuggestRequest, TrialKind, limits::TIME_IS_UP,
 };
 use crate::{
+    goodput::NoiseScale,
     ids::TrialId,
     space::{Parallel, Program},
 };
@@ -34,10 +35,8 @@ impl Engine {
 
     /// When the study has to end.
     pub(super) fn study_ends_s(&self) -> Option<f64> {
-        self.study
-            .search
-            .timeout
-            .map(|timeout| self.state.started_s + timeout.as_secs_f64() - self.state.up_s)
+        let timeout = self.study.search.timeout.filter(|_| self.state.paused_s.is_none());
+        timeout.map(|timeout| self.state.started_s + timeout.as_secs_f64() - self.state.up_s)
     }
 
     /// When trials that have slots have to end. Programs tell when they begin, and what they wait for before that does not count.
@@ -59,7 +58,7 @@ impl Engine {
     fn solve_due_s(&self) -> Option<f64> {
         let wanted = self.kind.is_planned()
             && !self.state.active.is_empty()
-            && !self.state.stopping
+            && self.state.is_launching()
             && !self.state.done;
         wanted.then_some(self.pending.solved_s + self.study.scheduler.interval.as_secs_f64())
     }
@@ -79,7 +78,7 @@ impl Engine {
         {
             return false;
         }
-        !self.state.stopping
+        self.state.is_launching()
             && !self.state.done
             && self.state.facts > 0
             && self.state.search_ended.is_none()
@@ -109,8 +108,14 @@ impl Engine {
         self.wake(step);
     }
 
+    /// The noise scale that a plan goes by, at the initial batch: a new trial has measured none, but one is expected of it.
+    pub(super) fn noise_of(&self, active: &ActiveTrial) -> NoiseScale {
+        let initial_batch = self.study.trial.initial_batch;
+        active.noise_curve(initial_batch).at(f64::from(initial_batch))
+    }
+
     fn request_plan(&mut self, step: &mut StepBuilder) {
-        if self.state.stopping || self.state.done {
+        if !self.state.is_launching() || self.state.done {
             return;
         }
         if self.kind == TrialKind::Elastic {
@@ -125,8 +130,8 @@ impl Engine {
             && !self.pending.fits.keys().any(unknown);
         if self.may_solve(step.now_s) && self.pending.solve.is_none() && ready {
             (self.pending.dirty, self.pending.solved_s) = (false, step.now_s);
-            let noise = |(&trial, active): (&TrialId, &ActiveTrial)| Some((trial, active.noise?));
-            self.pending.noises = self.state.active.iter().filter_map(noise).collect();
+            let noise = |(&trial, active): (&TrialId, &ActiveTrial)| (trial, self.noise_of(active));
+            self.pending.noises = self.state.active.iter().map(noise).collect();
             let (revision, snapshot) = (self.revision(), Box::new(self.snapshot(step.now_s)));
             self.pending.solve = Some(revision);
             step.command(Command::Allocate(AllocatorRequest::Solve { revision, snapshot }));
@@ -172,7 +177,7 @@ impl Engine {
         let idle = self.state.active.values().filter(|active| matches!(active.phase, Phase::Waiting));
         let study = self.state.waiting.as_ref().filter(|wait| wait.probe.is_none());
         let retries = idle.map(|active| active.failures.retry_s).chain(study.map(|wait| wait.retry_s));
-        let is_wanted = !self.state.stopping;
+        let is_wanted = self.state.is_launching();
         retries.filter(move |retry_s| is_wanted && *retry_s > now_s)
     }
 

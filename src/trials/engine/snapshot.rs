@@ -240,6 +240,12 @@ impl Refit {
     }
 }
 
+/// What is known of a trial, as a model of its goodput; none for trials that are not elastic.
+#[cfg(feature = "cli")]
+pub(super) fn model(fit: &Refit, noise: NoiseCurve, engine: &Engine) -> Option<GoodputModel> {
+    Some(fit.model(noise, engine.type_limits()?))
+}
+
 /// The batches that a study allows on each type of GPU.
 #[derive(Clone, Copy)]
 struct TypeLimits<'a> {

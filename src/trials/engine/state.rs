@@ -23,7 +23,7 @@ pub struct State {
     pub at_s: f64,
     /// When this head started, and for how long those before it were up.
     pub started_s: f64,
-    /// Seconds that earlier heads were up.
+    /// Seconds that earlier heads were up. While the study was paused does not count.
     pub up_s: f64,
     /// The machines that are here.
     pub nodes: BTreeMap<NodeId, NodeState>,
@@ -43,6 +43,8 @@ pub struct State {
     pub search_ended: Option<SearchEnd>,
     /// The user wants to resume later.
     pub stopping: bool,
+    /// Since when no trial is launched because the user wants it so; none if they are.
+    pub paused_s: Option<f64>,
     /// All is over.
     pub done: bool,
     /// The largest pass on one GPU of a type, in examples, as far as one that is too large is known.

@@ -3,7 +3,8 @@
 use super::{Error, Fact, Input, JournalEntry, NoSuggestion, SuggestRequest, Suggestion, apply::end_of};
 use crate::{
     ids::TrialId,
-    space::{StoppingRule, Study},
+    space::{Dims, Study},
+    tpe::Suggester,
     trials::Search,
 };
 
@@ -21,11 +22,15 @@ pub struct SuggestService {
 impl SuggestService {
     /// A suggester that knows of no trial.
     pub fn new(study: &Study) -> Result<Self, Error> {
-        let mut study = study.clone();
-        // The engine decides on that, and journals it.
-        study.search.early_stopping.rule = StoppingRule::Never;
-        let search = Search::new(&study)?;
-        Ok(Self { search, offered: None, results: 0 })
+        // The engine decides which trials are stopped, and journals it.
+        Ok(Self { search: Search::without_stopping(study)?, offered: None, results: 0 })
+    }
+
+    /// The same with another suggester in the place of that of the study: see [`Search::with_suggester`].
+    #[must_use]
+    pub fn with_suggester(mut self, make: impl FnOnce(Dims) -> Box<dyn Suggester>) -> Self {
+        self.search = self.search.with_suggester(make);
+        self
     }
 
     /// The number of results it knows.

@@ -56,9 +56,15 @@ impl Engine {
             Parallel::Auto => usize::MAX,
         };
         let room = parallel.saturating_sub(state.active.len());
+        let mut snapshot = self.snapshot(now_s);
+        let is_paused = state.paused_s.is_some();
+        if is_paused {
+            // Nothing that waits is launched, however many machines there are.
+            snapshot.trials.clear();
+        }
         Demand {
-            snapshot: self.snapshot(now_s),
-            to_come: left.min(room) as u32,
+            snapshot,
+            to_come: if is_paused { 0 } else { left.min(room) as u32 },
             busy: state.reserved().keys().map(|slot| slot.node).collect(),
             // When nothing is left to do, the end is about to be told.
             is_over: state.done || state.stopping || (left == 0 && state.active.is_empty()),

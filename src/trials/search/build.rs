@@ -5,18 +5,23 @@ use super::{
     Error,
 };
 use crate::{
-    space::{Algorithm, Dims, Study},
-    tpe::{Auto, Gp, Grid, Halton, Random, Suggester, Tpe},
+    space::{Algorithm, Dims, EarlyStopping, SearchSettings, StoppingRule, Study},
+    tpe::{Auto, Gp, Grid, Halton, Random, Suggester, Tpe, TpeOptions},
 };
 
 /// Of a continuous parameter of a grid.
 const LEVELS_MAX: u32 = 64;
+/// With fewer random trials there is nothing to learn from.
+const STARTUP_MIN: usize = 4;
 
 pub(super) fn suggester(study: &Study, dims: &Dims) -> Result<Box<dyn Suggester>, Error> {
     let (search, objectives, dims) = (&study.search, study.objectives.len(), dims.clone());
     Ok(match search.algorithm {
         Algorithm::Auto if objectives == 1 => Box::new(Auto::new(dims, search.parallel.or_default())),
-        Algorithm::Tpe | Algorithm::Auto => Box::new(Tpe::with_objectives(dims, objectives)?),
+        Algorithm::Tpe | Algorithm::Auto => {
+            let startup = startup(search);
+            Box::new(Tpe::with_options(dims, TpeOptions { startup, objectives, ..TpeOptions::default() })?)
+        }
         Algorithm::Gp => Box::new(Gp::new(dims)),
         Algorithm::Random => Box::new(Random::with_objectives(dims, objectives)?),
         Algorithm::Halton => Box::new(Halton::with_objectives(dims, search.seed, objectives)?),
@@ -24,9 +29,21 @@ pub(super) fn suggester(study: &Study, dims: &Dims) -> Result<Box<dyn Suggester>
     })
 }
 
-pub(super) fn stopper(study: &Study) -> Result<Box<dyn Stopper>, Error> {
-    let direction = study.objectives[0].direction;
-    Ok(stopping::stopper(&study.search.early_stopping, study.trial.epochs, direction)?)
+/// How many trials are random before `tpe` has learned enough. Studies that stop trials early are short of GPU time: of those with few
+/// trials, at most a quarter is random.
+fn startup(search: &SearchSettings) -> usize {
+    let usual = TpeOptions::default().startup;
+    match search.early_stopping.rule {
+        StoppingRule::Never => usual,
+        _ => (search.trials as usize / 4).clamp(STARTUP_MIN, usual),
+    }
+}
+
+/// With the study's settings, but for the rule.
+pub(super) fn stopper(study: &Study, rule: StoppingRule) -> Result<Box<dyn Stopper>, Error> {
+    let direction = study.objectives.first().ok_or(Error::NoObjective)?.direction;
+    let settings = EarlyStopping { rule, ..study.search.early_stopping.clone() };
+    Ok(stopping::stopper(&settings, study.trial.epochs, direction)?)
 }
 
 /// The finest grid that the study's trials can finish, with at least two levels for each continuous parameter.
@@ -42,4 +59,22 @@ fn grid(dims: &Dims, trials: u32, objectives: usize) -> Result<Grid, Error> {
         }
     }
     Ok(grid)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn short_studies_that_stop_trials_have_few_random_ones() {
+        let startup_of = |rule: &str, trials: u32| {
+            let yaml = format!(
+                "{{space: {{x: {{float: [0, 1]}}}}, objective: {{minimize: loss}}, \
+                 search: {{trials: {trials}, early_stopping: {{rule: {rule}}}}}}}"
+            );
+            startup(&Study::from_yaml("study.yaml", &yaml).expect("it is well-formed").search)
+        };
+        assert_eq!([1, 20, 30, 40, 1000].map(|trials| startup_of("asha", trials)), [4, 5, 7, 10, 10]);
+        assert_eq!([1, 20, 40].map(|trials| startup_of("none", trials)), [10, 10, 10]);
+    }
 }

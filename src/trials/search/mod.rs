@@ -19,12 +19,12 @@ pub use self::{
     trial::{End, State, Trial},
 };
 use super::{
-    engine::{Fact, JournalEntry, end_of},
+    engine::{Fact, JournalEntry, Metrics, end_of},
     stopping::{Reason, Stopper, Verdict},
 };
 use crate::{
     ids::{Generation, TrialId},
-    space::{Dims, Params, Point, Study},
+    space::{Dims, Params, Point, StoppingRule, Study},
     tpe::{Outcome, Suggester},
 };
 
@@ -73,14 +73,46 @@ pub struct Search {
 impl Search {
     /// A search as a study file describes it.
     pub fn new(study: &Study) -> Result<Self, Error> {
-        if study.objectives.is_empty() {
-            return Err(Error::NoObjective);
-        }
+        Self::with_rule(study, study.search.early_stopping.rule)
+    }
+
+    /// The same where somebody else decides on early stopping.
+    pub(super) fn without_stopping(study: &Study) -> Result<Self, Error> {
+        Self::with_rule(study, StoppingRule::Never)
+    }
+
+    fn with_rule(study: &Study, rule: StoppingRule) -> Result<Self, Error> {
+        let stopper = build::stopper(study, rule)?;
         let dims = study.space.to_dims()?;
         let suggester = build::suggester(study, &dims)?;
-        let stopper = build::stopper(study)?;
         let (queue, trials, facts) = (VecDeque::new(), BTreeMap::new(), Vec::new());
         Ok(Self { study: study.clone(), dims, suggester, stopper, queue, trials, known: 0, facts })
+    }
+
+    /// Another suggester in the place of that of the study, which is made for its dimensions. Nothing has happened to the search yet.
+    ///
+    /// A fresh search that is shown a journal by [`apply`](Self::apply) tells the suggester of all trials with
+    /// [`insert`](Suggester::insert) and [`tell`](Suggester::tell), in their order, and asks for none of them: what was suggested is a fact.
+    ///
+    /// ```
+    /// use pollux_tune::{space::Study, tpe::Random, trials::Search};
+    /// let yaml = "{space: {x: {float: [0, 1]}}, objective: {minimize: loss}}";
+    /// let study = Study::from_yaml("study.yaml", yaml)?;
+    /// let mut search = Search::new(&study)?.with_suggester(|dims| Box::new(Random::new(dims)));
+    /// search.ask()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn with_suggester(mut self, make: impl FnOnce(Dims) -> Box<dyn Suggester>) -> Self {
+        self.suggester = make(self.dims.clone());
+        self
+    }
+
+    /// Another stopping rule in the place of that of the study: see [`of_rule`](super::stopping::of_rule). Nothing has happened to the search yet.
+    #[must_use]
+    pub fn with_stopper(mut self, stopper: Box<dyn Stopper>) -> Self {
+        self.stopper = stopper;
+        self
     }
 
     /// The study that is searched.
@@ -137,7 +169,8 @@ impl Search {
         if self.queue.front() == Some(&params) {
             self.queue.pop_front();
         }
-        let trial = Trial { id, params, point, state: State::Running, last: None, reported: 0 };
+        let (state, metrics) = (State::Running, Metrics::new());
+        let trial = Trial { id, params, point, state, last: None, metrics, reported: 0 };
         self.trials.entry(id).or_insert(trial)
     }
 
@@ -165,8 +198,7 @@ impl Search {
         let outcome = self.outcome(end, last);
         // From the top, where no trial of the study will ever be.
         let id = TrialId(u32::MAX - self.known);
-        self.suggester.insert(id, point)?;
-        self.suggester.tell(id, outcome)?;
+        self.suggester.import(id, point, outcome)?;
         self.known += 1;
         Ok(())
     }
@@ -194,6 +226,7 @@ impl Search {
         self.running(id)?;
         let number = self.trials.get(&id).map_or(0, |trial| trial.reported) + 1;
         let verdict = self.measure(id, number, epochs, value)?;
+        self.keep(id, [(self.study.objectives[0].metric.clone(), value.into())].into());
         self.facts.push(Fact::Measured {
             trial: id,
             generation: Generation::NONE,
@@ -219,6 +252,13 @@ impl Search {
     fn replayed(&self, params: &Params, point: &Point) -> Result<Point, Error> {
         let same = self.study.space.decode(point).is_ok_and(|decoded| decoded == *params);
         Ok(if same { point.clone() } else { self.study.space.encode(params)? })
+    }
+
+    /// Keeps the last value of each metric.
+    fn keep(&mut self, id: TrialId, metrics: Metrics) {
+        if let Some(trial) = self.trials.get_mut(&id) {
+            trial.metrics.extend(metrics);
+        }
     }
 
     fn measure(&mut self, id: TrialId, number: u32, epochs: f64, value: f64) -> Result<Verdict, Error> {
@@ -263,6 +303,11 @@ impl Search {
         let outcome = self.outcome(&end, self.trials.get(&id).and_then(|trial| trial.last));
         self.suggester.tell(id, outcome)?;
         self.stopper.end(id, end.kind())?;
+        if let End::Done(values) = &end {
+            let names = self.study.objectives.iter().map(|objective| objective.metric.clone());
+            let results = names.zip(values.iter().map(|value| (*value).into())).collect();
+            self.keep(id, results);
+        }
         if let Some(trial) = self.trials.get_mut(&id) {
             trial.state = State::Ended(end);
         }
@@ -275,6 +320,7 @@ impl Search {
         self.stopper.reopen(id);
         if let Some(trial) = self.trials.get_mut(&id) {
             (trial.state, trial.last, trial.reported) = (State::Running, None, 0);
+            trial.metrics.clear();
         }
         Ok(())
     }
@@ -326,6 +372,7 @@ impl Search {
                 Ok(())
             }
             Fact::Measured { trial, number, epochs, metrics, .. } => {
+                self.keep(*trial, metrics.clone());
                 let Some(value) = metrics.get(&self.study.objectives[0].metric) else { return Ok(()) };
                 self.running(*trial)?;
                 // The verdict was journaled as an end of its own.

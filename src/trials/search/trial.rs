@@ -5,7 +5,10 @@ use serde::{Deserialize, Serialize};
 use crate::{
     ids::TrialId,
     space::{Params, Point},
-    trials::stopping::{EndKind, StopReason},
+    trials::{
+        engine::Metrics,
+        stopping::{EndKind, StopReason},
+    },
 };
 
 /// A trial of a search.
@@ -22,6 +25,8 @@ pub struct Trial {
     pub state: State,
     /// The furthest report with a finite value: statistical epochs and the value of the first objective.
     pub last: Option<(f64, f64)>,
+    /// The last value of each metric that it has reported; for objectives the result, if it ran to its end.
+    pub metrics: Metrics,
     /// The number of its last report.
     pub(super) reported: u32,
 }
@@ -51,6 +56,12 @@ pub enum End {
 }
 
 impl Trial {
+    /// The last value of a metric that it has reported; for an objective the result, if it ran to its end.
+    #[must_use]
+    pub fn metric(&self, name: &str) -> Option<f64> {
+        self.metrics.get(name).map(|number| number.value())
+    }
+
     /// The values of its objectives, if it ran to its end.
     #[must_use]
     pub fn values(&self) -> Option<&[f64]> {

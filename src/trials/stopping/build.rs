@@ -1,12 +1,19 @@
 use super::{
-    Error, Stopper,
+    Error, Reason, Stopper,
     hyperband::Hyperband,
     ladder::Ladder,
     median::Median,
-    record::{Record, Rule},
+    record::{Record, Rule, Sample, reached},
     simple::{Never, Patience, Threshold},
 };
-use crate::space::{Direction, EarlyStopping, StoppingRule};
+use crate::{
+    ids::TrialId,
+    space::{Direction, EarlyStopping, StoppingRule},
+};
+
+/// With less, rungs would lie closer than reports.
+const REDUCTION_MIN: f64 = 1.1;
+const REDUCTION_MAX: f64 = 1000.0;
 
 /// Builds the stopper of a study, for trials of `epochs` statistical epochs. The direction decides which side of the
 /// threshold is worse; the values that are reported are to be such that smaller is better, in any case.
@@ -21,13 +28,11 @@ pub fn stopper(
         let allowed = "above 0 and below the epochs of a trial, or nothing would ever be decided";
         return Err(Error::OutOfRange { what: "the grace in epochs", value: grace, allowed });
     }
-    let reduction = match rule {
-        StoppingRule::Asha | StoppingRule::Hyperband if reduction < 2 => {
-            let (what, value) = ("the reduction", f64::from(reduction));
-            return Err(Error::OutOfRange { what, value, allowed: "at least 2" });
-        }
-        _ => reduction as usize,
-    };
+    let is_halving = matches!(rule, StoppingRule::Asha | StoppingRule::Hyperband);
+    if is_halving && !(REDUCTION_MIN..=REDUCTION_MAX).contains(&reduction) {
+        let (what, allowed) = ("the reduction", "from 1.1 to 1000");
+        return Err(Error::OutOfRange { what, value: reduction, allowed });
+    }
     Ok(match rule {
         StoppingRule::Never => Box::new(Record::new(Never, None, epochs)),
         StoppingRule::Asha => boxed(Ladder::new("asha", grace, reduction, epochs), grace, epochs),
@@ -47,6 +52,64 @@ pub fn stopper(
             boxed(Threshold { grace, bound }, grace, epochs)
         }
     })
+}
+
+/// The stopper of a rule of your own, for trials of `epochs` statistical epochs, none of which is stopped before its `grace`. What holds
+/// for all stoppers is taken care of.
+///
+/// ```
+/// use pollux_tune::ids::TrialId;
+/// use pollux_tune::trials::stopping::{Reason, Rule, Sample, Verdict, of_rule};
+///
+/// /// Stops whatever has become worse since its last report.
+/// struct Downhill;
+///
+/// impl Rule for Downhill {
+///     fn judge(&mut self, _: TrialId, before: Option<Sample>, now: Sample) -> Option<Reason> {
+///         let is_worse = before.is_some_and(|before| now.value > before.value);
+///         is_worse.then_some(Reason::Custom { progress: now.progress })
+///     }
+/// }
+///
+/// let mut stopper = of_rule(Box::new(Downhill), 2.0, 9.0)?;
+/// assert_eq!(stopper.report(TrialId(0), 1.0, 0.5)?, Verdict::Continue);
+/// assert_eq!(stopper.report(TrialId(0), 2.0, 0.4)?, Verdict::Continue);
+/// assert!(matches!(stopper.report(TrialId(0), 3.0, 0.6)?, Verdict::Stop(_)));
+/// # Ok::<(), pollux_tune::trials::stopping::Error>(())
+/// ```
+pub fn of_rule(rule: Box<dyn Rule>, grace: f64, epochs: f64) -> Result<Box<dyn Stopper>, Error> {
+    Error::check_positive("the number of epochs of a trial", epochs)?;
+    Error::check_positive("the grace in epochs", grace)?;
+    Ok(Box::new(Record::new(Graced { rule, grace }, Some(grace), epochs)))
+}
+
+/// A rule that stops nothing before its grace.
+struct Graced {
+    rule: Box<dyn Rule>,
+    grace: f64,
+}
+
+impl Rule for Graced {
+    fn name(&self) -> &'static str {
+        self.rule.name()
+    }
+
+    fn judge(&mut self, trial: TrialId, before: Option<Sample>, now: Sample) -> Option<Reason> {
+        self.rule.judge(trial, before, now).filter(|_| reached(now.progress, self.grace))
+    }
+
+    fn promise(&self, trial: TrialId, now: Sample) -> f64 {
+        let promise = self.rule.promise(trial, now);
+        if promise.is_nan() { 1.0 } else { promise.clamp(0.0, 1.0) }
+    }
+
+    fn end(&mut self, trial: TrialId) {
+        self.rule.end(trial);
+    }
+
+    fn withdraw(&mut self, trial: TrialId) {
+        self.rule.withdraw(trial);
+    }
 }
 
 fn boxed<R: Rule + 'static>(rule: R, grace: f64, epochs: f64) -> Box<dyn Stopper> {

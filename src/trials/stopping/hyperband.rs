@@ -1,6 +1,6 @@
 use super::{
     Reason,
-    ladder::Ladder,
+    ladder::{Ladder, spacing},
     record::{Rule, Sample},
 };
 use crate::ids::TrialId;
@@ -17,13 +17,13 @@ pub(super) struct Hyperband {
 }
 
 impl Hyperband {
-    pub(super) fn new(grace: f64, reduction: usize, epochs: f64) -> Self {
+    pub(super) fn new(grace: f64, reduction: f64, epochs: f64) -> Self {
         let mut brackets = Vec::new();
         let mut first = grace;
         // The last one has no rung at all.
         while brackets.last().is_none_or(Ladder::has_rungs) {
             brackets.push(Ladder::new("hyperband", first, reduction, epochs));
-            first *= reduction as f64;
+            first *= spacing(reduction);
         }
         // Where Hyperband has reduction^s / (s + 1) trials with s rungs, here it is relative to the first bracket.
         let mut scale = 1.0;
@@ -31,7 +31,7 @@ impl Hyperband {
             .rev()
             .map(|parts| {
                 let weight = scale / parts as f64;
-                scale /= reduction as f64;
+                scale /= reduction;
                 weight
             })
             .collect();
@@ -79,7 +79,7 @@ mod tests {
     #[test]
     fn brackets_have_the_numbers_of_the_paper() {
         // Table 1 of the paper, for R = 81 and reduction 3: 81, 27, 9, 6 and 5 trials; 81, 33.75, 15, 7.5 and 5 before rounding.
-        let hyperband = Hyperband::new(1.0, 3, 81.0);
+        let hyperband = Hyperband::new(1.0, 3.0, 81.0);
         let mut counts = [0.0; 5];
         let trials = 1 << 14;
         for number in 0..trials {
@@ -93,7 +93,7 @@ mod tests {
 
     #[test]
     fn every_stretch_of_trials_is_spread_over_the_brackets() {
-        let hyperband = Hyperband::new(1.0, 3, 27.0);
+        let hyperband = Hyperband::new(1.0, 3.0, 27.0);
         for start in [0, 64, 4096 + 128] {
             let mut seen = [0; 4];
             (start..start + 64).for_each(|number| seen[hyperband.bracket(TrialId(number))] += 1);
@@ -103,7 +103,7 @@ mod tests {
 
     #[test]
     fn one_bracket_decides_later_than_another() {
-        let mut hyperband = Hyperband::new(1.0, 2, 4.0);
+        let mut hyperband = Hyperband::new(1.0, 2.0, 4.0);
         let of = |bracket: usize, hyperband: &Hyperband| -> Vec<TrialId> {
             (0..64).map(TrialId).filter(|trial| hyperband.bracket(*trial) == bracket).take(2).collect()
         };

@@ -14,11 +14,16 @@ use crate::ids::TrialId;
 ///
 /// A trial is compared with those that reached the rung before it, and none waits. So the first trial at a rung always
 /// continues, and among the first few the best so far; for later ones all earlier trials set the cut.
+///
+/// Unlike there, `reduction` may be below 2. Then less is cut at each rung, and rungs do not lie closer: between two of
+/// them a curve has to have the time to show something new.
 pub(super) struct Ladder {
     name: &'static str,
-    reduction: usize,
+    reduction: f64,
     rungs: Vec<Rung>,
 }
+
+const SPACING_MIN: f64 = 2.0;
 
 struct Rung {
     at: f64,
@@ -29,9 +34,9 @@ struct Rung {
 }
 
 impl Ladder {
-    /// Rungs at `first`, `first * reduction` and so on, below the epochs of a full trial.
-    pub(super) fn new(name: &'static str, first: f64, reduction: usize, epochs: f64) -> Self {
-        let next = |at: &f64| Some(at * reduction as f64);
+    /// Rungs at `first` and from there on at a [`spacing`], below the epochs of a full trial.
+    pub(super) fn new(name: &'static str, first: f64, reduction: f64, epochs: f64) -> Self {
+        let next = |at: &f64| Some(at * spacing(reduction));
         let points = std::iter::successors(Some(first), next).take_while(|at| !reached(*at, epochs));
         let rungs = points.map(|at| Rung { at, values: BTreeMap::new(), sorted: Vec::new() }).collect();
         Self { name, reduction, rungs }
@@ -43,8 +48,14 @@ impl Ladder {
 
     /// How many of a number of trials continue.
     fn kept(&self, trials: usize) -> usize {
-        (trials / self.reduction).max(1)
+        // A division may end a little below the whole number that it stands for.
+        ((trials as f64 / self.reduction + 1e-9) as usize).max(1)
     }
+}
+
+/// How much further than the one before it each rung is.
+pub(super) fn spacing(reduction: f64) -> f64 {
+    reduction.max(SPACING_MIN)
 }
 
 impl Rung {
@@ -80,24 +91,41 @@ fn value_at(rung: f64, before: Option<Sample>, now: Sample) -> f64 {
     between(before.value, now.value, share_between(before.progress, now.progress, rung))
 }
 
+/// What a trial had at a rung, by its reports in their order: progress and value. None if it has not reached it.
+#[cfg(feature = "cli")]
+pub(crate) fn value_at_rung(reports: impl IntoIterator<Item = (f64, f64)>, rung: f64) -> Option<f64> {
+    let mut before: Option<Sample> = None;
+    for (progress, value) in reports {
+        // As the record of a stopper does: what is not finite or comes again counts for nothing.
+        if !value.is_finite() || before.is_some_and(|before| progress <= before.progress) {
+            continue;
+        }
+        let now = Sample { progress, value };
+        if reached(progress, rung) {
+            return Some(value_at(rung, before, now));
+        }
+        before = Some(now);
+    }
+    None
+}
+
 impl Rule for Ladder {
     fn name(&self) -> &'static str {
         self.name
     }
 
     fn judge(&mut self, trial: TrialId, before: Option<Sample>, now: Sample) -> Option<Reason> {
-        for at in 0..self.rungs.len() {
+        let passed = self.rungs.partition_point(|rung| reached(now.progress, rung.at));
+        for at in 0..passed {
             let rung = &mut self.rungs[at];
-            if !reached(now.progress, rung.at) {
-                break;
-            }
             if rung.values.contains_key(&trial) {
                 continue;
             }
             let rank = rung.insert(trial, value_at(rung.at, before, now));
             let (rung, trials) = (rung.at, rung.sorted.len());
             let kept = self.kept(trials);
-            if rank > kept {
+            // One report is one piece of evidence, however many rungs lie between it and the last one.
+            if at + 1 == passed && rank > kept {
                 return Some(Reason::Rung { rung, rank, trials, kept });
             }
         }
@@ -143,9 +171,22 @@ mod tests {
         let rungs = |first, reduction, epochs| -> Vec<f64> {
             Ladder::new("asha", first, reduction, epochs).rungs.iter().map(|rung| rung.at).collect()
         };
-        assert_eq!(rungs(1.0, 3, 81.0), [1.0, 3.0, 9.0, 27.0]);
-        assert_eq!(rungs(1.0, 3, 82.0), [1.0, 3.0, 9.0, 27.0, 81.0]);
-        assert!(rungs(5.0, 4, 5.0).is_empty());
+        assert_eq!(rungs(1.0, 3.0, 81.0), [1.0, 3.0, 9.0, 27.0]);
+        assert_eq!(rungs(1.0, 3.0, 82.0), [1.0, 3.0, 9.0, 27.0, 81.0]);
+        assert!(rungs(5.0, 4.0, 5.0).is_empty());
+    }
+
+    #[test]
+    fn a_soft_cut_keeps_the_distance_of_rungs() {
+        let mut ladder = Ladder::new("asha", 1.0, 1.25, 9.0);
+        assert_eq!(ladder.rungs.iter().map(|rung| rung.at).collect::<Vec<_>>(), [1.0, 2.0, 4.0, 8.0]);
+        assert_eq!([1, 2, 4, 5, 9, 10].map(|trials| ladder.kept(trials)), [1, 1, 3, 4, 7, 8]);
+        let mut judge = |number: u32, value: f64| ladder.judge(TrialId(number), None, sample(1.0, value));
+        let stopped: Vec<bool> = (0..)
+            .zip([5.0, 4.0, 6.0, 4.5, 7.0])
+            .map(|(number, value)| judge(number, value).is_some())
+            .collect();
+        assert_eq!(stopped, [false, false, true, false, true]);
     }
 
     #[test]
@@ -161,7 +202,7 @@ mod tests {
 
     #[test]
     fn the_best_third_goes_on() {
-        let mut ladder = Ladder::new("asha", 1.0, 3, 9.0);
+        let mut ladder = Ladder::new("asha", 1.0, 3.0, 9.0);
         let values = [5.0, 4.0, 6.0, 4.5, 4.5, 4.2, 4.0];
         let stopped: Vec<bool> = (0..)
             .map(TrialId)
@@ -173,19 +214,23 @@ mod tests {
     }
 
     #[test]
-    fn a_report_beyond_two_rungs_counts_at_both() {
-        let mut ladder = Ladder::new("asha", 1.0, 3, 27.0);
+    fn a_report_beyond_two_rungs_counts_at_both_and_is_judged_at_the_last() {
+        let mut ladder = Ladder::new("asha", 1.0, 3.0, 27.0);
         assert_eq!(ladder.judge(TrialId(0), None, sample(4.0, 1.0)), None);
         assert_eq!(ladder.judge(TrialId(0), Some(sample(4.0, 1.0)), sample(5.0, 0.9)), None);
         assert_eq!(ladder.rungs.iter().map(|rung| rung.sorted.len()).collect::<Vec<_>>(), [1, 1, 0]);
         let reason = ladder.judge(TrialId(1), Some(sample(0.5, 0.0)), sample(4.0, 2.0));
         let expected = Reason::Rung { rung: 3.0, rank: 2, trials: 2, kept: 1 };
         assert_eq!(reason, Some(expected), "better at the first rung, worse at the second");
+        let mut later = ladder.judge(TrialId(2), None, sample(3.5, 0.5));
+        assert_eq!(later, None);
+        later = ladder.judge(TrialId(3), Some(sample(0.5, 2.0)), sample(4.0, 0.0));
+        assert_eq!(later, None, "worse at the first rung, better at the second");
     }
 
     #[test]
     fn nobody_has_to_beat_a_trial_that_has_withdrawn() {
-        let mut ladder = Ladder::new("asha", 1.0, 3, 9.0);
+        let mut ladder = Ladder::new("asha", 1.0, 3.0, 9.0);
         let judge = |ladder: &mut Ladder, number: u32, value: f64| {
             ladder.judge(TrialId(number), None, sample(1.0, value)).is_some()
         };
@@ -199,7 +244,7 @@ mod tests {
 
     #[test]
     fn promise_follows_the_rank() {
-        let mut ladder = Ladder::new("asha", 1.0, 2, 4.0);
+        let mut ladder = Ladder::new("asha", 1.0, 2.0, 4.0);
         for number in 0..30 {
             let value = f64::from(number % 10);
             ladder.judge(TrialId(number), None, sample(1.0, value));

@@ -8,7 +8,7 @@
 //! reports around it.
 //!
 //! `record` keeps the rules that hold for all stoppers (what has ended, what has diverged, what was already reported) and leaves
-//! a `Rule` only the judgement. `ladder` holds rungs, for `asha` and for every bracket of `hyperband`.
+//! a [`Rule`] only the judgement; [`of_rule`] makes a stopper of a rule of your own. `ladder` holds rungs, for `asha` and for every bracket of `hyperband`.
 //!
 //! *Architecture invariant:* a verdict depends on nothing but the reports and ends so far, in their order. A stopper
 //! that is shown them again after a restart is the same as the one before.
@@ -23,6 +23,9 @@ mod record;
 mod simple;
 mod stopper;
 
-pub use build::stopper;
+pub use build::{of_rule, stopper};
 pub use error::Error;
+#[cfg(feature = "cli")]
+pub(crate) use ladder::value_at_rung;
+pub use record::{Rule, Sample};
 pub use stopper::{EndKind, Reason, StopReason, Stopper, Verdict};

@@ -13,20 +13,32 @@ pub(super) fn reached(progress: f64, point: f64) -> bool {
 
 /// A finite value at some progress.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Sample {
-    pub(super) progress: f64,
-    pub(super) value: f64,
+pub struct Sample {
+    /// In statistical epochs.
+    pub progress: f64,
+    /// Smaller is better, whatever the direction of the objective.
+    pub value: f64,
 }
 
-/// What one rule adds to the record. It sees only finite values, at growing progress of each trial.
-pub(super) trait Rule: Send {
-    fn name(&self) -> &'static str;
+/// When trials are stopped early: the judgement alone. It sees only finite values, at growing progress of each trial.
+///
+/// The same samples and ends in the same order must give the same judgements: a study that is resumed shows them to a fresh rule again,
+/// to bring it to where it was. What was judged then stays decided, whatever the fresh rule says. [`of_rule`](super::of_rule) makes a
+/// stopper of it.
+pub trait Rule: Send {
+    /// What people call it.
+    fn name(&self) -> &'static str {
+        "custom"
+    }
 
     /// Takes note of a sample, and gives the reason to stop the trial, if any. `before` is the trial's last one.
     fn judge(&mut self, trial: TrialId, before: Option<Sample>, now: Sample) -> Option<Reason>;
 
-    /// How likely a trial that reported `now` last is to continue.
-    fn promise(&self, trial: TrialId, now: Sample) -> f64;
+    /// How likely a trial that reported `now` last is to continue at its next decision, from 0 to 1: trials with little promise are given
+    /// fewer GPUs.
+    fn promise(&self, _trial: TrialId, _now: Sample) -> f64 {
+        1.0
+    }
 
     /// The trial has ended, and counts for others.
     fn end(&mut self, _trial: TrialId) {}

@@ -54,6 +54,11 @@ pub enum Reason {
         /// Where it was reported.
         progress: f64,
     },
+    /// A rule that is not one of pollux-tune stopped it.
+    Custom {
+        /// Where it was reported.
+        progress: f64,
+    },
 }
 
 impl fmt::Display for Reason {
@@ -70,6 +75,9 @@ impl fmt::Display for Reason {
                 write!(f, "no better at epoch {progress:.2} than at epoch {best_at:.2}")
             }
             Self::Threshold { progress } => write!(f, "worse than the threshold at epoch {progress:.2}"),
+            Self::Custom { progress } => {
+                write!(f, "by the stopping rule of the program at epoch {progress:.2}")
+            }
         }
     }
 }
@@ -141,7 +149,7 @@ pub enum EndKind {
 /// use pollux_tune::trials::stopping::{EndKind, Reason, Verdict, stopper};
 ///
 /// let rule = StoppingRule::Asha;
-/// let settings = EarlyStopping { rule, grace: 1.0, reduction: 3, patience: 5.0, threshold: None };
+/// let settings = EarlyStopping { rule, grace: 1.0, reduction: 3.0, patience: 5.0, threshold: None };
 /// let mut asha = stopper(&settings, 27.0, Direction::Minimize)?; // rungs at 1, 3 and 9 statistical epochs
 /// assert_eq!(asha.report(TrialId(0), 1.2, 0.5)?, Verdict::Continue);
 /// assert_eq!(asha.report(TrialId(1), 0.8, 0.9)?, Verdict::Continue); // not at a rung yet

@@ -6,7 +6,7 @@ use rand_chacha::ChaCha8Rng;
 use tch::{Tensor, nn};
 
 use super::Error;
-use crate::space::Params;
+use crate::space::{Params, TrainableSpec};
 
 /// What a user's code may fail with.
 pub type BoxError = Box<dyn StdError + Send + Sync>;
@@ -207,7 +207,12 @@ type Build = Box<dyn Fn(&nn::Path, &Params) -> Result<Box<dyn Trainable>, BoxErr
 /// The trainables that a program knows, by name.
 #[derive(Default)]
 pub struct Registry {
-    entries: BTreeMap<String, Build>,
+    entries: BTreeMap<String, Entry>,
+}
+
+struct Entry {
+    build: Build,
+    spec: TrainableSpec,
 }
 
 impl Registry {
@@ -221,8 +226,24 @@ impl Registry {
         let boxed = move |root: &nn::Path, params: &Params| -> Result<Box<dyn Trainable>, BoxError> {
             Ok(Box::new(build(root, params)?))
         };
-        self.entries.insert(name.to_owned(), Box::new(boxed));
+        let entry = Entry { build: Box::new(boxed), spec: TrainableSpec::new(name) };
+        self.entries.insert(name.to_owned(), entry);
         self
+    }
+
+    /// Says which parameters a trainable reads and which metrics it reports, so that `pollux-tune check` finds others in study files.
+    #[must_use]
+    pub fn describe(mut self, spec: TrainableSpec) -> Self {
+        if let Some(entry) = self.entries.get_mut(&spec.name) {
+            entry.spec = spec;
+        }
+        self
+    }
+
+    /// What is known of each trainable.
+    #[must_use]
+    pub fn specs(&self) -> Vec<TrainableSpec> {
+        self.entries.values().map(|entry| entry.spec.clone()).collect()
     }
 
     /// All names, sorted.
@@ -253,7 +274,7 @@ impl Registry {
         root: &nn::Path,
         params: &Params,
     ) -> Result<Box<dyn Trainable>, Error> {
-        let Some(build) = self.entries.get(name) else {
+        let Some(Entry { build, .. }) = self.entries.get(name) else {
             let known = self.names().collect::<Vec<_>>().join(", ");
             return Err(Error::UnknownTrainable { name: name.to_owned(), known });
         };

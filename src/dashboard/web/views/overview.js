@@ -1,7 +1,7 @@
 // A study at a glance: how it stands, its best trials, and how they came about.
 
 import { axis, chart, color, grid, legend, timeAxis } from "/assets/charts.js";
-import { ask, asTable, capital, card, choice, clock, confirmed, duration, h, link, number, state, table } from "/assets/common.js";
+import { ask, asTable, capital, card, choice, clock, confirmed, duration, h, link, number, report, state, table } from "/assets/common.js";
 
 const ENDED = ["done", "stopped", "failed", "cancelled"];
 
@@ -25,6 +25,7 @@ export async function show({ root, study, path, isGone }) {
   ], points.points.slice(-200)));
   const best = h("div");
   const file = h("pre", { tabindex: "0" });
+  const known = enqueue(data, path);
   const metrics = data.objectives.map(({ metric }, place) => [place, metric]);
   const controls = [
     metrics.length > 1 ? choice("Objective", metrics, 0, (value) => {
@@ -37,19 +38,24 @@ export async function show({ root, study, path, isGone }) {
     }),
   ];
   root.append(head, alerts, figures, card("Optimization history", controls, history.box, beside),
-    card("Best trials", [h("a", { href: link(study, "trials") }, "All trials")], best),
-    h("details", { class: "card" }, h("summary", {}, "Study file"), file));
+    card("Best trials", report ? [] : [h("a", { href: link(study, "trials") }, "All trials")], best),
+    ...(report ? [] : [known.box]), h("details", { class: "card" }, h("summary", {}, "Study file"), file));
 
   const fill = () => {
     const { can } = data;
     head.replaceChildren(h("h1", {}, study), state(data.state), h("div", { class: "buttons" },
       can.stop ? h("button", { type: "button", class: "danger", onclick: () => confirmed(
         "Stop the study? Trials write their state first; it can be resumed later.", "Stop the study", path("/stop")) }, "Stop the study") : null,
+      can.pause ? h("button", { type: "button", onclick: () => confirmed(
+        "Pause the study? No trial is launched until it is resumed; elastic trials save their state, programs run to their end.", "Pause", path("/pause")) }, "Pause") : null,
+      can.resume ? h("button", { type: "button", onclick: () => confirmed(
+        "Resume the study? Its trials are launched again.", "Resume", path("/resume")) }, "Resume") : null,
       can.retry ? h("button", { type: "button", onclick: () => confirmed(
         "Let all failed trials run again with the next run of the study?", "Retry failed trials", path("/retry")) }, "Retry failed trials") : null));
     const said = [
       data.problem ? h("p", { class: "alert bad", role: "alert" }, data.problem) : null,
       ...data.waits.map((text) => h("p", { class: "alert" }, `Waits: ${text}`)),
+      data.paused ? h("p", { class: "alert", role: "status" }, "Paused: no trial is launched until it is resumed.") : null,
       data.ended ? h("p", { class: "alert" }, `No more trials: ${data.ended}`) : null,
       data.emulated ? h("p", { class: "note" }, `Emulated devices (${data.emulated}): times are modelled, metrics are synthetic.`) : null,
       data.resume ? h("p", { class: "note" }, "Resume with ", h("code", {}, data.resume)) : null,
@@ -75,6 +81,7 @@ export async function show({ root, study, path, isGone }) {
       { name: "Duration", number: true, cell: (row) => duration(row.duration) },
     ], data.best_trials) : h("p", { class: "empty" }, "No trial has finished yet."));
     file.textContent = data.yaml;
+    known.box.hidden = !can.enqueue;
   };
   const draw = () => {
     const { metric } = data.objectives[settings.objective] ?? { metric: "value" };
@@ -114,4 +121,17 @@ export async function show({ root, study, path, isGone }) {
     fill();
     await load();
   } };
+}
+
+// A form for known parameters, which are tried before others.
+function enqueue(data, path) {
+  const inputs = data.parameters.filter(({ fixed }) => !fixed).map(({ name, domain }) =>
+    [name, h("label", {}, `${name} `, h("input", { type: "text", name, autocomplete: "off" }), h("small", {}, ` ${domain}`))]);
+  const form = h("form", { class: "known", onsubmit: (event) => {
+    event.preventDefault();
+    const given = inputs.map(([name, label]) => [name, label.querySelector("input").value.trim()]).filter(([, value]) => value);
+    const shown = given.map(([name, value]) => `${name}=${value}`).join(" ");
+    confirmed(`Try ${shown || "this"} before what the search would choose?`, "Enqueue", path("/enqueue"), { values: Object.fromEntries(given) });
+  } }, ...inputs.map(([, label]) => h("p", {}, label)), h("button", { type: "submit" }, "Enqueue"));
+  return { box: h("details", { class: "card" }, h("summary", {}, "Try known parameters"), form) };
 }

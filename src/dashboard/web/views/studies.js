@@ -14,7 +14,7 @@ export async function show({ root, known }) {
     filter.text = search.value;
     fill();
   } });
-  const states = ["", "running", "done", "stopped", "stopping", "open"].map((name) => [name, name || "any"]);
+  const states = ["", "running", "paused", "done", "stopped", "stopping", "open"].map((name) => [name, name || "any"]);
   root.append(h("h1", {}, "Studies"), card("All studies", [h("label", {}, "Find", search),
     choice("State", states, "", (value) => {
       filter.state = value;

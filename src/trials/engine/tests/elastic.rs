@@ -351,11 +351,28 @@ fn gpus_are_divided_again_when_gradients_have_become_noisier() {
             scene.input(Input::group(TrialId(0), Generation(1), GroupEvent::Reported(report)));
         commands.iter().any(|command| matches!(command, Command::Allocate(AllocatorRequest::Solve { .. })))
     };
-    assert!(!report(&mut scene, 1, 100.0), "what there was at the last decision is not known");
-    scene.ask_for_plan();
+    assert!(report(&mut scene, 1, 100.0), "nothing was known of it at the last decision");
     scene.plan(&[(0, &[(0, 2)]), (1, &[(1, 2)])]);
     assert!(!report(&mut scene, 2, 140.0));
     assert!(report(&mut scene, 3, 160.0));
+}
+
+/// A trial that runs alone would have to wait for the next interval: nothing else happens.
+#[test]
+fn gpus_are_divided_again_when_gradients_are_noisier_than_was_expected_of_a_new_trial() {
+    let mut scene = Scene::with_nodes(&ELASTIC.replace("parallel: 2", "parallel: 1"), &[4]);
+    scene.suggest();
+    scene.fit(0, Some(refit(100.0, 4)));
+    scene.plan(&[(0, &[(0, 2)])]);
+    scene.ready(0, 1);
+    let report = |scene: &mut Scene, number, noise| {
+        let noise = Some(NoiseScale::new(noise).unwrap());
+        let report = Report { number, epochs: 1.0, noise, ..Report::default() };
+        scene.input(Input::group(TrialId(0), Generation(1), GroupEvent::Reported(report)));
+        scene.engine.pending.solve.is_some()
+    };
+    assert!(!report(&mut scene, 1, 140.0));
+    assert!(report(&mut scene, 2, 160.0));
 }
 
 #[test]

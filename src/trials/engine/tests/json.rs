@@ -44,6 +44,8 @@ const LINES: &str = r#"
 {"at_s":0.5,"fact":{"suggestions_ended":{"reason":"10 trials have failed","failed":true,"limit":"failures"}}}
 {"at_s":0.5,"fact":{"suggestions_reopened":{}}}
 {"at_s":0.5,"fact":{"stop_requested":{}}}
+{"at_s":0.5,"fact":{"pause_requested":{}}}
+{"at_s":0.5,"fact":{"resume_requested":{}}}
 {"at_s":0.5,"fact":{"study_done":{}}}
 "#;
 
@@ -51,8 +53,9 @@ const LINES: &str = r#"
 fn facts_are_read_and_written_as_ever() {
     assert_eq!(
         JournalEntry::VERSION,
-        4,
-        "2 added `result_imported` and `trial_enqueued`, 3 `trial_retried` and waiting, 4 `node_draining`, names of nodes and `batch_limited`"
+        5,
+        "2 added `result_imported` and `trial_enqueued`, 3 `trial_retried` and waiting, 4 `node_draining`, names of nodes and `batch_limited`, \
+         5 `pause_requested` and `resume_requested`"
     );
     for line in LINES.trim().lines() {
         let entry: JournalEntry = serde_json::from_str(line).expect(line);

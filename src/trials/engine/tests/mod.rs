@@ -9,6 +9,7 @@ mod nodes;
 mod programs;
 mod rifts;
 mod rigid;
+mod user;
 mod waiting;
 
 use std::collections::BTreeMap;

@@ -1,4 +1,8 @@
-//! The example of `README.md`: the README quotes this file, and shows what the example prints.
+//! Examples on pages: that of `docs/rust.md`, which quotes this file and shows what it prints, and all study files.
+
+use std::{fs, path::Path};
+
+use pollux_tune::space::Study;
 
 // The example begins.
 use pollux_tune::{alloc::*, goodput::*, ids::*};
@@ -41,18 +45,39 @@ fn share_gpus() -> Result<String, Box<dyn std::error::Error>> {
 // The example ends.
 
 #[test]
-fn the_readme_shows_this_example_and_what_it_prints() {
-    let readme = include_str!("../../README.md");
-    let file = include_str!("readme.rs");
+fn the_page_shows_this_example_and_what_it_prints() {
+    let page = include_str!("../../docs/rust.md");
+    let file = include_str!("pages.rs");
     let (_, rest) = file.split_once("// The example begins.\n").expect("the first mark is there");
     let (example, _) = rest.split_once("// The example ends.\n").expect("the second mark is there");
     assert!(
-        readme.contains(&format!("```rust\n{example}\n")),
-        "README.md quotes another example:\n{example}"
+        page.contains(&format!("```rust\n{example}\n")),
+        "docs/rust.md quotes another example:\n{example}"
     );
     let printed = share_gpus().expect("the example works");
     assert!(
-        readme.contains(&format!("```text\n{printed}```\n")),
-        "README.md shows other output than\n{printed}"
+        page.contains(&format!("```text\n{printed}```\n")),
+        "docs/rust.md shows other output than\n{printed}"
     );
+}
+
+#[test]
+fn all_study_files_on_pages_are_valid() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let pages = fs::read_dir(root.join("docs")).expect("there are pages");
+    let pages = pages.map(|entry| entry.expect("it can be listed").path()).chain([root.join("README.md")]);
+    let mut found = 0;
+    for page in pages.filter(|page| page.extension().is_some_and(|extension| extension == "md")) {
+        let text = fs::read_to_string(&page).expect("it can be read");
+        let blocks = text.split("```yaml\n").skip(1).filter_map(|rest| rest.split_once("```"));
+        let whole = |text: &&str| {
+            ["space:", "objective:"].iter().all(|key| text.lines().any(|line| line.starts_with(key)))
+        };
+        for study in blocks.map(|(block, _)| block).filter(whole) {
+            found += 1;
+            let read = Study::from_yaml(&page.display().to_string(), study);
+            assert!(read.is_ok(), "{}\n{study}", read.expect_err("it is not valid").report());
+        }
+    }
+    assert!(found >= 8, "only {found} were found");
 }

@@ -1,21 +1,18 @@
-//! `pollux-tune export`: the weights of a trial, for other programs.
+//! The weights of a trial as safetensors.
 
 use std::{
     collections::BTreeMap,
-    fs,
     io::{BufWriter, Write},
-    path::{Path, PathBuf},
+    path::Path,
 };
 
-use thiserror::Error;
-
-use super::{
-    inspect,
-    output::{pluralize, write_whole},
-    results,
-};
+use super::Error;
 use crate::{
-    cli,
+    cli::{
+        self, inspect,
+        output::{pluralize, write_whole},
+        results,
+    },
     ids::TrialId,
     space::{KeepCheckpoints, Program, Study},
     store::{Reader, TrialRow, TrialState},
@@ -24,68 +21,38 @@ use crate::{
 
 /// Which trial.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Chosen {
+pub(crate) enum Chosen {
     Best,
     Number(u32),
 }
 
-/// What is to be exported.
-#[derive(Debug)]
-pub(super) struct Settings {
-    pub(super) folder: PathBuf,
-    pub(super) trial: Chosen,
-    pub(super) output: PathBuf,
-    /// Whether it may replace a file.
-    pub(super) force: bool,
-}
-
-/// Why nothing can be exported.
-#[derive(Debug, Error)]
-pub(super) enum Error {
-    #[error("no trial of {} has finished yet; --trial N takes the last checkpoint of one that runs", .0.display())]
-    NoneFinished(PathBuf),
-    #[error("the study in {} has several objectives: choose with --trial one of those that no other beats, {front}", .folder.display())]
-    Several { folder: PathBuf, front: String },
-    #[error("{} exists; --force replaces it", .0.display())]
-    Exists(PathBuf),
-    #[error("the trials of {} are programs, which keep their own files: look into {}", .folder.display(), .own.display())]
-    Programs { folder: PathBuf, own: PathBuf },
-    #[error("the trials of {} are asked for and told: only who trains them has their weights", .0.display())]
-    Told(PathBuf),
-    #[error("the study in {} is emulated: its trials have no weights", .0.display())]
-    Emulated(PathBuf),
-    #[error("trial {trial} of {} has no checkpoint: {why}", .folder.display())]
-    NoCheckpoint { trial: u32, folder: PathBuf, why: String },
-    #[error("trial {trial} has no checkpoint that can be used: {} {problem}", .path.display())]
-    Unusable { trial: u32, path: PathBuf, problem: String },
-}
-
 /// Writes the weights of a trial, and says what they are.
-pub(super) fn run(settings: &Settings, out: &mut impl Write) -> Result<(), cli::Error> {
-    let Settings { folder, trial, output, force } = settings;
-    let reader = Reader::open(folder)?;
+pub(super) fn write(
+    reader: &Reader,
+    folder: &Path,
+    trial: Chosen,
+    output: &Path,
+    out: &mut impl Write,
+) -> Result<(), cli::Error> {
     let study = reader.study()?;
-    let row = choose(&reader, &study, folder, *trial)?;
+    let row = choose(reader, &study, folder, trial)?;
     let own = reader.folder().checkpoint(row.trial);
     match &study.trial.program {
-        _ if reader.folder().emulated().is_some() => return Err(Error::Emulated(folder.clone()).into()),
-        Some(Program::Command(_)) => return Err(Error::Programs { folder: folder.clone(), own }.into()),
-        None => return Err(Error::Told(folder.clone()).into()),
+        _ if reader.folder().emulated().is_some() => return Err(Error::Emulated(folder.to_owned()).into()),
+        Some(Program::Command(_)) => return Err(Error::Programs { folder: folder.to_owned(), own }.into()),
+        None => return Err(Error::Told(folder.to_owned()).into()),
         Some(Program::Trainable(_) | Program::Python(_)) => {}
-    }
-    if !force && fs::symlink_metadata(output).is_ok() {
-        return Err(Error::Exists(output.clone()).into());
     }
     let mut model = SavedModel::find(&own, reader.study_id()?, row.trial).map_err(|no| match no {
         NoModel::Nothing => {
             let why = why_none(&study, &row);
-            Error::NoCheckpoint { trial: row.trial.0, folder: folder.clone(), why }
+            Error::NoCheckpoint { trial: row.trial.0, folder: folder.to_owned(), why }
         }
         NoModel::Unusable(path, problem) => {
             Error::Unusable { trial: row.trial.0, path, problem: problem.to_string() }
         }
     })?;
-    let metadata = metadata(&reader, &study, &row, &model)?;
+    let metadata = metadata(reader, &study, &row, &model)?;
     write_whole(output, |file| {
         let mut out = BufWriter::new(file);
         model.write(&metadata, &mut out)?;
@@ -99,7 +66,7 @@ pub(super) fn run(settings: &Settings, out: &mut impl Write) -> Result<(), cli::
 }
 
 /// Whether the best trial of such a study has weights: it trains with workers of ours, and there is one best.
-pub(super) fn has_best_weights(study: &Study, is_emulated: bool) -> bool {
+pub(crate) fn has_best_weights(study: &Study, is_emulated: bool) -> bool {
     let trains = matches!(study.trial.program, Some(Program::Trainable(_) | Program::Python(_)));
     trains && !is_emulated && study.objectives.len() == 1
 }
