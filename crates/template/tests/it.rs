@@ -14,6 +14,8 @@ fn a_program_that_depends_on_pollux_tune_runs_a_study_of_its_own_trainable() {
         command.env_remove("LD_LIBRARY_PATH").env_remove("LIBTORCH");
         command
     };
+    let check = program().arg("check").arg(&study).output().expect("it can be started");
+    assert!(check.status.success(), "{}", String::from_utf8_lossy(&check.stderr));
     let run = program()
         .arg("run")
         .arg(&study)

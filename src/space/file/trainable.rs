@@ -79,7 +79,8 @@ impl Study {
                         _ => format!("one of {}", list(names())),
                     };
                     let hint = similar(name, names()).map(did_you_mean);
-                    let mistake = DiagnosticKind::BadValue { found: format!("`{name}`"), allowed, hint };
+                    let found = format!("`{name}`, which is no trainable of this program");
+                    let mistake = DiagnosticKind::BadValue { found, allowed, hint };
                     reader.wrong(trial.place("trainable"), "trial.trainable", mistake);
                 }
                 None => {}
