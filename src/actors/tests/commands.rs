@@ -1,5 +1,6 @@
 use std::{
     env, fs,
+    io::Write,
     path::{Path, PathBuf},
     process,
     sync::{
@@ -275,6 +276,32 @@ fn all_of_a_program_has_time_to_end() {
         let release = scene.file("release");
         let released = tokio::task::spawn_blocking(move || fs::write(release, "go\n"));
         released.await.expect("no panic").expect("it reads");
+        scene.end().await;
+        assert!(scene.file("saved").exists(), "it had no time to end");
+    });
+}
+
+/// A process that was asked to end may start others for that. Only those that it has left behind are asked, too.
+#[test]
+fn what_a_program_starts_to_end_well_is_left_alone() {
+    in_real_time(async {
+        // Of `held` the one left behind is the last writer: its end shows that all were looked at.
+        let end = r#"exec 9> held; sh -c "read go < release; touch saved" 9>&- & saving=$!; (sleep 10000 &); exec 9>&-; wait $saving; exit"#;
+        let mut scene = Scene::new(&format!(
+            "cd $POLLUX_TUNE_FOLDER/..; mkfifo never held release; trap '{end}' TERM; echo '{{\"loss\": 1}}'; while :; do read line < never; done"
+        ));
+        scene.open().await;
+        scene.launch(0, 0.0);
+        assert_eq!(scene.event().await, (0, GroupEvent::Formed));
+        assert!(matches!(scene.event().await, (0, GroupEvent::Reported(_))));
+        // With both ends open nobody waits for the other.
+        let mut release =
+            fs::File::options().read(true).write(true).open(scene.file("release")).expect("it is there");
+        scene.stop(0);
+        let held = scene.file("held");
+        let looked = tokio::task::spawn_blocking(move || fs::read(held));
+        looked.await.expect("no panic").expect("a pipe");
+        release.write_all(b"go\n").expect("a pipe");
         scene.end().await;
         assert!(scene.file("saved").exists(), "it had no time to end");
     });

@@ -163,13 +163,16 @@ impl Custody {
             if let Some(cgroup) = self.cgroup.as_ref().filter(|_| is_late) {
                 cgroup.kill();
             }
-            for process in alive {
+            let was_asked = !requested.is_empty();
+            for process in &alive {
+                // What one that was asked starts then is how it ends: a copy of its state, for instance.
+                let is_of_one = || alive.iter().any(|other| other.identity.pid == process.parent);
                 if is_late {
-                    process.signal(Signal::KILL);
-                } else if requested.insert(process) {
-                    process.signal(Signal::TERM);
+                    process.identity.signal(Signal::KILL);
+                } else if !(was_asked && is_of_one()) && requested.insert(process.identity) {
+                    process.identity.signal(Signal::TERM);
                     // Whoever stands still would not notice.
-                    process.signal(Signal::CONT);
+                    process.identity.signal(Signal::CONT);
                 }
             }
             time::sleep(pause).await;
@@ -182,7 +185,7 @@ impl Custody {
     }
 
     /// What is left of it.
-    fn alive(&self) -> Vec<Identity> {
+    fn alive(&self) -> Vec<Process> {
         let table = processes::table();
         let mark = self.home.as_os_str().as_encoded_bytes();
         let mut members = of_program(self.identity, &table);
@@ -197,10 +200,10 @@ impl Custody {
 }
 
 /// Those of a table that have not ended, but for this process.
-fn alive(members: &BTreeSet<i32>, table: &[Process]) -> Vec<Identity> {
+fn alive(members: &BTreeSet<i32>, table: &[Process]) -> Vec<Process> {
     let this = process::id().cast_signed();
     let alive = table.iter().filter(|process| !process.is_over && members.contains(&process.identity.pid));
-    alive.map(|process| process.identity).filter(|identity| identity.pid != this).collect()
+    alive.filter(|process| process.identity.pid != this).copied().collect()
 }
 
 /// A program, its session and its process group.
@@ -294,7 +297,7 @@ fn left_behind(folder: &Folder) -> Vec<(Option<TrialId>, Identity)> {
     let mut found = Vec::new();
     let mut add = |trial: Option<TrialId>, mut members: BTreeSet<i32>| {
         processes::add_descendants(&mut members, &table);
-        found.extend(alive(&members, &table).into_iter().map(|process| (trial, process)));
+        found.extend(alive(&members, &table).into_iter().map(|process| (trial, process.identity)));
     };
     for (trial, home) in homes(folder) {
         if is_of_another(&home, &table, &boot) {
