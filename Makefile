@@ -14,12 +14,12 @@ STUDY ?= search-spaces/cifar10-small.yaml
 
 # On GPUs where there are some. LIBTORCH_FLAVOUR=cpu does without them.
 run: export LIBTORCH_FLAVOUR := $(or $(LIBTORCH_FLAVOUR),auto)
-run: cifar10 ## Run a real study, CIFAR-10 on this machine (4 to 6 minutes), or resume it; gets libtorch and the images first
+run: cifar10 ## Run a real study with its live page, CIFAR-10 on this machine (4 to 6 minutes), or resume it; gets libtorch and the images first
 	@flavour=$$(scripts/with-libtorch.sh --flavour) && export LIBTORCH_FLAVOUR=$$flavour && \
 		if [ $$flavour = cpu ]; then features=torch; else features=cuda; fi && \
 		echo "building for $$flavour" && \
 		$(TORCH) build --locked --workspace --features $$features --bin pollux-tune && \
-		exec scripts/with-libtorch.sh sh -c 'exec "$${CARGO_TARGET_DIR:-target}/debug/pollux-tune" run $(STUDY)'
+		exec scripts/with-libtorch.sh sh -c 'exec "$${CARGO_TARGET_DIR:-target}/debug/pollux-tune" run $(STUDY) --dashboard'
 
 PREFIX ?= $(HOME)/.local
 FEATURES ?=
