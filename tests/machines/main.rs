@@ -13,6 +13,8 @@ mod growth;
 mod machines;
 #[path = "../elastic/net.rs"]
 mod net;
+#[path = "../support/packages.rs"]
+mod packages;
 mod shipping;
 #[path = "../support/disk.rs"]
 mod small_disk;

@@ -20,6 +20,8 @@ mod fuzz;
 mod fuzz_targets;
 mod gateway;
 mod library;
+#[path = "../support/packages.rs"]
+mod packages;
 #[path = "../support/processes.rs"]
 mod processes;
 mod recovery;

@@ -22,6 +22,8 @@ use rustix::{
     thread::{LinkNameSpaceType, move_into_link_name_space},
 };
 
+use crate::packages::install;
+
 const PLACE: &str = "/run/netns";
 /// Names are this, the process of the test, a number of its machines, and that of the machine.
 const PREFIX: &str = "pollux";
@@ -155,7 +157,7 @@ fn is_possible() -> Result<(), String> {
     }
     let has_ip = || Command::new("ip").arg("-V").output().is_ok_and(|output| output.status.success());
     if !has_ip() && env::var_os("CI").is_some() {
-        let _ = Command::new("apt-get").args(["install", "--yes", "iproute2"]).status();
+        install(&["iproute2"], has_ip)?;
     }
     if !has_ip() {
         return Err("there is no program `ip`: install iproute2".to_owned());

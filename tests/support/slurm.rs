@@ -13,6 +13,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+use crate::packages::install;
+
 /// Only so that a test that fails does so some time.
 const PATIENCE: Duration = Duration::from_secs(120);
 const GLANCE: Duration = Duration::from_millis(50);
@@ -39,20 +41,7 @@ fn is_there() -> Result<(), String> {
         ["/usr/sbin", "/usr/bin"].iter().any(|folder| Path::new(folder).join(program).exists())
     };
     let all = || ["slurmctld", "slurmd", "sbatch"].into_iter().all(has);
-    if all() {
-        return Ok(());
-    }
-    if !rustix::process::getuid().is_root() || !has("apt-get") {
-        return Err("Slurm is not installed, and only root could do that".to_owned());
-    }
-    let apt = |arguments: &[&str]| {
-        let mut command = Command::new("apt-get");
-        command.args(arguments).env("DEBIAN_FRONTEND", "noninteractive").stdin(Stdio::null());
-        command.output().is_ok_and(|output| output.status.success())
-    };
-    apt(&["update", "-qq"]);
-    apt(&[&["install", "-y", "-qq", "--no-install-recommends"][..], &PACKAGES].concat());
-    if all() { Ok(()) } else { Err("the packages of Slurm could not be installed".to_owned()) }
+    if all() { Ok(()) } else { install(&PACKAGES, all) }
 }
 
 impl Slurm {
