@@ -212,6 +212,8 @@ def main():
     if unknown := set(only) - set(CONTENDERS):
         parser.error(f"--only: there is no {', '.join(sorted(unknown))}, allowed are {', '.join(CONTENDERS)}")
     settings.folder = settings.folder.resolve()
+    # Contenders run in other folders.
+    settings.peer = os.path.abspath(settings.peer)
     settings.folder.mkdir(parents=True, exist_ok=True)
     # Held as long as this runs.
     lock = open(settings.folder / "lock", "w")
