@@ -12,7 +12,7 @@ use super::{
     paper::Experiment,
     plot::{Figure, Panel, Scale, Series, distribution},
     simulate::Error,
-    simulate_study::{PAPER_REALLOC_S, Row, cells, paper_cells, run_all, variants},
+    simulate_study::{PAPER_REALLOC_S, Row, cells, find, paper_cells, run_all, variants},
 };
 
 /// The study as it is in `search-spaces`, and without the width, which is then the measured one.
@@ -27,14 +27,28 @@ struct Table {
     rows: Vec<Row>,
 }
 
+fn read(text: &str) -> Study {
+    Study::from_yaml("table3.yaml", text).expect("it is a study that comes along")
+}
+
+/// The study with another search.
+pub(crate) fn searched_by(algorithm: Algorithm) -> Study {
+    let mut study = read(STUDY);
+    study.search.algorithm = algorithm;
+    study
+}
+
+/// Where it runs.
+pub(crate) fn cluster() -> Result<SimulatedCluster, Error> {
+    Ok(SimulatedCluster::new(Cluster::parse(CLUSTER).map_err(Error::Setting)?))
+}
+
 /// Simulates the study with some seeds: as it is, with the same trials under every policy and what contributes, with the changes of
 /// GPUs of the paper, and with one width.
 pub(crate) fn run(seeds: u32, threads: usize, stderr: &mut (impl Write + Send)) -> Result<Experiment, Error> {
-    let read = |text| Study::from_yaml("table3.yaml", text).expect("it is a study that comes along");
-    let (study, one_width) = (read(STUDY), read(ONE_WIDTH));
-    let mut same = study.clone();
-    same.search.algorithm = Algorithm::Random;
-    let simulated = SimulatedCluster::new(Cluster::parse(CLUSTER).map_err(Error::Setting)?);
+    let (same, one_width) = (searched_by(Algorithm::Random), read(ONE_WIDTH));
+    let (by_default, by_tpe) = (read(STUDY), searched_by(Algorithm::Tpe));
+    let simulated = cluster()?;
     let expensive = SimulatedCluster { realloc_s: PAPER_REALLOC_S, ..simulated.clone() };
     let expensive_title = format!("The same, where a change of GPUs takes {PAPER_REALLOC_S} s");
     let wanted = [
@@ -48,12 +62,13 @@ pub(crate) fn run(seeds: u32, threads: usize, stderr: &mut (impl Write + Send)) 
         ("expensive", expensive_title.as_str(), &same, &expensive, false),
         ("width", "The same with networks of the measured width only; 0.1 s", &one_width, &simulated, false),
         (
-            "tpe",
-            "The study as it is, with TPE, where trials differ from policy to policy; 0.1 s",
-            &study,
+            "default",
+            "The study as it is, with the default search, where trials differ from policy to policy; 0.1 s",
+            &by_default,
             &simulated,
             false,
         ),
+        ("tpe", "The same with TPE; 0.1 s", &by_tpe, &simulated, false),
     ];
     let mut tables = Vec::new();
     for (name, title, study, simulated, ablation) in wanted {
@@ -78,8 +93,13 @@ fn page(tables: &[Table], seeds: u32) -> String {
 }
 
 fn markdown(rows: &[Row]) -> String {
+    markdown_table(&cells(rows))
+}
+
+/// Rows of a table, the first one its head.
+pub(crate) fn markdown_table(rows: &[Vec<String>]) -> String {
     let mut text = String::new();
-    for (number, cells) in cells(rows).iter().enumerate() {
+    for (number, cells) in rows.iter().enumerate() {
         let _ = writeln!(text, "| {} |", cells.join(" | "));
         if number == 0 {
             let _ = writeln!(text, "|{}", "---|".repeat(cells.len()));
@@ -113,8 +133,8 @@ fn csv(tables: &[Table]) -> String {
     text
 }
 
-/// The policies of the table, without what was switched off.
-const DRAWN: usize = 6;
+/// The policies that are drawn: as many as can be told apart.
+const DRAWN: [&str; 4] = ["static-best", "pollux", "goodput", "auto"];
 
 /// Trials that are done by the time, and trials by the time they take, over all seeds.
 fn figure(rows: &[Row]) -> Figure {
@@ -128,7 +148,7 @@ fn figure(rows: &[Row]) -> Figure {
         x_scale: Scale::Linear,
         y_label: "share of trials".to_owned(),
         y_scale: Scale::Linear,
-        series: rows.iter().take(DRAWN).map(|row| shares(row, of)).collect(),
+        series: DRAWN.iter().filter_map(|name| find(rows, name)).map(|row| shares(row, of)).collect(),
     };
     Figure {
         title: "A hyper-parameter study on two DGX A100".to_owned(),

@@ -1,12 +1,13 @@
 //! `pollux-tune simulate paper`: the published experiments again, as tables and drawings.
 //!
 //! [`cases`] are the simulations of workloads, [`drawings`] their figures, [`autoscale`] the training that asks for nodes
-//! by itself; the hyper-parameter study is in [`table3`].
+//! by itself, [`concurrency`] the hyper-parameter study with any number of trials at a time; other tables of it are in [`table3`].
 //!
 //! *Architecture invariant:* the order of the cases decides what is written, not the threads they ran on.
 
 mod autoscale;
 mod cases;
+mod concurrency;
 mod drawings;
 
 use std::{fmt::Write as _, fs, io::Write, path::PathBuf};
@@ -40,8 +41,8 @@ pub(crate) struct Settings {
 const ALL: usize = 8;
 
 /// All experiments, in the order of the page.
-pub(crate) const EXPERIMENTS: [&str; 8] =
-    ["load", "fresh", "table2", "interval", "interference", "types", "table3", "autoscale"];
+pub(crate) const EXPERIMENTS: [&str; 9] =
+    ["load", "fresh", "table2", "interval", "interference", "types", "table3", "concurrency", "autoscale"];
 
 /// The files of an experiment.
 pub(crate) struct Experiment {
@@ -66,6 +67,7 @@ pub(crate) fn run(settings: &Settings, stderr: &mut (impl Write + Send)) -> Resu
         let seeds = settings.workloads.clamp(1, ALL) as u32;
         let experiment = match name {
             "table3" => table3::run(seeds, settings.threads, stderr)?,
+            "concurrency" => concurrency::run(seeds, settings.threads, stderr)?,
             "autoscale" => autoscale::run()?,
             _ => workloads(name, settings, &mut done, stderr)?,
         };
