@@ -156,14 +156,14 @@ bench-study: peer ## Measure what it costs to run and journal a study, against R
 	$(PEER)/bin/pip install --quiet 'ray[tune]==2.50.0'
 	$(CARGO) bench --locked --bench study -- --ray=$(PEER)/bin/python
 
-# The wheel's program, which has no libtorch, is built in the same place as the one that trains: hence the copy.
+# About 15 minutes after the first time. The wheel's program, which has no libtorch, is built in the same place as the one that trains: hence
+# the copy.
 bench-python: peer cifar10 ## Measure what the Python package costs, against Optuna, PyTorch's DDP, Ray Train and trainables in Rust
 	$(PEER)/bin/pip install --quiet 'ray[train]==2.60.0'
 	$(TORCH) build $(ALL) --bin pollux-tune
 	scripts/with-libtorch.sh sh -c 'cp "$${CARGO_TARGET_DIR:-target}/debug/pollux-tune" .cache/pollux-tune-torch'
-	scripts/with-libtorch.sh scripts/python-tests.py --run benches/python/search.py
-	scripts/with-libtorch.sh scripts/python-tests.py --run benches/python/elastic.py --ray $(PEER)/bin/python
-	scripts/with-libtorch.sh scripts/python-tests.py --run benches/python/cifar10.py $(CURDIR)/.cache/pollux-tune-torch
+	scripts/with-libtorch.sh scripts/python-tests.py --run benches/python/all.py \
+		$(CURDIR)/.cache/pollux-tune-torch --ray $(PEER)/bin/python
 
 MINUTES ?= 20
 

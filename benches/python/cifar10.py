@@ -1,4 +1,4 @@
-"""The same CIFAR-10 study by the trainable in Rust and by the one in Python, with the same seeds.
+"""The same CIFAR-10 study by the trainable in Rust and by the one in Python, with the same seeds: a part of `make bench-python`.
 
 Usage: cifar10.py PROGRAM [--trials N] [--epochs N] [--examples N] [--seeds N]
 

@@ -1,6 +1,6 @@
-"""Elastic trials in Python against plain PyTorch DDP, and what a change of workers costs: `make bench-python`.
+"""Elastic trials in Python against plain PyTorch DDP, and what a change of workers costs: a part of `make bench-python`.
 
-Usage: elastic.py [--rounds N] [--ray PYTHON]
+Usage: elastic.py [--rounds N] [--changes N] [--ray PYTHON]
 
 Both train the same ResNet18 with the same batch of each worker, one thread, and the same settings of glibc's memory. Runs take turns. A step time is
 the median of a run without its first steps, a ratio the median of the ratios of rounds. A pause is the time from the last step of a group to the
@@ -8,6 +8,7 @@ first step of the next one. With `--ray`, Ray Train of that Python is resized, t
 """
 
 import argparse
+import contextlib
 import json
 import os
 import signal
@@ -26,6 +27,10 @@ PROGRAM = os.environ.get("POLLUX_TUNE_PROGRAM") or Path(sys.executable).parent /
 SAME = {"OMP_NUM_THREADS": "1", "MALLOC_MMAP_THRESHOLD_": "33554432", "MALLOC_TRIM_THRESHOLD_": "1099511627776"}
 WARM_UP, STEPS = 10, 50
 PATIENCE_S = 600
+
+
+class Failed(Exception):
+    """A part of the measurement has failed; the others go on."""
 
 
 def logs(folder):
@@ -51,7 +56,7 @@ def ours(folder, width, batch, size):
     command = study(folder, width, batch, size, WARM_UP + STEPS, f"min_gpus: {size}, max_gpus: {size}")
     done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
     if done.returncode != 0:
-        sys.exit(f"the study has failed:\n{done.stdout}{done.stderr}")
+        raise Failed(f"the study has failed:\n{done.stdout}{done.stderr}")
 
 
 def free_port():
@@ -67,16 +72,27 @@ def ranks(settings, size):
     return [subprocess.Popen(command, env={**os.environ, **SAME, **meeting, "RANK": str(rank)}) for rank in range(size)]
 
 
+@contextlib.contextmanager
+def ended(processes):
+    """Whatever happens, none of them is left behind."""
+    try:
+        yield processes
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+
+
 def theirs(folder, width, batch, size):
     settings = {"log": str(folder), "width": width, "batch": batch, "examples": 64 * batch * size, "steps": WARM_UP + STEPS}
-    for process in ranks(settings, size):
-        if process.wait(PATIENCE_S) != 0:
-            sys.exit("a rank of plain DDP has failed, see above")
+    with ended(ranks(settings, size)) as processes:
+        if any([process.wait(PATIENCE_S) for process in processes]):
+            raise Failed("a rank of plain DDP has failed, see above")
 
 
 def per_step(folder, size):
     """Milliseconds of the clock and of the processor, of a step of the first rank."""
-    [lines] = [lines for lines in logs(folder) if lines[-1]["rank"] == 0]
+    [lines] = [lines for lines in logs(folder) if lines and lines[-1]["rank"] == 0]
     lines = [line for line in lines if line["size"] == size][WARM_UP:]
     walls = [1e3 * (b["at"] - a["at"]) for a, b in zip(lines, lines[1:])]
     cpu = 1e3 * (lines[-1]["cpu"] - lines[0]["cpu"]) / (len(lines) - 1)
@@ -111,7 +127,7 @@ def wait_for(folder, condition, what):
     end = time.monotonic() + PATIENCE_S
     while not condition(last_lines(folder)):
         if time.monotonic() > end:
-            sys.exit(f"gave up waiting for {what}")
+            raise Failed(f"gave up waiting for {what}")
         time.sleep(0.2)
 
 
@@ -164,41 +180,72 @@ def restart_pauses(width, batch, changes):
         size = 1
         for change in range(2 * changes + 1):
             begun = time.perf_counter()
-            processes = ranks(settings, size)
-            wait_for(folder, lambda lines: lines and lines[-1]["size"] == size and lines[-1]["at"] > begun, "the first step")
-            for process in processes:
-                process.send_signal(signal.SIGTERM)
-            for process in processes:
-                process.wait(PATIENCE_S)
+            with ended(ranks(settings, size)) as processes:
+                wait_for(folder, lambda lines: lines and lines[-1]["size"] == size and lines[-1]["at"] > begun, "the first step")
+                for process in processes:
+                    process.send_signal(signal.SIGTERM)
+                for process in processes:
+                    process.wait(PATIENCE_S)
             size = 3 - size
         return pauses(all_steps(folder))
 
 
 def ray_pauses(python, width, batch):
     with tempfile.TemporaryDirectory() as folder:
-        done = subprocess.run([python, HERE / "ray_resize.py", folder, str(width), str(batch)], timeout=3 * PATIENCE_S)
-        return pauses(all_steps(Path(folder))) if done.returncode == 0 else []
+        # With a session of its own, so that Ray's processes end with it.
+        command = [python, HERE / "ray_resize.py", folder, str(width), str(batch)]
+        ray = subprocess.Popen(command, stdout=sys.stderr, start_new_session=True)
+        try:
+            code = ray.wait(3 * PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            code = None
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(ray.pid, signal.SIGKILL)
+            ray.wait()
+        if code != 0:
+            raise Failed("Ray Train was not resized, see above")
+        return pauses(all_steps(Path(folder)))
 
 
 def show_pauses(name, found):
+    load = os.getloadavg()[0]
     for before, after in [(1, 2), (2, 1)]:
         times = sorted(seconds for a, b, seconds in found if (a, b) == (before, after))
         if times:
-            print(f"| {name} | {before} to {after} | {len(times)} | {statistics.median(times):.2f} s | {times[-1]:.2f} s |", flush=True)
+            row = [name, f"{before} to {after}", len(times), f"{statistics.median(times):.2f} s", f"{times[-1]:.2f} s", f"{load:.1f}"]
+            print(f"| {' | '.join(map(str, row))} |", flush=True)
+
+
+def all_pauses(changes, ray=None):
+    """Gives the parts that have failed."""
+    print("| who | workers | times | pause | longest | load |\n|---|---|---|---|---|---|", flush=True)
+    width, batch, failed = 16, 32, []
+    parts = {
+        "pollux-tune, in place (2 to 1: `kill -9`)": lambda: our_pauses(width, batch, changes),
+        "restart from a checkpoint": lambda: restart_pauses(width, batch, changes),
+    }
+    if ray:
+        parts["Ray Train, elastic"] = lambda: ray_pauses(ray, width, batch)
+    for name, measure in parts.items():
+        try:
+            show_pauses(name, measure())
+        except (Failed, subprocess.TimeoutExpired) as problem:
+            print(f"{name}: {problem}", file=sys.stderr, flush=True)
+            failed.append(name)
+    return failed
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=5, help="of steps, ours and those of plain DDP in turns")
+    parser.add_argument("--changes", type=int, default=5, help="of the number of workers, in either direction")
     parser.add_argument("--ray", help="a Python with Ray Train and PyTorch")
     arguments = parser.parse_args()
     steps(arguments.rounds)
-    print("\n| who | workers | times | pause | longest |\n|---|---|---|---|---|", flush=True)
-    width, batch = 16, 32
-    show_pauses("pollux-tune, in place (2 to 1: `kill -9`)", our_pauses(width, batch, arguments.rounds))
-    show_pauses("restart from a checkpoint", restart_pauses(width, batch, arguments.rounds))
-    if arguments.ray:
-        show_pauses("Ray Train, elastic", ray_pauses(arguments.ray, width, batch))
+    print()
+    if failed := all_pauses(arguments.changes, arguments.ray):
+        sys.exit(f"not measured: {', '.join(failed)}")
 
 
 if __name__ == "__main__":

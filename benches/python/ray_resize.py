@@ -77,6 +77,17 @@ def main():
     )
     training = threading.Thread(target=trainer.fit, daemon=True)
     training.start()
+    try:
+        resize(cluster, folder)
+    finally:
+        (folder / "end").touch()
+        training.join(PATIENCE_S)
+        ray.shutdown()
+        cluster.shutdown()
+
+
+def resize(cluster, folder):
+    """1 to 2, 2 to 1, 1 to 2."""
     for is_last in [False, True]:
         begun = time.perf_counter()
         wait_for(folder, lambda lines: lines and lines[-1]["size"] == 1 and lines[-1]["at"] > begun, "one worker of Ray")
@@ -86,10 +97,6 @@ def main():
         time.sleep(3.0)
         if not is_last:
             cluster.remove_node(node)
-    (folder / "end").touch()
-    training.join(PATIENCE_S)
-    ray.shutdown()
-    cluster.shutdown()
 
 
 if __name__ == "__main__":

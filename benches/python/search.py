@@ -1,10 +1,11 @@
-"""Time of one ask and tell, against Optuna: `make bench-python`.
+"""Time of one ask and tell, against Optuna: a part of `make bench-python`.
 
 Both search the same space (6 parameters: 3 on a logarithmic scale, 1 linear, 1 whole number, 1 choice) by their multivariate TPE, one trial
 at a time, in one process. A row is the median time of ask and tell of the last 50 trials before a count; the runs take turns.
 """
 
 import math
+import os
 import statistics
 import sys
 import tempfile
@@ -82,13 +83,14 @@ def measure(begin, on_disk):
 
 def main():
     print(f"pollux-tune {pt.__version__}, optuna {optuna.__version__}, Python {sys.version.split()[0]}")
-    print("| where | trials | pollux-tune, ms | Optuna, ms | ratio |\n|---|---|---|---|---|")
+    print("| where | trials | pollux-tune, ms | Optuna, ms | ratio | load |\n|---|---|---|---|---|---|")
     for on_disk in [False, True]:
         rounds = [(measure(ours, on_disk), measure(optunas, on_disk)) for _ in range(ROUNDS)]
         for place, count in enumerate(COUNTS):
             mine, theirs = (statistics.median(pair[side][place] for pair in rounds) for side in (0, 1))
             where = "on disk" if on_disk else "in memory"
-            print(f"| {where} | {count} | {mine:.3f} | {theirs:.2f} | {theirs / mine:.0f}x |", flush=True)
+            load = os.getloadavg()[0]
+            print(f"| {where} | {count} | {mine:.3f} | {theirs:.2f} | {theirs / mine:.0f}x | {load:.1f} |", flush=True)
 
 
 if __name__ == "__main__":

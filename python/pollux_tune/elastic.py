@@ -7,6 +7,7 @@ import json
 import os
 import time
 import traceback
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -240,6 +241,8 @@ class Trial:
 
     def _begin(self) -> None:
         """The model is made and the data are open: the head may form a group."""
+        if self._asked[0] == "prepare" or (self._worker is None and self._training.state_steps is None):
+            self._check_schedules()
         if self._worker is None:
             if self._training.state_steps is None:
                 self._training.form_alone(self._task["initial_batch"], 0)
@@ -251,6 +254,16 @@ class Trial:
         elif self._asked[0] == "prepare":
             self._worker.done()
             self._next()
+
+    def _check_schedules(self) -> None:
+        """A schedule that is not kept would begin anew on each worker that joins."""
+        is_kept = any(isinstance(thing, torch.optim.lr_scheduler.LRScheduler) for thing in self._kept.values())
+        if getattr(self._must_be_elastic().optimizer.step, "_wrapped_by_lr_sched", False) and not is_kept:
+            warnings.warn(
+                "the schedule of the learning rate is no part of the trial, and begins anew on each worker that joins: "
+                'write `scheduler = trial.keep("scheduler", scheduler)`',
+                stacklevel=4,
+            )
 
     def _resume(self) -> bool:
         """Goes on where an earlier call of the function was; whether it was in a group, which is left by now."""

@@ -69,6 +69,8 @@ def _by_hand(function: Callable[[Any], Any]) -> None:
 
     parser = argparse.ArgumentParser(
         description="Train once, in this process, without pollux-tune.",
+        # `--b 3` is a parameter, and not short for `--batch`.
+        allow_abbrev=False,
         epilog="Parameters of the trial are options, too: --lr 0.1 or --lr=0.1.",
     )
     parser.add_argument("--epochs", type=float, default=1.0, help="epochs to train for (default: 1)")

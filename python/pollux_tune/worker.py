@@ -20,7 +20,8 @@ def _load(arguments: argparse.Namespace, worker: Any, asked: Any) -> None:
     trials.serving = (worker, asked)
     if arguments.module is not None:
         name, _, function = arguments.module.partition(":")
-        sys.path.insert(0, "")
+        # As `python -m` does, and beside the study file.
+        sys.path[:0] = ["", *arguments.beside]
         serve(worker, getattr(importlib.import_module(name), function), asked)
     sys.argv = [arguments.script]
     # As `python train.py` does, so that the script finds what is beside it.
@@ -33,6 +34,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m pollux_tune.worker", description=__doc__)
     parser.add_argument("script", nargs="?", help="a script with a function @pollux_tune.trial")
     parser.add_argument("--module", help="a function, as package.module:function, instead of a script")
+    parser.add_argument("--from", dest="beside", action="append", default=[], help="a folder where the module may be, too")
     arguments = parser.parse_args()
     if (arguments.script is None) == (arguments.module is None):
         parser.error("either a script or --module")

@@ -1,8 +1,6 @@
 """Elastic trials: by hand, under a head, and with mistakes."""
 
 import json
-import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -11,14 +9,11 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from rehearsal import SCRIPT as REHEARSED
-from rehearsal import STEPS, Gate
+from installed import PATIENCE_S, printed, program, start
 
 from pollux_tune import _core
 
 SCRIPT = Path(__file__).with_name("elastic_script.py")
-PROGRAM = os.environ.get("POLLUX_TUNE_PROGRAM") or Path(sys.executable).parent / "pollux-tune"
-PATIENCE_S = 300
 
 
 def study(folder, trial, trials=1):
@@ -31,17 +26,6 @@ search: {{trials: {trials}, parallel: 1, algorithm: random}}
     file = folder / "study.yaml"
     file.write_text(text)
     return file
-
-
-def start(folder, file, **environment):
-    log = open(folder / "run.log", "w")
-    command = [PROGRAM, "run", file, "--slots", "2xcpu", "--folder", folder / "study"]
-    return subprocess.Popen(command, cwd=folder, stdout=log, stderr=subprocess.STDOUT, env={**os.environ, **environment})
-
-
-def show(folder, number):
-    command = [PROGRAM, "show", folder / "study", str(number)]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
 def test_the_same_script_by_hand(tmp_path):
@@ -83,46 +67,53 @@ def test_an_epoch_by_hand_that_is_none_is_a_mistake(tmp_path, flags, reason):
     assert done.returncode == 1 and reason in done.stderr, done.stderr
 
 
+SCHEDULE = """
+import sys
+import torch
+import pollux_tune as pt
+
+@pt.trial
+def train(trial):
+    net = torch.nn.Linear(2, 1)
+    model, optimizer = trial.elastic(net, torch.optim.SGD(net.parameters(), lr=0.1))
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
+    if "--keep" in sys.argv:
+        trial.keep("scheduler", scheduler)
+    for epoch in trial.epochs():
+        for x, y in trial.batches(torch.utils.data.TensorDataset(torch.randn(64, 2), torch.zeros(64, 1))):
+            optimizer.zero_grad()
+            (model(x) - y).square().mean().backward()
+            optimizer.step()
+        scheduler.step()
+    return {"loss": 0.0}
+
+pt.main()
+"""
+
+
+@pytest.mark.parametrize("flags", [["--keep"], []])
+def test_a_schedule_that_is_not_kept_is_warned_of(tmp_path, flags):
+    (tmp_path / "train.py").write_text(SCHEDULE)
+    command = [sys.executable, "train.py", *flags]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE_S)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count('write `scheduler = trial.keep("scheduler", scheduler)`') == (0 if flags else 1), done.stderr
+
+
 def test_a_study_finishes_all_trials_and_rescales(tmp_path):
     run = start(tmp_path, study(tmp_path, "epochs: 8, max_batch: 128", trials=3))
-    assert run.wait(PATIENCE_S) == 0, (tmp_path / "run.log").read_text()
-    log = (tmp_path / "run.log").read_text()
-    assert "the best of 3 finished trials" in log, log
-
-
-def test_too_few_survivors_of_a_killed_rank_save_what_they_have_learned(tmp_path):
-    """A trial needs two workers, and one of them is killed in the middle of a step: the other one saves, and no step is taken twice."""
-    gate, door, log, file = Gate(tmp_path, "gate"), tmp_path / "door", tmp_path / "log", tmp_path / "study.yaml"
-    os.mkfifo(door)
-    file.write_text(
-        f"""
-space: {{lr: 0.05, log: {{fixed: {log}}}, gates: {{fixed: "{gate.after(30)}"}}, door: {{fixed: {door}}}}}
-objective: {{maximize: accuracy}}
-trial: {{python: {REHEARSED}, interpreter: {sys.executable}, epochs: 4, initial_batch: 12, max_batch: 12, min_gpus: 2}}
-search: {{trials: 1, parallel: 1, algorithm: random}}
-"""
-    )
-    # For reading and writing: nobody who knocks has to wait.
-    with open(os.open(door, os.O_RDWR)) as knocks:
-        run = start(tmp_path, file)
-        at_the_door = dict(knocks.readline().split() for _ in range(2))
-        os.kill(int(at_the_door["1"]), signal.SIGKILL)
-        gate.open()
-        code = run.wait(PATIENCE_S)
-    printed = (tmp_path / "run.log").read_text()
-    assert code == 0, printed
-    assert printed.count("has lost its worker") == 1, printed
-    taken, sizes = [], {}
-    for line in map(json.loads, log.read_text().splitlines()):
-        taken.append((line["step"], line["rank"]))
-        sizes[line["step"]] = line["size"]
-    assert sorted(taken) == [(step, rank) for step in range(STEPS) for rank in range(sizes[step])]
+    assert run.wait(PATIENCE_S) == 0, printed(tmp_path)
+    assert "the best of 3 finished trials" in printed(tmp_path)
+    for number in range(3):
+        shown = json.loads(program("show", tmp_path / "study", number, "--json"))
+        evaluated = [report["epochs"] for report in shown["reports"] if "accuracy" in report["metrics"]]
+        assert len(evaluated) == len(set(evaluated)) == 8, "each epoch is evaluated once, the last one too"
 
 
 def test_a_mistake_shows_its_traceback(tmp_path):
     run = start(tmp_path, study(tmp_path, "epochs: 4"), FAIL="1")
     run.wait(PATIENCE_S)
-    shown = show(tmp_path, 0)
+    shown = program("show", tmp_path / "study", 0)
     assert "ValueError: a mistake of the user" in shown and "elastic_script.py" in shown, shown
 
 
@@ -184,8 +175,8 @@ def test_a_lone_worker_measures_the_halves_of_a_step():
     assert torch.allclose(torch.cat([p.grad.reshape(-1) for p in net.parameters()]), mean)
 
 
-def test_a_function_of_a_module_has_its_folder_and_environment(tmp_path):
-    """`module:` with a package, and `python:` with a file beside the script, both seen from `folder:`."""
+def test_what_trains_is_found_wherever_the_study_is_run_from(tmp_path):
+    """`module:` with a package, and `python:` with a file beside the script: beside the study file, and in a folder that is seen from there."""
     work = tmp_path / "work"
     (work / "package").mkdir(parents=True)
     (work / "package" / "__init__.py").touch()
@@ -207,19 +198,26 @@ def main(trial):
 """
     (work / "package" / "train.py").write_text(training)
     (work / "script.py").write_text(training + "\nimport beside\npt.trial(main)\npt.main()\n")
-    for name, entry in {"module": "module: package.train:main", "script": "python: script.py"}.items():
-        folder = tmp_path / name
-        folder.mkdir()
-        file = folder / "study.yaml"
-        settings = f"{entry}, interpreter: {sys.executable}, epochs: 1, initial_batch: 8, folder: ../work, env: {{BONUS: 7}}"
-        file.write_text(
-            f"""
+    (tmp_path / "files").mkdir()
+    # Where the study file is, and what the function finds there: 8 if it begins in `work`, else 7.
+    cases = {"files": (", folder: ../work", 8), "work": ("", 7)}
+    for place, (folder, accuracy) in cases.items():
+        for name, entry in {"module": "module: package.train:main", "script": "python: script.py"}.items():
+            settings = f"{entry}, interpreter: {sys.executable}, epochs: 1, initial_batch: 8, env: {{BONUS: 7}}{folder}"
+            (tmp_path / place / f"{name}.yaml").write_text(
+                f"""
 space: {{lr: 0.01}}
 objective: {{maximize: accuracy}}
 trial: {{{settings}}}
 search: {{trials: 1, parallel: 1, algorithm: random}}
 """
-        )
-        run = start(folder, file)
-        assert run.wait(PATIENCE_S) == 0, (folder / "run.log").read_text()
-        assert "accuracy=8" in (printed := (folder / "run.log").read_text()) or "accuracy 8" in printed, printed
+            )
+            here = tmp_path / f"run-{place}-{name}"
+            here.mkdir()
+            run = start(here, f"../{place}/{name}.yaml")
+            assert run.wait(PATIENCE_S) == 0, printed(here)
+            [row] = map(json.loads, program("trials", here / "study", "--json").splitlines())
+            assert row["values"]["accuracy"] == accuracy, row
+    (tmp_path / "files" / "missing.yaml").write_text("space: {lr: 0.01}\nobjective: {maximize: accuracy}\ntrial: {python: script.py}\n")
+    refused = program("check", "files/missing.yaml", code=2, cwd=tmp_path)
+    assert "`script.py`, which is not there, allowed is the path of a Python script, from the folder of the study file" in refused

@@ -9,8 +9,7 @@ import warnings
 from pathlib import Path
 
 import pytest
-
-PROGRAM = Path(sys.executable).parent / "pollux-tune"
+from installed import PROGRAM, program
 
 STUDY = """
 space:
@@ -31,12 +30,6 @@ search: {trials: 12, seed: 7}
 trial: {epochs: 3}
 """
 DONE, FAILED, STOPPED, RUNNING = 6, 6, 7, 8
-
-
-def program(*arguments, code=0, **options):
-    done = subprocess.run([PROGRAM, *map(str, arguments)], capture_output=True, text=True, **options)
-    assert done.returncode == code, done.stderr
-    return done.stdout if code == 0 else done.stderr
 
 
 class Session:

@@ -3,27 +3,20 @@
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
+from installed import PATIENCE_S, program
 
 pytest.importorskip("torch")
 
-PROGRAM = os.environ.get("POLLUX_TUNE_PROGRAM") or Path(sys.executable).parent / "pollux-tune"
-
-
-def run(folder, *command):
-    environment = dict(os.environ, OMP_NUM_THREADS="1", CUDA_VISIBLE_DEVICES="")
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
-
 
 def test_the_script_trains_by_hand_and_in_a_study(tmp_path):
-    written = run(tmp_path, PROGRAM, "init", "--python")
-    assert written.returncode == 0, written.stderr
+    """Also from another folder than that of the study."""
+    program("init", "--python", "mine/study.yaml", cwd=tmp_path)
     options = ["--lr", "0.1", "--momentum", "0.9", "--width", "32", "--epochs", "1"]
-    by_hand = run(tmp_path, sys.executable, "train.py", *options)
-    assert by_hand.returncode == 0, by_hand.stderr
-    assert "accuracy" in by_hand.stdout
-    study = run(tmp_path, PROGRAM, "run", "study.yaml", "--trials", "2", "--cpu", "--quiet")
-    assert study.returncode == 0, study.stderr
-    assert "accuracy" in study.stdout
+    environment = dict(os.environ, OMP_NUM_THREADS="1", CUDA_VISIBLE_DEVICES="")
+    command = [sys.executable, "mine/train.py", *options]
+    by_hand = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=PATIENCE_S)
+    assert by_hand.returncode == 0 and "accuracy" in by_hand.stdout, by_hand.stderr
+    study = program("run", "mine/study.yaml", "--trials", "2", "--cpu", "--quiet", cwd=tmp_path, env=environment)
+    assert "accuracy" in study

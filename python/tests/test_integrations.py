@@ -1,26 +1,16 @@
 """Lightning trains elastically, and Hugging Face's Trainer reports and is stopped early."""
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from installed import PATIENCE_S, program
 
 torch = pytest.importorskip("torch")
 
 import pollux_tune as pt
-
-PROGRAM = os.environ.get("POLLUX_TUNE_PROGRAM") or Path(sys.executable).parent / "pollux-tune"
-PATIENCE_S = 300
-
-
-def pollux_tune(*arguments, **options):
-    done = subprocess.run([PROGRAM, *map(str, arguments)], capture_output=True, text=True, timeout=PATIENCE_S, **options)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
-
 
 # --- Lightning -------------------------------------------------------------------------------------------------------------------
 SCRIPT = Path(__file__).with_name("lightning_script.py")
@@ -51,9 +41,9 @@ objective: {{maximize: accuracy}}
 trial: {{python: {SCRIPT}, interpreter: {sys.executable}, initial_batch: 32, max_batch: 128, epochs: 4, min_gpus: 2, max_gpus: 2}}
 search: {{trials: 1, parallel: 1, algorithm: random}}
 """)
-    pollux_tune("run", "study.yaml", "--slots", "2xcpu", "--folder", "study", cwd=tmp_path)
-    [row] = [json.loads(line) for line in pollux_tune("trials", "study", "--json", cwd=tmp_path).splitlines()]
-    pollux_tune("export", "study", "-o", "model.safetensors", cwd=tmp_path)
+    program("run", "study.yaml", "--slots", "2xcpu", "--folder", "study", cwd=tmp_path)
+    [row] = [json.loads(line) for line in program("trials", "study", "--json", cwd=tmp_path).splitlines()]
+    program("export", "study", "-o", "model.safetensors", cwd=tmp_path)
     from safetensors.torch import load_file
 
     net = script.Net(row["params"]["lr"])

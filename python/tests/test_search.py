@@ -11,15 +11,11 @@ from pathlib import Path
 
 import functions
 import pytest
+from installed import program
 
 import pollux_tune as pt
 
 LINE = {"x": pt.float(0, 1)}
-PROGRAM = Path(sys.executable).parent / "pollux-tune"
-
-
-def program(*arguments):
-    return subprocess.run([PROGRAM, *arguments], capture_output=True, text=True, check=True).stdout
 
 
 def wait_for(condition):

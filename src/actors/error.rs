@@ -57,7 +57,7 @@ pub enum Error {
         slots: u32,
     },
     /// The folder of the programs is not there.
-    #[error("`trial.folder` is {}, and there is no such folder: it is seen from where the study is run", .0.display())]
+    #[error("`trial.folder` is {}, and there is no such folder: it is seen from the folder of the study file", .0.display())]
     NoSuchFolder(PathBuf),
     /// The study file does not say what a trial runs.
     #[error(

@@ -2,7 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    path::{self, PathBuf},
+    path::PathBuf,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
@@ -31,6 +31,8 @@ const SOON: Duration = Duration::from_millis(500);
 pub(super) struct ProgramSpec {
     /// A program with its arguments.
     pub(super) words: Vec<String>,
+    /// Where it begins, if that is not the folder of whoever starts it.
+    pub(super) folder: Option<PathBuf>,
     /// How long one may take to end when it is asked to.
     pub(super) grace: Duration,
 }
@@ -57,8 +59,6 @@ pub(super) struct Programs {
 impl Programs {
     pub(super) fn new(spec: ProgramSpec, study: &Study, nodes: NodeMap) -> Self {
         let trial = &study.trial;
-        // Other machines have other folders to begin in.
-        let absolute = |folder: &PathBuf| path::absolute(folder).unwrap_or_else(|_| folder.clone());
         let usual = ProgramLaunch {
             trial: TrialId(0),
             generation: Generation::NONE,
@@ -68,7 +68,7 @@ impl Programs {
             params: Params::default(),
             absent: Vec::new(),
             env: trial.env.clone(),
-            folder: trial.folder.as_ref().map(absolute),
+            folder: spec.folder.clone(),
             epochs: trial.epochs,
             objectives: study.objectives.iter().map(|objective| objective.metric.clone()).collect(),
             silence_s: trial.silence.map(|silence| silence.as_secs_f64()),

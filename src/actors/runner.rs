@@ -53,6 +53,7 @@ use crate::{
 /// ```
 pub struct Runner {
     study: Study,
+    paths_from: PathBuf,
     folder: Option<PathBuf>,
     slots: Option<u32>,
     worker_arguments: Vec<String>,
@@ -72,6 +73,7 @@ impl Runner {
     pub fn new(study: Study) -> Self {
         Self {
             study,
+            paths_from: PathBuf::new(),
             folder: None,
             slots: None,
             worker_arguments: Vec::new(),
@@ -90,6 +92,13 @@ impl Runner {
     #[must_use]
     pub fn folder(mut self, folder: impl AsRef<Path>) -> Self {
         self.folder = Some(folder.as_ref().to_owned());
+        self
+    }
+
+    /// The folder of the study file, from which `trial.python`, `trial.interpreter` and `trial.folder` are seen; the current folder by default.
+    #[must_use]
+    pub fn paths_from(mut self, folder: impl AsRef<Path>) -> Self {
+        self.paths_from = folder.as_ref().to_owned();
         self
     }
 
@@ -280,19 +289,17 @@ impl Runner {
     pub(crate) fn run_programs(self, nodes: Vec<AgentNode>) -> Result<Finished, Error> {
         let Some(Program::Command(words)) = &self.study.trial.program else { return Err(Error::NoProgram) };
         let program = words.first().ok_or(Error::NoProgram)?;
-        let folder = self.study.trial.folder.as_deref().unwrap_or_else(|| Path::new(""));
+        let folder = self.trial_folder();
         if self.listen.is_none() {
             // These machines are all there will be.
-            if !(folder.as_os_str().is_empty() || folder.is_dir()) {
-                return Err(Error::NoSuchFolder(folder.to_owned()));
-            }
+            self.check_folder()?;
             check_program_room(&self.study, &nodes)?;
         }
-        if !agent::is_there(program, folder) {
+        if !agent::is_there(program, folder.as_deref().unwrap_or_else(|| Path::new(""))) {
             return Err(Error::NoSuchProgram(program.clone()));
         }
         let (words, machine) = (words.clone(), self.machine(nodes));
-        let spec = ProgramSpec { words, grace: programs::GRACE };
+        let spec = ProgramSpec { words, folder, grace: programs::GRACE };
         self.run(TrialBackend::Programs { spec, machine })
     }
 
@@ -314,12 +321,23 @@ impl Runner {
     /// The same on nodes of this machine.
     pub(crate) fn run_python_on(self, nodes: Vec<AgentNode>) -> Result<Finished, Error> {
         let Some(Program::Python(program)) = &self.study.trial.program else { return Err(Error::NoProgram) };
-        let folder = self.study.trial.folder.as_ref();
-        if let Some(folder) = folder.filter(|folder| self.listen.is_none() && !folder.is_dir()) {
-            return Err(Error::NoSuchFolder(folder.clone()));
+        if self.listen.is_none() {
+            self.check_folder()?;
         }
-        let work = Work::Python(Box::new(python_work(program, &self.study.trial)));
+        let work = Work::Python(Box::new(python_work(program, &self.study.trial, &self.paths_from)));
         self.run_workers(nodes, work)
+    }
+
+    /// Where trials begin, if the study file says so.
+    fn trial_folder(&self) -> Option<PathBuf> {
+        self.study.trial.folder.as_ref().map(|folder| absolute(&self.paths_from.join(folder)))
+    }
+
+    fn check_folder(&self) -> Result<(), Error> {
+        match self.trial_folder() {
+            Some(folder) if !folder.is_dir() => Err(Error::NoSuchFolder(folder)),
+            _ => Ok(()),
+        }
     }
 
     /// Runs the study on machines that are not there: the trainable that the study file names is modelled, not trained. A
@@ -407,21 +425,29 @@ impl Runner {
     }
 }
 
-/// What the package `pollux_tune` is told.
-fn python_work(program: &PythonProgram, trial: &TrialSettings) -> PythonWork {
+/// What the package `pollux_tune` is told. Without a folder of their own, scripts and modules are beside the study file.
+fn python_work(program: &PythonProgram, trial: &TrialSettings, paths_from: &Path) -> PythonWork {
+    let seen = |path: &Path| paths_from.join(path).display().to_string();
+    let folder = trial.folder.as_ref().map(|folder| absolute(&paths_from.join(folder)));
     let arguments = match &program.entry {
+        PythonEntry::Script(path) if folder.is_none() => vec![seen(Path::new(path))],
         PythonEntry::Script(path) => vec![path.clone()],
+        PythonEntry::Function(name) if folder.is_none() && !paths_from.as_os_str().is_empty() => {
+            vec!["--module".to_owned(), name.clone(), "--from".to_owned(), paths_from.display().to_string()]
+        }
         PythonEntry::Function(name) => vec!["--module".to_owned(), name.clone()],
     };
-    let mut interpreter = program.interpreter.clone();
-    if let (Some(path), Some(_)) = (interpreter.as_mut().filter(|path| path.contains('/')), &trial.folder) {
+    let mut interpreter = program.interpreter_from(paths_from);
+    if let (Some(path), Some(_)) = (interpreter.as_mut().filter(|path| path.contains('/')), &folder) {
         // It is seen from here, and not from there.
-        *path = path::absolute(&path).map_or_else(|_| path.clone(), |path| path.display().to_string());
+        *path = absolute(Path::new(path)).display().to_string();
     }
-    // Other machines have other folders to begin in.
-    let absolute = |folder: &PathBuf| path::absolute(folder).unwrap_or_else(|_| folder.clone());
-    let folder = trial.folder.as_ref().map(absolute);
     PythonWork { interpreter, arguments, env: trial.env.clone(), folder }
+}
+
+/// Other machines have other folders to begin in.
+fn absolute(folder: &Path) -> PathBuf {
+    path::absolute(folder).unwrap_or_else(|_| folder.to_owned())
 }
 
 /// Machines that are not there.

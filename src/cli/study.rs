@@ -45,15 +45,20 @@ fn read(file: &Path) -> Result<String, cli::Error> {
     fs::read_to_string(file).map_err(cli::Error::reading(file))
 }
 
-/// Other files that a study file names are in the same folder. All mistakes are found at once.
+/// Where the paths in a study file begin.
+pub(crate) fn folder_of(file: &Path) -> &Path {
+    file.parent().unwrap_or_else(|| Path::new(""))
+}
+
+/// Other files that a study file names are seen from its folder. All mistakes are found at once.
 fn parse(file: &Path, text: &str) -> Result<Study, Diagnostics> {
     let open = |name: &str| {
-        let other = file.parent().unwrap_or_else(|| Path::new("")).join(name);
+        let other = folder_of(file).join(name);
         fs::read_to_string(&other).map_err(|error| format!("cannot read {}: {error}", other.display()))
     };
     let name = file.display().to_string();
     let study = Study::from_yaml_with(&name, text, open);
-    both(study, Study::check_files(&name, text, |script| Path::new(script).is_file()))
+    both(study, Study::check_files(&name, text, |script| folder_of(file).join(script).is_file()))
 }
 
 /// What was read, or the mistakes of both.
@@ -130,7 +135,7 @@ fn describe(study: &Study) -> String {
         parts.push(format!("{conditional} conditional"));
     }
     if let Some(combinations) = study.space.combinations() {
-        parts.push(format!("{combinations} combinations"));
+        parts.push(format!("{combinations} combination{}", if combinations == 1 { "" } else { "s" }));
     }
     let constraints = study.space.constraints().len();
     if constraints > 0 {

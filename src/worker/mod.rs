@@ -8,6 +8,7 @@
 //! number of its workers.
 
 mod abort;
+mod books;
 #[cfg(feature = "torch")]
 pub mod builtin;
 pub(crate) mod checkpoint;

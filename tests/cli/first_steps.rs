@@ -42,6 +42,32 @@ fn a_first_study_is_valid_and_runs_as_it_is() {
 }
 
 #[test]
+fn paths_in_a_study_file_are_seen_from_its_folder() {
+    let folder = folder("run-from-elsewhere");
+    for below in ["files", "work"] {
+        fs::create_dir(folder.join(below)).expect("it is new");
+    }
+    let study = |trial: &str| {
+        let text =
+            format!("space: {{x: {{float: [0, 1]}}}}\nobjective: {{minimize: loss}}\ntrial: {{{trial}}}\n");
+        fs::write(folder.join("files/study.yaml"), text).expect("it can be written");
+    };
+    study(r#"command: [sh, -c, 'touch here && echo "{\"loss\": 1}"'], folder: ../work"#);
+    printed(&folder, &["run", "files/study.yaml", "--trials", "1", "--cpu", "--quiet"]);
+    assert!(folder.join("work/here").is_file());
+    study("python: train.py");
+    fs::write(folder.join("train.py"), "").expect("it can be written");
+    let refused = typed(&folder, &["check", "files/study.yaml"]);
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(
+        said.contains("`train.py`, which is not there") && said.contains("the folder of the study file"),
+        "{said}"
+    );
+    fs::rename(folder.join("train.py"), folder.join("files/train.py")).expect("it can be moved");
+    assert!(typed(&folder, &["check", "files/study.yaml"]).status.success());
+}
+
+#[test]
 fn a_first_python_study_is_valid_wherever_it_is() {
     let folder = folder("init-python");
     let said = printed(&folder, &["init", "--python", "my studies/first.yaml"]);

@@ -66,7 +66,7 @@ struct Scene {
 
 fn spec(script: &str) -> ProgramSpec {
     let words = ["sh", "-c", script].map(str::to_owned).into();
-    ProgramSpec { words, grace: PATIENCE }
+    ProgramSpec { words, folder: None, grace: PATIENCE }
 }
 
 /// No program of a test needs that long to end, however busy the machine is.

@@ -94,7 +94,8 @@ pub(crate) fn run(
     };
     let folder =
         settings.study.as_ref().map_or_else(|| PathBuf::from("studies"), |file| default_folder(file));
-    let findings = all(study.as_ref(), &folder);
+    let paths_from = settings.study.as_deref().map_or_else(|| Path::new(""), study::folder_of);
+    let findings = all(study.as_ref(), paths_from, &folder);
     let text = match settings.format {
         Format::Json => json_of(&findings),
         Format::Text => text_of(&findings),
@@ -104,11 +105,11 @@ pub(crate) fn run(
     Ok(if is_ready { ExitStatus::Success } else { ExitStatus::Failure })
 }
 
-fn all(study: Option<&Study>, folder: &Path) -> Vec<Finding> {
+fn all(study: Option<&Study>, paths_from: &Path, folder: &Path) -> Vec<Finding> {
     let gpus = training::Gpus::read();
     let mut findings = vec![training::program(study, &gpus)];
     findings.extend(gpus.findings());
-    findings.push(python::check(study, gpus.count()));
+    findings.push(python::check(study, paths_from, gpus.count()));
     findings.extend(training::machines(study));
     findings.extend(system::all(folder));
     findings

@@ -41,13 +41,14 @@ print(json.dumps(found))
 "#;
 
 /// Whether scripts can be trained, on that number of GPUs.
-pub(super) fn check(study: Option<&Study>, gpus: usize) -> Finding {
+pub(super) fn check(study: Option<&Study>, paths_from: &Path, gpus: usize) -> Finding {
     let program = study.and_then(|study| study.trial.program.as_ref());
     let python = match program {
         Some(Program::Python(python)) => Some(python),
         _ => None,
     };
-    let interpreter = worker::interpreter(python.and_then(|python| python.interpreter.as_deref()));
+    let interpreter = python.and_then(|python| python.interpreter_from(paths_from));
+    let interpreter = worker::interpreter(interpreter.as_deref());
     let answer = answer(&interpreter);
     judge(&interpreter, answer.as_deref(), python.is_some(), gpus)
 }

@@ -78,11 +78,9 @@ fn next_of(file: &Path) -> Result<String, Error> {
 
 fn python(file: &Path) -> Result<(Vec<NewFile>, String), Error> {
     let script = file.with_file_name("train.py");
-    // As the study file is named: seen from the folder where it is run.
-    let study = PYTHON_STUDY.replace("{{script}}", &for_yaml(utf8(&script)?));
     let by_hand = format!("python3 {} --lr 0.1 --momentum 0.9 --width 32", for_shell(utf8(&script)?));
     let next = format!("{}, or one training by hand: {by_hand}", next_of(file)?);
-    Ok((vec![NewFile::new(file.to_owned(), study), NewFile::new(script, SCRIPT)], next))
+    Ok((vec![NewFile::new(file.to_owned(), PYTHON_STUDY), NewFile::new(script, SCRIPT)], next))
 }
 
 fn utf8(path: &Path) -> Result<&str, Error> {
@@ -94,11 +92,7 @@ fn is_plain(text: &str) -> bool {
     text.starts_with(|c: char| c.is_ascii_alphabetic() || matches!(c, '/' | '.')) && text.chars().all(plain)
 }
 
-/// Texts of JSON are texts of YAML and of TOML.
-fn for_yaml(text: &str) -> String {
-    if is_plain(text) { text.to_owned() } else { in_quotes(text) }
-}
-
+/// Texts of JSON are texts of TOML.
 fn in_quotes(text: &str) -> String {
     serde_json::Value::from(text).to_string()
 }
@@ -143,8 +137,6 @@ mod tests {
 
     #[test]
     fn names_are_quoted_where_they_have_to_be() {
-        assert_eq!([for_yaml("a/train.py"), for_yaml("my file.py")], ["a/train.py", "\"my file.py\""]);
         assert_eq!([for_shell("a/b.yaml"), for_shell("it's.yaml")], ["a/b.yaml", r"'it'\''s.yaml'"]);
-        assert_eq!(for_yaml("1.py"), "\"1.py\"");
     }
 }

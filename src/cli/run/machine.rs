@@ -3,6 +3,7 @@
 use crate::{
     agent::devices::{self, Devices, Readings, Request, SlotsWanted, TooFew},
     alloc::ClusterSpec,
+    cli::output::pluralize,
     trials::agent::AgentNode,
 };
 
@@ -39,10 +40,11 @@ impl Slots {
         let node = |AgentNode { gpu_type, slots }: &AgentNode| {
             let (count, first) = (slots.len(), slots.first());
             if first.is_some_and(|slot| slot.device.is_some()) {
-                return format!("{count} GPUs ({gpu_type})");
+                return format!("{} ({gpu_type})", pluralize(count, "GPU"));
             }
-            let threads = first.map_or(1, |slot| slot.threads);
-            format!("{count} slots of {threads} CPU threads each")
+            let threads = pluralize(first.map_or(1, |slot| slot.threads) as usize, "CPU thread");
+            let each = if count == 1 { "" } else { " each" };
+            format!("{} of {threads}{each}", pluralize(count, "slot"))
         };
         if self.nodes.is_empty() {
             return "no slots of this machine".to_owned();

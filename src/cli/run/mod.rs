@@ -177,7 +177,8 @@ pub(super) fn run(
             written(engine, entries);
         }
     };
-    let runner = Runner::new(study).folder(folder).watch(watch).notify(notify).sole();
+    let paths_from = study::folder_of(&settings.file);
+    let runner = Runner::new(study).paths_from(paths_from).folder(folder).watch(watch).notify(notify).sole();
     let runner = match listen {
         Some(address) => runner.listen(address),
         None => runner,
@@ -326,7 +327,8 @@ fn backend(
         }
         Some(Program::Trainable(name)) => trainable(settings, study, name, trainables),
         Some(Program::Python(program)) => {
-            python::check(program, &study.trial).map_err(Error::from)?;
+            let paths_from = study::folder_of(&settings.file);
+            python::check(program, &study.trial, paths_from).map_err(Error::from)?;
             Ok(Backend::Python(own_slots(settings, study, None)?))
         }
     }

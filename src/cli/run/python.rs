@@ -1,7 +1,7 @@
 //! Whether Python code can be run on this machine.
 
 use std::{
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::{Command, Stdio},
 };
 
@@ -18,7 +18,7 @@ pub(in crate::cli) enum Error {
     #[error("`{}` cannot be started: install Python, or name another one as `trial.interpreter`", .interpreter.display())]
     NoInterpreter { interpreter: PathBuf, source: std::io::Error },
     #[error(
-        "`{}` cannot import the package pollux_tune ({problem}): install it there with `pip install pollux-tune`, or name another Python as \
+        "`{}` cannot import the package pollux_tune ({problem}): install the wheel of `make wheel` there, or name another Python as \
          `trial.interpreter`",
         .interpreter.display()
     )]
@@ -26,8 +26,8 @@ pub(in crate::cli) enum Error {
 }
 
 /// Whether the interpreter is there and has the package: what each worker would meet is better met before there is a study.
-pub(super) fn check(program: &PythonProgram, trial: &TrialSettings) -> Result<(), Error> {
-    let interpreter = worker::interpreter(program.interpreter.as_deref());
+pub(super) fn check(program: &PythonProgram, trial: &TrialSettings, paths_from: &Path) -> Result<(), Error> {
+    let interpreter = worker::interpreter(program.interpreter_from(paths_from).as_deref());
     let mut python = Command::new(&interpreter);
     python.args(["-c", "import pollux_tune"]).envs(&trial.env).stdin(Stdio::null());
     match python.output() {

@@ -1,4 +1,10 @@
-use std::{collections::BTreeMap, fmt, path::PathBuf, str::FromStr, time::Duration};
+use std::{
+    collections::BTreeMap,
+    fmt,
+    path::{Path, PathBuf},
+    str::FromStr,
+    time::Duration,
+};
 
 use thiserror::Error;
 
@@ -151,6 +157,18 @@ pub struct PythonProgram {
     pub entry: PythonEntry,
     /// What runs it; none for `python3` in the folder of this program, or else that of the search path.
     pub interpreter: Option<String>,
+}
+
+impl PythonProgram {
+    /// What runs it, if its path is seen from a folder. A name without `/` is looked for in the search path.
+    #[must_use]
+    pub fn interpreter_from(&self, folder: &Path) -> Option<String> {
+        let seen = |path: &String| match path.contains('/') {
+            true => folder.join(path).display().to_string(),
+            false => path.clone(),
+        };
+        self.interpreter.as_ref().map(seen)
+    }
 }
 
 /// Which function trains.

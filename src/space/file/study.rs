@@ -118,7 +118,10 @@ impl Study {
             let is_there = |script: &&str| folder.join(script).to_str().is_some_and(&exists);
             if let Some(script) = trial.text("python").filter(|script| !is_there(script)) {
                 let found = format!("`{script}`, which is not there");
-                let allowed = "the path of a Python script, from the folder in which trials run";
+                let allowed = match trial.text("folder") {
+                    Some(_) => "the path of a Python script, from `trial.folder`",
+                    None => "the path of a Python script, from the folder of the study file",
+                };
                 reader.wrong(trial.place("python"), "trial.python", bad(found, allowed));
             }
             Some(())

@@ -301,7 +301,7 @@ pub(super) const TRIAL: &[Field] = &[
         "folder",
         Kind::Text,
         None,
-        "The folder in which a program or Python code begins, seen from where `run` is started; that of `run` or of the agent by default",
+        "The folder in which a program or Python code begins, seen from the folder of the study file; that of `run` or of the agent by default",
     ),
 ];
 

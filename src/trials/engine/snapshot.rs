@@ -62,8 +62,11 @@ pub struct TrialSnapshot {
 const HORIZON: f64 = 0.25;
 /// A program runs for so many times as long as a restart takes before it may be restarted again.
 const RESTARTS: f64 = 10.0;
-/// Seconds that a change of a group costs, until the first was measured.
-const DELAY_S: f64 = 5.0;
+/// Seconds that a change of a group costs, until the first was measured: more than any hand-over was seen to take. From a single batch on one
+/// GPU a gain of a third is expected of two, which [`HORIZON`] would not grant to a change of 5 s, and it would never be found out.
+const DELAY_S: f64 = 1.0;
+/// The same for programs, which start again.
+const RESTART_S: f64 = 5.0;
 /// Trials that a search loses by each trial that runs beside others, if what it tries next depends on their results: in
 /// `pollux-tune simulate study`, a search of 100 trials with 15 at a time finds a little less than with 4.
 const PLACE_COST: f64 = 0.3;
@@ -74,14 +77,15 @@ impl Engine {
     /// The question that the study has now.
     pub(in crate::trials) fn snapshot(&self, now_s: f64) -> AllocationSnapshot {
         let is_restarted = self.kind == TrialKind::Restarted;
-        let (count, seconds) = if is_restarted { self.shown.restarts } else { self.state.reshapes };
+        let ((count, seconds), unknown_s) =
+            if is_restarted { (self.shown.restarts, RESTART_S) } else { (self.state.reshapes, DELAY_S) };
         let serial = self.serial_part();
         let pace = |trial: TrialId| {
             let own = self.records.get(&trial).and_then(|record| record.pace.expect(serial));
             let others = || PaceModel::of_study(serial?, self.shown.widest);
             own.or_else(|| others().filter(|_| self.study.scheduler.knowledge_sharing))
         };
-        let delay_s = if count == 0 { DELAY_S } else { seconds / f64::from(count) };
+        let delay_s = if count == 0 { unknown_s } else { seconds / f64::from(count) };
         let candidate = |(&id, active): (&TrialId, &ActiveTrial)| {
             // What is under way counts as done.
             let slots = if matches!(active.phase, Phase::Pausing(_)) { &[] } else { active.slots() };

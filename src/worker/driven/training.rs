@@ -2,16 +2,12 @@
 
 use crate::{
     goodput::{
-        ConsecutiveNorms, GradientNorms, GradientSample, GradientStats, LrContext, LrRule, NoiseEstimator,
-        NoiseScale, Observation, Observations, Optimizer, Preconditioner, Shape, StatisticalProgress,
-        scale_lr,
+        ConsecutiveNorms, GradientNorms, GradientSample, GradientStats, NoiseEstimator, Optimizer,
+        Preconditioner,
     },
     trials::group::{Batch, Task, WorkerReport},
     worker::{
-        ElasticSampler, Error,
-        comparison::Comparison,
-        counters::{Counters, unix_time},
-        memory::Memory,
+        ElasticSampler, Error, books::Books, comparison::Comparison, counters::Counters, memory::Memory,
         shard,
     },
 };
@@ -57,67 +53,35 @@ pub struct StepPlan {
     pub more_passes: bool,
 }
 
-/// What was seen since the last report.
-#[derive(Debug, Default)]
-struct Seen {
-    times: Observations,
-    loss_sum: f64,
-    losses: u32,
-    learning_rate: f64,
-}
-
 /// The books of one trial on one worker.
 #[derive(Debug)]
-#[expect(
-    clippy::struct_excessive_bools,
-    reason = "each is a fact of its own, and all of them may hold at once"
-)]
 pub struct Training {
     task: Task,
-    rule: LrRule,
     optimizer: Optimizer,
     may_be_halved: bool,
     order: Option<ElasticSampler>,
     noise: NoiseEstimator,
-    progress: StatisticalProgress,
-    steps: u64,
-    examples: u64,
-    evaluations: u64,
-    stepped_at: f64,
-    is_current: bool,
+    books: Books,
     is_over: bool,
     group: GroupPlace,
-    /// The first step of a group or a batch pays for what later ones do not.
-    is_warm: bool,
     /// What its device has room for.
     pub(super) memory: Memory,
-    seen: Seen,
     pub(super) warning: Option<String>,
 }
 
 impl Training {
     /// The books of a trial that has not begun.
     pub fn new(task: Task) -> Result<Self, Error> {
-        let m0 = f64::from(task.initial_batch);
-        let rule: LrRule = task.lr_rule.parse()?;
         let batch = Batch { total: task.initial_batch, accumulation: 0 };
         Ok(Self {
-            rule,
             optimizer: Optimizer::Sgd,
             may_be_halved: true,
             order: None,
-            noise: NoiseEstimator::new(m0)?,
-            progress: StatisticalProgress::new(m0)?,
-            steps: 0,
-            examples: 0,
-            evaluations: 0,
-            stepped_at: 0.0,
-            is_current: false,
+            noise: NoiseEstimator::new(f64::from(task.initial_batch))?,
+            books: Books::new(&task)?,
             is_over: false,
             group: GroupPlace { rank: 0, size: 1, nodes: 1, batch },
-            is_warm: false,
             memory: Memory::default(),
-            seen: Seen::default(),
             warning: None,
             task,
         })
@@ -156,15 +120,14 @@ impl Training {
     /// A group is together, and this worker has its state.
     pub fn form(&mut self, place: GroupPlace) {
         self.group = place;
-        self.is_current = true;
-        self.is_warm = false;
-        self.seen = Seen::default();
+        self.books.begin();
+        self.books.forget_seen();
     }
 
     /// Another batch from the next step on.
     pub const fn retune(&mut self, batch: Batch) {
         self.group.batch = batch;
-        self.is_warm = false;
+        self.books.begin();
     }
 
     /// This worker's place in its group.
@@ -176,18 +139,23 @@ impl Training {
     /// Optimizer steps that the state has behind it; none if there is only a model as it was made.
     #[must_use]
     pub fn state_steps(&self) -> Option<u64> {
-        self.is_current.then_some(self.steps)
+        self.books.state_steps()
     }
 
     /// Optimizer steps so far.
     #[must_use]
     pub const fn steps(&self) -> u64 {
-        self.steps
+        self.books.steps()
     }
 
     /// Statistical epochs so far.
     pub fn epochs(&self) -> Result<f64, Error> {
-        self.order.as_ref().map_or(Ok(0.0), |order| Ok(self.progress.epochs(u64::from(order.count()))?))
+        self.count().map_or(Ok(0.0), |count| self.books.epochs(count))
+    }
+
+    /// Examples of the training data, once they are open.
+    fn count(&self) -> Option<u32> {
+        self.order.as_ref().map(ElasticSampler::count)
     }
 
     /// Statistical epochs of the whole training.
@@ -199,27 +167,22 @@ impl Training {
     /// How often it was evaluated, or could have been.
     #[must_use]
     pub const fn evaluations(&self) -> u64 {
-        self.evaluations
+        self.books.evaluations()
     }
 
     /// Whether another evaluation is due.
     pub fn wants_evaluation(&self) -> Result<bool, Error> {
-        Ok(self.due_evaluations()? > self.evaluations)
+        self.count().map_or(Ok(false), |count| self.books.wants_evaluation(count))
     }
 
     /// All evaluations that are due have had their chance.
     pub fn evaluated(&mut self) -> Result<(), Error> {
-        self.evaluations = self.due_evaluations()?;
-        Ok(())
-    }
-
-    fn due_evaluations(&self) -> Result<u64, Error> {
-        Ok((self.epochs()? / self.task.evaluate_every) as u64)
+        self.count().map_or(Ok(()), |count| self.books.evaluated(count))
     }
 
     /// Whether it has reached its last epoch, or has ended itself.
     pub fn is_finished(&self) -> Result<bool, Error> {
-        Ok(self.is_over || self.epochs()? >= self.task.epochs)
+        Ok(self.is_over || self.count().map_or(Ok(false), |count| self.books.is_finished(count))?)
     }
 
     /// The trial has come to its end, whatever its progress is.
@@ -230,7 +193,7 @@ impl Training {
     /// Seconds since the last step, whichever worker took it.
     #[must_use]
     pub fn idle_s(&self) -> f64 {
-        if self.steps == 0 { 0.0 } else { (unix_time() - self.stepped_at).max(0.0) }
+        self.books.idle_s()
     }
 
     /// The batch in as many passes as fit into memory.
@@ -249,14 +212,12 @@ impl Training {
         let (comparison, GroupPlace { rank, size, .. }) = (self.comparison(), self.group);
         let batch = self.batch();
         let more_passes = batch != self.group.batch;
-        let step = self.steps + ahead;
+        let step = self.steps() + ahead;
         let passes = batch.accumulation + 1;
         let passes = comparison.map_or(passes, |comparison| comparison.passes(step, passes));
-        let start = self.examples + ahead * u64::from(batch.total);
+        let start = self.books.examples() + ahead * u64::from(batch.total);
         let mine = shard(&(start..start + u64::from(batch.total)), rank, size);
-        let Some(order) = &mut self.order else {
-            return Err(Error::Unfit("there are no training data yet".to_owned()));
-        };
+        let Some(order) = &mut self.order else { return Err(no_data()) };
         let passes = (0..passes).map(|pass| order.examples(shard(&mine, pass, passes))).collect();
         let measures = |step| comparison.is_some_and(|comparison| comparison.measures(step));
         let comparing = comparison.filter(|_| measures(step)).map(|comparison| match comparison {
@@ -293,24 +254,19 @@ impl Training {
         self.noise.push_for(sample, every).map_err(|_| Error::Diverged {
             what: "the norm of the gradient",
             value: f64::NAN,
-            step: self.steps,
+            step: self.books.steps(),
         })
     }
 
     /// What the learning rate of the step under way is multiplied with.
     pub fn learning_rate_factor(&self) -> Result<f64, Error> {
-        let context = LrContext {
-            initial_batch: f64::from(self.task.initial_batch),
-            batch: f64::from(self.group.batch.total),
-            stats: self.noise.stats(),
-            epochs: self.epochs()?,
-        };
-        Ok(scale_lr(&self.rule, &context)?)
+        let count = self.count().ok_or_else(no_data)?;
+        self.books.learning_rate_factor(count, self.group.batch.total, &self.noise)
     }
 
     /// How Adam and its kin weight the gradient before the step under way: `1 - beta2^t`, or none if all coordinates weigh alike.
     pub fn bias_correction(&self, optimizer: Optimizer) -> Result<Option<f64>, Error> {
-        Ok(match optimizer.preconditioner(self.steps)? {
+        Ok(match optimizer.preconditioner(self.steps())? {
             Preconditioner::InverseRms { bias_correction2, .. } => Some(bias_correction2),
             Preconditioner::Identity => None,
         })
@@ -328,23 +284,13 @@ impl Training {
         self.memory.fitted();
         if let Some(loss) = loss {
             if !loss.is_finite() {
-                return Err(Error::Diverged { what: "the loss", value: loss, step: self.steps });
+                return Err(Error::Diverged { what: "the loss", value: loss, step: self.steps() });
             }
-            self.seen.loss_sum += loss;
-            self.seen.losses += 1;
+            self.books.saw_loss(loss);
         }
-        let phi = self.noise.noise_scale().unwrap_or(NoiseScale::ZERO);
-        self.progress.add_step(f64::from(batch.total), phi)?;
-        self.steps += 1;
-        self.examples += u64::from(batch.total);
-        self.stepped_at = unix_time();
-        self.seen.learning_rate = learning_rate;
-        if let Some(seconds) = seconds.filter(|seconds| self.is_warm && *seconds > 0.0) {
-            let per_gpu = batch.total.div_ceil(size * (batch.accumulation + 1));
-            self.seen.times.record(Shape::new(size, nodes)?, per_gpu, batch.accumulation, seconds)?;
-        }
-        self.is_warm = true;
-        if self.optimizer.changes_unit(self.steps) {
+        self.books.stepped(batch.total, learning_rate, &self.noise)?;
+        self.books.took((size, nodes), batch, seconds)?;
+        if self.optimizer.changes_unit(self.steps()) {
             // Norms from before have another unit.
             self.noise.reset();
         }
@@ -353,21 +299,8 @@ impl Training {
 
     /// What was measured since the last call; the worker adds the rest.
     pub(super) fn report(&mut self) -> Result<WorkerReport, Error> {
-        let Seen { times, loss_sum, losses, learning_rate } = std::mem::take(&mut self.seen);
-        self.seen.learning_rate = learning_rate;
         let GroupPlace { size, nodes, batch, .. } = self.group;
-        let shape = Shape::new(size, nodes)?;
-        Ok(WorkerReport {
-            steps: self.steps,
-            examples: self.examples,
-            epochs: self.epochs()?,
-            loss: (losses > 0).then(|| loss_sum / f64::from(losses)),
-            learning_rate,
-            batch: Some(batch),
-            step_times: times.iter().map(|times| Observation { shape, ..times }).collect(),
-            noise: self.noise.settled(),
-            ..WorkerReport::default()
-        })
+        self.books.report(self.count().ok_or_else(no_data)?, (size, nodes), batch, &self.noise)
     }
 
     /// What the user should know of checkpoints that were not used.
@@ -383,14 +316,7 @@ impl Training {
 
     /// What another worker needs to continue, as JSON.
     pub fn state(&self) -> Result<String, Error> {
-        let counters = Counters {
-            steps: self.steps,
-            examples: self.examples,
-            useful: self.progress.examples(),
-            noise: self.noise.state(),
-            evaluations: self.evaluations,
-            stepped_at: self.stepped_at,
-        };
+        let counters = self.books.counters(self.noise.state());
         serde_json::to_string(&counters)
             .map_err(|error| Error::Protocol(format!("the counters cannot be written: {error}")))
     }
@@ -400,12 +326,10 @@ impl Training {
         let counters: Counters = serde_json::from_str(state)
             .map_err(|error| Error::Protocol(format!("the counters cannot be read: {error}")))?;
         self.noise = NoiseEstimator::restore(counters.noise)?;
-        self.progress = StatisticalProgress::resume(f64::from(self.task.initial_batch), counters.useful)?;
-        self.steps = counters.steps;
-        self.examples = counters.examples;
-        self.evaluations = counters.evaluations;
-        self.stepped_at = counters.stepped_at;
-        self.is_current = true;
-        Ok(())
+        self.books.restore(&counters)
     }
+}
+
+fn no_data() -> Error {
+    Error::Unfit("there are no training data yet".to_owned())
 }

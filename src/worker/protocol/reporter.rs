@@ -43,8 +43,13 @@ impl RankZeroReporter {
         self.saved_at_s + self.checkpoint_every_s
     }
 
+    /// Evaluations to report. The one at the end may be that of the last epoch, which counts once.
     pub(super) fn evaluated(&mut self, evaluations: impl IntoIterator<Item = Evaluation>) {
-        self.evaluations.extend(evaluations);
+        for evaluation in evaluations {
+            if self.evaluations.last() != Some(&evaluation) {
+                self.evaluations.push(evaluation);
+            }
+        }
     }
 
     /// Whether to report now: evaluations at once, all else from time to time.
@@ -71,5 +76,20 @@ impl RankZeroReporter {
     /// A checkpoint is being written.
     pub(super) const fn saving(&mut self, now_s: f64) {
         self.saved_at_s = now_s;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::TrialId;
+
+    #[test]
+    fn the_last_evaluation_is_reported_once() {
+        let mut reporter = RankZeroReporter::new(&Task::new(TrialId(0), "toy"), 0.0);
+        let evaluation = |epochs| Evaluation { epochs, values: [("loss".to_owned(), 0.5)].into() };
+        reporter.evaluated([evaluation(1.0), evaluation(2.0)]);
+        reporter.evaluated([evaluation(2.0)]);
+        assert_eq!(reporter.reported(1.0, 10), [evaluation(1.0), evaluation(2.0)]);
     }
 }

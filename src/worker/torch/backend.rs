@@ -4,15 +4,8 @@ use std::time::Instant;
 
 use tch::Device;
 
-use super::{
-    checkpoint,
-    session::{Seen, Session},
-    team::Team,
-    trainable::Registry,
-    transfer::StateTransfer,
-};
+use super::{checkpoint, session::Session, team::Team, trainable::Registry, transfer::StateTransfer};
 use crate::{
-    goodput::{Observation, Shape},
     ids::Round,
     trials::group::{Batch, Evaluation, Form, MemoryLimit, Pause, Task, WorkerReport},
     wire::with_causes,
@@ -119,7 +112,7 @@ impl Backend for TorchBackend<'_> {
     }
 
     fn steps(&self, prepared: &Prepared) -> Option<u64> {
-        prepared.session.is_current.then(|| prepared.session.steps())
+        prepared.session.books.state_steps()
     }
 
     fn is_finished(&self, prepared: &Prepared) -> Result<bool, Failure> {
@@ -136,8 +129,7 @@ impl Backend for TorchBackend<'_> {
         let (team, pause) = transfer.run(group.role, &mut prepared.session).await?;
         group.team = team;
         self.hosted.set_state();
-        // What was seen before in another rank was never reported and is old.
-        prepared.session.seen = Seen::default();
+        prepared.session.books.forget_seen();
         Ok(pause)
     }
 
@@ -161,8 +153,7 @@ impl Backend for TorchBackend<'_> {
         }
         progress.wants_evaluation = session.wants_evaluation()? && !session.is_finished()?;
         if group.team()?.rank > 0 {
-            // Nobody asks for it.
-            session.seen = Seen::default();
+            session.books.forget_seen();
         }
         Ok(progress)
     }
@@ -173,23 +164,8 @@ impl Backend for TorchBackend<'_> {
     }
 
     fn measure(&mut self, prepared: &mut Prepared, group: &mut Group) -> Result<WorkerReport, Failure> {
-        let (session, batch) = (&mut prepared.session, group.batch);
-        let team = group.team()?;
-        let seen = std::mem::take(&mut session.seen);
-        let count = seen.losses.len() as f64;
-        let shape = Shape::new(team.size, team.nodes).map_err(Error::from)?;
-        let counters = session.counters();
-        Ok(WorkerReport {
-            steps: counters.steps,
-            examples: counters.examples,
-            epochs: session.epochs()?,
-            loss: (count > 0.0).then(|| seen.losses.iter().sum::<f64>() / count),
-            learning_rate: seen.learning_rate,
-            batch: Some(batch),
-            step_times: seen.times.iter().map(|times| Observation { shape, ..times }).collect(),
-            noise: session.noise().settled(),
-            ..WorkerReport::default()
-        })
+        let batch = group.batch;
+        Ok(prepared.session.report(group.team()?, batch)?)
     }
 
     fn memory(&mut self, prepared: &mut Prepared) -> Option<MemoryLimit> {

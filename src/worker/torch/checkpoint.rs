@@ -44,10 +44,10 @@ pub(super) fn save(session: &Session, round: Round, writer: &mut CheckpointWrite
         vectors.push(Stored::numbers(&name, vector.numel() as u64));
         copies.push(copy(&vector, Device::Cpu).map_err(failed)?);
     }
-    let position = Position { steps: session.steps(), round };
+    let position = Position { steps: session.books.steps(), round };
     let state = State { contents: Contents { position, state, vectors }, durability: Durability::OnDisk };
     let folder = CheckpointFolder::of(&session.task, checkpoint::Kind::Trained);
-    writer.start(session.steps(), move || folder.write(&state, |out| write(&copies, out)))
+    writer.start(session.books.steps(), move || folder.write(&state, |out| write(&copies, out)))
 }
 
 fn vectors(session: &Session) -> Vec<(String, Tensor)> {

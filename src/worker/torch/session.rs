@@ -15,16 +15,10 @@ use super::{
     team::{Norms, StepConsensus, StepVote, Team},
 };
 use crate::{
-    goodput::{
-        LrContext, LrRule, NoiseEstimator, NoiseScale, Observations, Shape, StatisticalProgress, scale_lr,
-    },
+    goodput::NoiseEstimator,
     space::{Params, Value},
-    trials::group::{Batch, Task},
-    worker::{
-        comparison::Comparison,
-        counters::{Counters, unix_time},
-        memory::Memory,
-    },
+    trials::group::{Batch, Task, WorkerReport},
+    worker::{books::Books, comparison::Comparison, counters::Counters, memory::Memory},
 };
 
 /// How many examples of the test data are evaluated at once.
@@ -37,17 +31,10 @@ pub(super) struct Session {
     pub(super) descent: OptimizerState,
     model: Box<dyn Trainable>,
     gradients: Gradients,
-    progress: StatisticalProgress,
+    pub(super) books: Books,
     training: Loader,
     test: Option<Loader>,
-    rule: LrRule,
     device: Device,
-    steps: u64,
-    examples: u64,
-    evaluations: u64,
-    stepped_at: f64,
-    /// Whether it has what the group has learned so far, and not only a model as it was made.
-    pub(super) is_current: bool,
     /// What its device has room for.
     pub(super) memory: Memory,
     /// How many examples of the test data are evaluated at once.
@@ -56,23 +43,12 @@ pub(super) struct Session {
     vote: StepVote,
     /// Buffers as they were before the step under way.
     buffers_before: Option<Tensor>,
-    /// The first step of a team or a batch pays for what later ones do not.
-    warm: bool,
-    pub(super) seen: Seen,
     /// What the user should know of its checkpoints.
     pub(super) warning: Option<String>,
 }
 
 /// What was agreed in a step, the norms of its gradients if they are known, and its loss here.
 type Passed = (StepConsensus, Option<Norms>, f64);
-
-/// What was seen since the last report.
-#[derive(Debug, Default)]
-pub(super) struct Seen {
-    pub(super) times: Observations,
-    pub(super) losses: Vec<f64>,
-    pub(super) learning_rate: f64,
-}
 
 impl Session {
     /// Makes the model and opens the data.
@@ -93,30 +69,20 @@ impl Session {
         let training = Loader::start(data, Some(order), device)?;
         let test = model.test_data().map_err(user("opening the test data"))?;
         let test = test.map(|data| Loader::start(data, None, device)).transpose()?;
-        let rule: LrRule = task.lr_rule.parse()?;
-        let m0 = f64::from(task.initial_batch);
         Ok(Self {
-            gradients: Gradients::new(NoiseEstimator::new(m0)?),
-            progress: StatisticalProgress::new(m0)?,
+            gradients: Gradients::new(NoiseEstimator::new(f64::from(task.initial_batch))?),
+            books: Books::new(&task)?,
             task,
             flat,
             descent,
             model,
             training,
             test,
-            rule,
             device,
-            steps: 0,
-            examples: 0,
-            evaluations: 0,
-            stepped_at: 0.0,
-            is_current: false,
             memory: Memory::default(),
             evaluation_batch: EVALUATION_BATCH,
             vote: StepVote::default(),
             buffers_before: None,
-            warm: false,
-            seen: Seen::default(),
             warning: None,
         })
     }
@@ -125,65 +91,41 @@ impl Session {
         self.device
     }
 
-    pub(super) const fn steps(&self) -> u64 {
-        self.steps
-    }
-
     pub(super) fn counters(&self) -> Counters {
-        Counters {
-            steps: self.steps,
-            examples: self.examples,
-            useful: self.progress.examples(),
-            noise: self.gradients.noise.state(),
-            evaluations: self.evaluations,
-            stepped_at: self.stepped_at,
-        }
+        self.books.counters(self.gradients.noise.state())
     }
 
     /// Resumes from where another worker, or a checkpoint, was. The vectors are already those of that place.
     pub(super) fn restore(&mut self, counters: Counters) -> Result<(), Error> {
-        let m0 = f64::from(self.task.initial_batch);
         self.gradients = Gradients::new(NoiseEstimator::restore(counters.noise)?);
-        self.progress = StatisticalProgress::resume(m0, counters.useful)?;
-        self.steps = counters.steps;
         self.descent.steps = counters.steps;
-        self.examples = counters.examples;
-        self.evaluations = counters.evaluations;
-        self.stepped_at = counters.stepped_at;
-        self.is_current = true;
-        Ok(())
+        self.books.restore(&counters)
     }
 
     /// Statistical epochs so far.
     pub(super) fn epochs(&self) -> Result<f64, Error> {
-        Ok(self.progress.epochs(u64::from(self.training.len()))?)
+        self.books.epochs(self.training.len())
     }
 
     pub(super) fn is_finished(&self) -> Result<bool, Error> {
-        Ok(self.epochs()? >= self.task.epochs)
+        self.books.is_finished(self.training.len())
     }
 
     /// Whether another evaluation is due.
     pub(super) fn wants_evaluation(&self) -> Result<bool, Error> {
-        let due = (self.epochs()? / self.task.evaluate_every) as u64;
-        Ok(self.test.is_some() && due > self.evaluations)
+        Ok(self.test.is_some() && self.books.wants_evaluation(self.training.len())?)
     }
 
-    pub(super) const fn noise(&self) -> &NoiseEstimator {
-        &self.gradients.noise
-    }
-
-    /// Seconds since the last step, whichever worker took it.
-    pub(super) fn idle_s(&self) -> f64 {
-        if self.steps == 0 { 0.0 } else { (unix_time() - self.stepped_at).max(0.0) }
+    /// What was measured since the last report.
+    pub(super) fn report(&mut self, team: &Team, batch: Batch) -> Result<WorkerReport, Error> {
+        self.books.report(self.training.len(), (team.size, team.nodes), batch, &self.gradients.noise)
     }
 
     /// A new team, or another batch.
     pub(super) fn begin(&mut self, team: &mut Team) -> Result<(), Error> {
         self.gradients.interrupt();
         self.vote = StepVote::default();
-        self.warm = false;
-        self.is_current = true;
+        self.books.begin();
         self.descent.precondition()?;
         match self.descent.weighting() {
             Some(weighting) => team.weigh(&self.flat, weighting),
@@ -225,13 +167,8 @@ impl Session {
         self.observe(team, batch, agreed, norms, loss)?;
         self.descend(team, batch)?;
         // How long a step takes in which somebody did more than was planned says nothing of the plan.
-        if self.warm && !agreed.more_passes {
-            let shape = Shape::new(team.size, team.nodes)?;
-            let passes = batch.accumulation + 1;
-            let per_gpu = batch.total.div_ceil(team.size * passes);
-            self.seen.times.record(shape, per_gpu, batch.accumulation, began.elapsed().as_secs_f64())?;
-        }
-        self.warm = true;
+        let seconds = (!agreed.more_passes).then(|| began.elapsed().as_secs_f64());
+        self.books.took((team.size, team.nodes), batch, seconds)?;
         Ok(agreed)
     }
 
@@ -250,14 +187,16 @@ impl Session {
 
     /// Random numbers of a step depend on the step and the worker alone, so that it can be taken again.
     fn draw_from(&self, rank: u32) {
-        let place = (self.steps + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ (u64::from(rank) << 32);
+        let place = (self.books.steps() + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ (u64::from(rank) << 32);
         tch::manual_seed((self.task.seed ^ place).cast_signed());
     }
 
     /// A pass that nobody waits for: if it does not fit, the group stays whole.
     fn try_alone(&mut self, team: &Team, batch: Batch) -> Result<(), Error> {
         let (passes, total) = (batch.accumulation + 1, u64::from(batch.total));
-        let Some(range) = shares(self.examples, total, team, |_| passes).next() else { return Ok(()) };
+        let Some(range) = shares(self.books.examples(), total, team, |_| passes).next() else {
+            return Ok(());
+        };
         self.memory.attempt(range.end - range.start);
         let examples = self.training.next(range, std::iter::empty())?;
         let loss = self.loss(&examples)?;
@@ -288,12 +227,12 @@ impl Session {
     /// Forward and backward passes, the last one with the reduction. Gives what was agreed, the norms and the loss here.
     fn backward(&mut self, team: &mut Team, batch: Batch) -> Result<Passed, Error> {
         let comparison = self.comparison(team, batch);
-        let (steps, total) = (self.steps, u64::from(batch.total));
+        let (steps, total) = (self.books.steps(), u64::from(batch.total));
         let passes_of = move |step: u64| {
             let passes = batch.accumulation + 1;
             comparison.map_or(passes, |comparison| comparison.passes(steps + step, passes))
         };
-        let (shares, passes) = (shares(self.examples, total, team, passes_of), passes_of(0));
+        let (shares, passes) = (shares(self.books.examples(), total, team, passes_of), passes_of(0));
         let measured = comparison.is_some_and(|comparison| comparison.measures(steps));
         if team.size > 1 {
             self.flat.clear_gradients()?;
@@ -350,14 +289,15 @@ impl Session {
         norms: Option<Norms>,
         loss: f64,
     ) -> Result<(), Error> {
-        let first_together = team.size > 1 && !self.warm;
+        let steps = self.books.steps();
+        let first_together = team.size > 1 && !self.books.is_warm();
         let known = if team.size > 1 { agreed.loss } else { loss };
-        let diverged = |what, value| Error::Diverged { what, value, step: self.steps };
+        let diverged = |what, value| Error::Diverged { what, value, step: steps };
         if !known.is_finite() {
             return Err(diverged("the loss", known));
         }
         if !first_together {
-            self.seen.losses.push(known);
+            self.books.saw_loss(known);
         }
         if let Some(norms) = norms {
             self.vote.loss = loss;
@@ -366,11 +306,11 @@ impl Session {
         let gathered = match self.comparison(team, batch) {
             None => Ok(()),
             Some(Comparison::Workers) => {
-                self.gradients.step_together(agreed.norms, self.steps, team.size, batch.total)
+                self.gradients.step_together(agreed.norms, steps, team.size, batch.total)
             }
             Some(comparison) => {
                 let weighting = self.descent.weighting();
-                self.gradients.step_alone(&self.flat, weighting, comparison, self.steps, batch)
+                self.gradients.step_alone(&self.flat, weighting, comparison, steps, batch)
             }
         };
         gathered.map_err(|error| match error {
@@ -380,34 +320,22 @@ impl Session {
     }
 
     fn descend(&mut self, team: &mut Team, batch: Batch) -> Result<(), Error> {
-        let epochs = self.epochs()?;
-        let noise = &self.gradients.noise;
-        let context = LrContext {
-            initial_batch: f64::from(self.task.initial_batch),
-            batch: f64::from(batch.total),
-            stats: noise.stats(),
-            epochs,
-        };
-        let scaled = scale_lr(&self.rule, &context)?;
+        let (epochs, count) = (self.epochs()?, self.training.len());
+        let scaled = self.books.learning_rate_factor(count, batch.total, &self.gradients.noise)?;
         let base = self.model.learning_rate(Schedule { epochs, total: self.task.epochs });
         if !(base.is_finite() && base >= 0.0) {
             return Err(Error::Unfit(format!(
                 "the learning rate is {base}; allowed is a finite number from 0"
             )));
         }
-        let phi = noise.noise_scale().unwrap_or(NoiseScale::ZERO);
-        self.seen.learning_rate = base * scaled;
         self.descent.step(&mut self.flat, base * scaled)?;
-        self.progress.add_step(f64::from(batch.total), phi)?;
-        self.steps += 1;
-        self.examples += u64::from(batch.total);
-        self.stepped_at = unix_time();
+        self.books.stepped(batch.total, base * scaled, &self.gradients.noise)?;
         if self.descent.changes_unit() {
             // Norms from before have another unit.
             self.gradients.noise.reset();
             self.gradients.interrupt();
         }
-        if !self.comparison(team, batch).is_some_and(|comparison| comparison.measures(self.steps)) {
+        if !self.comparison(team, batch).is_some_and(|comparison| comparison.measures(self.books.steps())) {
             return Ok(());
         }
         let had_weighting = self.descent.weighting().is_some();
@@ -439,7 +367,7 @@ impl Session {
 
     /// Means of the metrics over the test data, of which every worker takes a part.
     pub(super) fn evaluate(&mut self, team: &Team) -> Result<BTreeMap<String, f64>, Error> {
-        self.evaluations = (self.epochs()? / self.task.evaluate_every) as u64;
+        self.books.evaluated(self.training.len())?;
         // Each worker's batches have moved its own running statistics: from here on all have the mean of them.
         if self.flat.buffers.numel() > 0 {
             team.average(&mut self.flat.buffers)?;

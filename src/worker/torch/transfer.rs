@@ -62,8 +62,11 @@ impl<'a> StateTransfer<'a> {
             catch_up_alone(session)?;
             let mut team = Team::alone();
             session.begin(&mut team)?;
-            let pause =
-                Pause { total_s: session.idle_s(), form_s: 0.0, hand_over_s: began.elapsed().as_secs_f64() };
+            let pause = Pause {
+                total_s: session.books.idle_s(),
+                form_s: 0.0,
+                hand_over_s: began.elapsed().as_secs_f64(),
+            };
             return Ok((Some(team), pause));
         }
         let Room { address, store } =
@@ -93,7 +96,7 @@ impl<'a> StateTransfer<'a> {
             Team::new(nodes, group, &session.flat, session.task.measure_noise)?
         };
         session.begin(&mut team)?;
-        Ok((Some(team), Pause { total_s: session.idle_s(), form_s, hand_over_s }))
+        Ok((Some(team), Pause { total_s: session.books.idle_s(), form_s, hand_over_s }))
     }
 
     fn register(&self, group: &ProcessGroup) {
@@ -110,7 +113,7 @@ fn host_of(address: &str) -> &str {
 
 /// Without others, the state is here, or in a checkpoint, or nowhere yet.
 fn catch_up_alone(session: &mut Session) -> Result<(), Error> {
-    if !session.is_current {
+    if session.books.state_steps().is_none() {
         checkpoint::load(session)?;
     }
     Ok(())
@@ -169,7 +172,7 @@ fn stranger(rank: usize) -> Error {
 
 /// Gives all members the state of the most advanced one. Nothing is sent if all have it already.
 fn hand_over(group: &ProcessGroup, peers: &Peers, session: &mut Session) -> Result<(), Error> {
-    let mine = if session.is_current { signed(session.steps()) } else { -1 };
+    let mine = session.books.state_steps().map_or(-1, signed);
     let steps = peers.gather(group, mine)?;
     let furthest = steps.iter().copied().max().unwrap_or(-1);
     let source = steps.iter().position(|steps| *steps == furthest).unwrap_or(0);

@@ -432,3 +432,53 @@ fn changes_have_to_pay_off_before_the_end() {
     let horizons: Vec<f64> = snapshot.trials.iter().map(|trial| trial.horizon_s).collect();
     assert!((horizons[0] - 4.0).abs() < 1e-9 && (horizons[1] - 15.0).abs() < 1e-9, "{horizons:?}");
 }
+
+/// How many slots a trial has in the end that reports steps of so many seconds on one GPU, in a study with a batch that does not change.
+fn slots_with_one_batch(step_s: f64) -> usize {
+    let study = study(
+        "
+space: {x: {float: [0, 1]}}
+objective: {minimize: loss}
+trial: {trainable: toy, epochs: 1000, initial_batch: 32, max_batch: 32}
+search: {trials: 1, algorithm: random}
+",
+    );
+    let mut engine = Engine::new(&study, TrialKind::Elastic).expect("it is a good study");
+    let mut services = Services::new(&study).expect("it can be searched");
+    let mut inputs = vec![Input::Started, node_joined(0, 2)];
+    for number in 1..=30 {
+        let now_s = 10.0 * f64::from(number);
+        while !inputs.is_empty() {
+            let step = engine.handle(inputs.remove(0), now_s);
+            step.facts.iter().for_each(|entry| services.apply(entry).expect("it understands"));
+            for command in step.commands {
+                inputs.extend(services.answer(&command));
+                match command {
+                    Command::Group { command: GroupCommand::Launch(launch), .. } => {
+                        assert_eq!(launch.slots.len(), 1, "nothing was explored yet");
+                        inputs.push(Input::group(TrialId(0), launch.generation, GroupEvent::Formed));
+                    }
+                    Command::Group { command: GroupCommand::Reshape { slots, .. }, .. } => {
+                        return slots.len();
+                    }
+                    _ => {}
+                }
+            }
+        }
+        let (shape, per_gpu, accumulation) = (Shape::single(), 32.0, 0);
+        let steps = Observation { shape, per_gpu, accumulation, iter_time_s: step_s, steps: 20.0 };
+        let noise = NoiseScale::new(1e4).ok();
+        let report = Report { number, epochs: now_s, steps: vec![steps], noise, ..Report::default() };
+        inputs.push(Input::group(TrialId(0), Generation(1), GroupEvent::Reported(report)));
+        inputs.push(Input::Tick);
+    }
+    1
+}
+
+/// From one batch on one GPU it cannot be told how a trial scales: half of a step is taken to become shorter, which is a gain of a third on
+/// two GPUs. It has to be tried, although nobody knows yet what a change costs; once it was a matter of rounding.
+#[test]
+fn a_batch_that_does_not_change_is_tried_on_two_gpus() {
+    let tried = (1..=20).map(|tenths| slots_with_one_batch(0.013 * f64::from(tenths)));
+    assert_eq!(tried.collect::<Vec<_>>(), [2; 20]);
+}
