@@ -147,7 +147,7 @@ def test_results_of_all_forms():
     with pytest.raises(ValueError, match="state: found 'done'"):
         study.tell(trial, state="done")
     study.tell(trial, [1, 2])
-    with pytest.raises(ValueError, match="trial 5 has its result"):
+    with pytest.raises(ValueError, match="trial 5 is done"):
         study.tell(trial, [1, 2])
     with pytest.raises(ValueError, match="there is no trial 77"):
         study.tell(77, [1, 2])

@@ -44,7 +44,7 @@ impl fmt::Display for Reason {
             Self::Pinned => "pinned to its GPUs",
             Self::Kept => "keeps its GPUs",
             Self::Started => "started",
-            Self::Grown => "more GPUs raise the fitness",
+            Self::Grown => "makes good use of more GPUs",
             Self::Shrunk => "others make better use of some of its GPUs",
             Self::Moved => "moved to other GPUs",
             Self::Preempted => "others make better use of its GPUs",

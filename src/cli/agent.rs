@@ -125,7 +125,7 @@ pub(super) fn run(settings: Settings, stderr: &mut impl Write) -> Result<ExitSta
     let runtime = runtime.map_err(Error::system("start a runtime"))?;
     let end = LocalSet::new().block_on(&runtime, agent.run())?;
     match end {
-        AgentEnd::Told(reason) => notify(&format!("the head needs this machine no longer: {reason}")),
+        AgentEnd::Told(reason) => notify(&format!("the head no longer needs this machine: {reason}")),
         AgentEnd::TakenAway => notify("this machine is taken away"),
     }
     Ok(ExitStatus::Success)

@@ -9,8 +9,8 @@ use std::{
 use thiserror::Error;
 
 use super::{
-    ask_tell, compare, export, init, inspect, nodes, pause, profile, remove_study, results, run, simulate,
-    stop, study, train, trial_table, warm_start,
+    annotate, ask_tell, compare, export, init, inspect, nodes, pause, profile, remove_study, results, run,
+    simulate, stop, study, train, trial_table, warm_start,
 };
 use crate::{actors, agent, slurm, store, trials, wire};
 
@@ -84,6 +84,8 @@ pub(super) enum Error {
     #[error(transparent)]
     Pause(#[from] pause::Error),
     #[error(transparent)]
+    Annotate(#[from] annotate::Error),
+    #[error(transparent)]
     Run(#[from] run::Error),
     #[error(transparent)]
     Train(#[from] train::Error),
@@ -153,6 +155,7 @@ impl Error {
             | Self::Nodes(_)
             | Self::Stop(_)
             | Self::Pause(_)
+            | Self::Annotate(_)
             | Self::Run(_)
             | Self::Simulate(_)
             | Self::Search(_)

@@ -5,6 +5,7 @@ use std::{collections::BTreeMap, io::Write, path::Path};
 use super::{
     inspect::{self, duration, of_emulation},
     output::{pluralize, table},
+    terminal::folded,
 };
 use crate::{
     cli,
@@ -20,6 +21,10 @@ use crate::{
 
 /// So many plans are shown, the last ones.
 const PLANS: usize = 8;
+
+/// What a newcomer does not know.
+const TERMS: &str = "  goodput: examples per second, each counted by how much it teaches; a fair share: the same part of the slots for \
+                     each trial";
 
 /// What the journal says about a trial.
 struct Account {
@@ -52,7 +57,7 @@ pub(super) fn run(folder: &Path, trial: u32, out: &mut impl Write) -> Result<(),
     let account = Account::read(&reader, &study, id)?;
     let mut lines = account.lines(&study);
     lines.extend(reader.folder().emulated().map(|devices| of_emulation(&devices)));
-    writeln!(out, "{}", lines.join("\n")).map_err(cli::Error::Stdout)
+    writeln!(out, "{}", folded(&lines.join("\n"))).map_err(cli::Error::Stdout)
 }
 
 impl Account {
@@ -186,6 +191,7 @@ impl Account {
             let plans = pluralize(self.kept, "other plan");
             lines.push(format!("  {plans} left it where it was"));
         }
+        lines.push(TERMS.to_owned());
         lines
     }
 

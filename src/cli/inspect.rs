@@ -7,17 +7,19 @@ use crate::{
     goodput::BatchPlan,
     ids::{NodeId, SlotId, TrialId},
     space::{Objective, Study, Value},
-    store::{Reader, Status, TrialRow, TrialState},
+    store::{Annotation, Annotations, Reader, Status, TrialRow, TrialState},
     trials::engine::{Fact, JournalEntry, Metrics},
 };
 use serde_json::json;
 use thiserror::Error;
 
 use super::{
+    annotate,
     json::{self, Times},
     output::{Format, pluralize, table},
     slurm,
     sparkline::sparkline,
+    terminal::folded,
 };
 
 /// What can be wrong with a question about a study.
@@ -32,22 +34,24 @@ pub(crate) fn status(folder: &Path, format: Format, out: &mut impl Write) -> Res
     let reader = Reader::open(folder)?;
     let (study, status) = (reader.study()?, reader.status()?);
     let best = reader.best(1)?.pop();
+    let notes = Annotations::read(reader.folder())?;
     let emulated = reader.folder().emulated();
     let pilots = study.machines.as_ref().filter(|_| emulated.is_none() && !status.done);
     let pilots = pilots.map_or(&[][..], |machines| &machines.slurm);
     let jobs = slurm::summary(&reader, pilots, status.is_run);
     let text = match format {
         Format::Json => {
-            let mut object = status_json(&study, &status, best.as_ref());
+            let mut object = status_json(&study, &status, best.as_ref(), &notes);
             object["emulated"] = json!(emulated);
             object["slurm"] = json!(jobs);
             json::object(object)
         }
         Format::Text => {
             let mut text = status_text(folder, &study, &status, best.as_ref());
+            text.extend(annotate::lines(&notes.study).iter().map(|line| format!("\n{line}")));
             text.extend(emulated.map(|devices| format!("\n  {}", of_emulation(&devices))));
             text.extend(jobs.iter().map(|line| format!("\n  slurm   {line}")));
-            text
+            folded(&text)
         }
     };
     writeln!(out, "{text}").map_err(cli::Error::Stdout)
@@ -73,7 +77,12 @@ const fn times(status: &Status) -> Times {
     Times { created_s: status.created_s, at_s: status.at_s }
 }
 
-fn status_json(study: &Study, status: &Status, best: Option<&TrialRow>) -> serde_json::Value {
+fn status_json(
+    study: &Study,
+    status: &Status,
+    best: Option<&TrialRow>,
+    notes: &Annotations,
+) -> serde_json::Value {
     let trials: serde_json::Map<_, _> =
         status.trials.iter().map(|(state, count)| (state.name().to_owned(), json!(count))).collect();
     json!({
@@ -87,7 +96,9 @@ fn status_json(study: &Study, status: &Status, best: Option<&TrialRow>) -> serde
         "facts": status.facts,
         "ended": status.ended,
         "waiting": waits(status),
-        "best": best.map(|row| json::trial(&study.objectives, row, &times(status))),
+        "best": best.map(|row| json::trial(&study.objectives, row, &times(status), &notes.trial(row.trial))),
+        "tags": notes.study.tags,
+        "note": notes.study.note,
     })
 }
 
@@ -146,6 +157,7 @@ pub(crate) fn show(
         return Err(Error::NoTrial { trial, folder, count }.into());
     };
     let status = reader.status()?;
+    let annotation = Annotations::read(reader.folder())?.trial(row.trial);
     let created_s = status.created_s;
     let (mut events, mut reports): (Vec<(f64, String)>, Vec<ShownReport>) = (Vec::new(), Vec::new());
     reader.replay(|entry| -> Result<(), cli::Error> {
@@ -156,14 +168,18 @@ pub(crate) fn show(
     let text = match format {
         Format::Json => {
             let events = events.iter().map(|(at_s, event)| json!({"seconds": at_s, "event": event}));
-            let mut object = json::trial(&study.objectives, &row, &times(&status));
+            let mut object = json::trial(&study.objectives, &row, &times(&status), &annotation);
             object["events"] = events.collect();
             object["reports"] = reports.iter().map(ShownReport::json).collect();
             json::object(object)
         }
         Format::Text => {
             let note = reader.folder().emulated().map(|devices| format!("\n{}", of_emulation(&devices)));
-            format!("{}{}", show_text(&study, &row, &events, &reports), note.unwrap_or_default())
+            folded(&format!(
+                "{}{}",
+                show_text(&study, &row, &annotation, &events, &reports),
+                note.unwrap_or_default()
+            ))
         }
     };
     writeln!(out, "{text}").map_err(cli::Error::Stdout)
@@ -224,7 +240,13 @@ const CURVES: usize = 8;
 /// And so wide: with names and values, that fits into 80 columns.
 const CURVE_WIDTH: usize = 40;
 
-fn show_text(study: &Study, row: &TrialRow, events: &[(f64, String)], reports: &[ShownReport]) -> String {
+fn show_text(
+    study: &Study,
+    row: &TrialRow,
+    annotation: &Annotation,
+    events: &[(f64, String)],
+    reports: &[ShownReport],
+) -> String {
     let mut lines = vec![format!("trial {}: {}", row.trial, row.params)];
     let result = match (row.state, &row.reason) {
         (TrialState::Done, _) => format!(", {}", result(study, row)),
@@ -235,6 +257,7 @@ fn show_text(study: &Study, row: &TrialRow, events: &[(f64, String)], reports: &
     lines.push(format!("  epochs  {:.2} of {}", row.epochs, Value::from(study.trial.epochs).short()));
     let batch = row.batch.map_or_else(String::new, |batch| format!(", batch {batch}"));
     lines.push(format!("  slots   {}{batch}; {} slot-seconds so far", row.slots, row.slot_s.round()));
+    lines.extend(annotate::lines(annotation));
     lines.extend(curves(study, reports));
     let rows: Vec<_> = events.iter().map(|(at_s, event)| vec![duration(*at_s), event.clone()]).collect();
     lines.extend(table(&rows));

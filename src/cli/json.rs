@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use crate::{
     space::{Objective, Params},
-    store::TrialRow,
+    store::{Annotation, TrialRow},
     trials::{Trial, engine::Metrics},
 };
 
@@ -36,7 +36,12 @@ pub(super) fn values(objectives: &[Objective], values: &[f64]) -> Value {
 }
 
 /// A trial. Times are in seconds since the study began.
-pub(super) fn trial(objectives: &[Objective], row: &TrialRow, times: &Times) -> Value {
+pub(super) fn trial(
+    objectives: &[Objective],
+    row: &TrialRow,
+    times: &Times,
+    annotation: &Annotation,
+) -> Value {
     json!({
         "id": row.trial.0,
         "state": row.state.name(),
@@ -52,6 +57,8 @@ pub(super) fn trial(objectives: &[Objective], row: &TrialRow, times: &Times) -> 
         "start": times.start_s(row),
         "end": times.end_s(row),
         "duration": times.duration_s(row),
+        "tags": annotation.tags,
+        "note": annotation.note,
     })
 }
 

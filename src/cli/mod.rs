@@ -5,6 +5,7 @@
 //! *Architecture invariant:* commands know nothing of clap and write only to the handles they are given.
 
 mod agent;
+mod annotate;
 mod args;
 mod ask_tell;
 mod chaos;
@@ -155,6 +156,8 @@ fn run(
         Command::Pause(PauseArgs { folder }) => pause::pause(&folder, out),
         Command::Resume(ResumeArgs { folder }) => pause::resume(&folder, out),
         Command::Enqueue(EnqueueArgs { folder, values }) => pause::enqueue(&folder, &values, out),
+        Command::Tag(args) => annotate::tag(&args.folder, &args.tags, &args.trials, args.remove, out),
+        Command::Note(args) => annotate::note(&args.folder, args.text.as_deref(), &args.trials, out),
         Command::Stop(StopArgs { folder, trial, .. }) if !trial.is_empty() => {
             stop::trials(&folder, &trial, out)
         }

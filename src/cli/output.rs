@@ -8,6 +8,7 @@ use std::{
 };
 
 use super::Error;
+use crate::space::{Params, Value};
 
 /// How results are printed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,6 +38,21 @@ pub(super) fn table(rows: &[Vec<String>]) -> Vec<String> {
 /// `1 row`, `2 rows`.
 pub(super) fn pluralize(count: usize, noun: &str) -> String {
     format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
+}
+
+/// Parameters as `name=value`, numbers with four digits.
+pub(super) fn brief_params(params: &Params) -> String {
+    let each = params.iter().map(|(name, value)| {
+        let value = if let Value::Float(number) = value { brief(*number) } else { value.to_string() };
+        format!("{name}={value}")
+    });
+    each.collect::<Vec<_>>().join(" ")
+}
+
+/// A number with four digits.
+pub(super) fn brief(number: f64) -> String {
+    let rounded = format!("{number:.3e}").parse().unwrap_or(number);
+    Value::from(rounded).short()
 }
 
 /// Text from a file as a message may quote it: short, and harmless to a terminal.
@@ -85,6 +101,11 @@ mod tests {
         let rows = [["trial", "loss", "why"], ["7", "0.5", ""], ["10", "0.25", "late"]];
         let rows = rows.map(|row| row.map(str::to_owned).to_vec());
         assert_eq!(table(&rows), ["  trial  loss  why", "      7   0.5", "     10  0.25  late"]);
+    }
+
+    #[test]
+    fn numbers_have_four_digits() {
+        assert_eq!([0.013_403_7, 12_345.6, 1.0, f64::NAN].map(brief), ["0.0134", "12350", "1", "NaN"]);
     }
 
     #[test]

@@ -26,7 +26,7 @@ pub(crate) enum Error {
 }
 
 /// What a study has in its folder, besides its journal. All else belongs to somebody else, and stays.
-const OWN: [&str; 15] = [
+const OWN: [&str; 18] = [
     "study.yaml",
     "study.yaml.new",
     "journal.sqlite-wal",
@@ -42,6 +42,9 @@ const OWN: [&str; 15] = [
     "cluster",
     "shared",
     "locks",
+    "notes.json",
+    "notes.json.new",
+    "notes.lock",
 ];
 
 /// Deletes studies, all or none of them, after a question.

@@ -18,7 +18,8 @@ use super::{
     ask_tell::{Share, read},
     inspect::of_emulation,
     json,
-    output::{Format, pluralize, table},
+    output::{Format, brief_params, pluralize, table},
+    terminal,
 };
 
 /// The longest bar of a share.
@@ -67,14 +68,20 @@ pub(crate) fn best(
         Format::Text => {
             let note =
                 Folder::new(journal).emulated().map(|devices| format!("\n  {}", of_emulation(&devices)));
-            format!("{}{}", best_table(&search, &trials, several), note.unwrap_or_default())
+            let width = terminal::stdout_width();
+            let table = best_table(&search, &trials, several, width);
+            format!("{table}{}", terminal::folded(&note.unwrap_or_default()))
         }
     };
     writeln!(out, "{text}").map_err(cli::Error::Stdout)
 }
 
-fn best_table(search: &Search, trials: &[&Trial], several: bool) -> String {
+/// On a terminal, numbers are rounded and lines end where it ends; else all digits are there.
+fn best_table(search: &Search, trials: &[&Trial], several: bool, width: Option<usize>) -> String {
     let done = search.trials().filter(|trial| trial.values().is_some()).count();
+    if done == 0 {
+        return format!("{}: no trial has a result", goals(search).join(" and "));
+    }
     let of = pluralize(done, "finished trial");
     let which = if several {
         format!("{} of {of} that no other one beats in all objectives", trials.len())
@@ -92,10 +99,11 @@ fn best_table(search: &Search, trials: &[&Trial], several: bool) -> String {
     for (place, row) in rows.iter_mut().enumerate() {
         row.push(match place {
             0 => "parameters".to_owned(),
+            _ if width.is_some() => brief_params(&trials[place - 1].params),
             _ => trials[place - 1].params.to_string(),
         });
     }
-    lines.extend(table(&rows));
+    lines.extend(table(&rows).iter().map(|line| terminal::cut(line, width)));
     lines.join("\n")
 }
 

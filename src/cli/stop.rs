@@ -82,7 +82,7 @@ pub(super) fn run(
                 return writeln!(out, "{asked}").map_err(cli::Error::Stdout);
             }
             // It waits, whether or not this is read.
-            let _ = writeln!(stderr, "process {} was asked to stop: waiting for its end", runner.process);
+            let _ = writeln!(stderr, "process {} was asked to stop; waiting until it has", runner.process);
             reader.wait()?;
         }
     }

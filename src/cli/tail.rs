@@ -13,7 +13,7 @@ use super::{
     inspect::{self, event},
     output::Format,
     run::{Best, Lines, Look, MovingLines, Pace, Progress, at, view_lines},
-    terminal::{Paint, has_colours, stderr_width, stdout_width},
+    terminal::{Paint, has_colours, stdout_width},
 };
 use crate::{
     cli,
@@ -191,7 +191,7 @@ pub(super) fn top(folder: &Path, once: bool, out: &mut impl Write) -> Result<(),
         }
         return inspect::status(folder, Format::Text, out);
     }
-    let mut lines = MovingLines::new();
+    let mut lines = MovingLines::default();
     loop {
         let was_run = follower.reader.is_run();
         let mut entries = Vec::new();
@@ -199,12 +199,8 @@ pub(super) fn top(folder: &Path, once: bool, out: &mut impl Write) -> Result<(),
         best.update(&follower.engine, &entries);
         let progress = Progress::of(&follower.engine, &best);
         let left = pace.left(began.elapsed().as_secs_f64(), progress.part).filter(|_| progress.proceeds());
-        let look = Look {
-            width: stderr_width().unwrap_or(USUAL_WIDTH),
-            paint: Paint(has_colours()),
-            emulated: follower.emulated,
-            trials: TRIAL_LINES,
-        };
+        let (width, trials) = MovingLines::room(TRIAL_LINES);
+        let look = Look { width, paint: Paint(has_colours()), emulated: follower.emulated, trials };
         lines.show(view_lines(&progress, elapsed_s(&follower), left.as_deref(), &look));
         if !was_run && count == 0 {
             lines.clear();

@@ -9,6 +9,10 @@ use rustix::termios::tcgetwinsize;
 
 /// The narrowest terminal that is written for.
 const NARROWEST: usize = 20;
+/// And the lowest.
+const LOWEST: usize = 4;
+/// Where a terminal does not say how many lines it has.
+const USUAL_HEIGHT: usize = 24;
 
 /// How many columns the terminal behind the standard output has; none if there is none.
 pub(super) fn stdout_width() -> Option<usize> {
@@ -19,13 +23,26 @@ pub(super) fn stdout_width() -> Option<usize> {
     tcgetwinsize(&out).ok().and_then(|size| usable(size.ws_col))
 }
 
-/// The same for the standard error.
-pub(super) fn stderr_width() -> Option<usize> {
+/// How many columns and lines the terminal behind the standard error has; none if there is none.
+pub(super) fn stderr_size() -> Option<(usize, usize)> {
     let out = io::stderr();
     if !out.is_terminal() {
         return None;
     }
-    tcgetwinsize(&out).ok().and_then(|size| usable(size.ws_col))
+    let size = tcgetwinsize(&out).ok()?;
+    let height = if size.ws_row == 0 { USUAL_HEIGHT } else { usize::from(size.ws_row).max(LOWEST) };
+    Some((usable(size.ws_col)?, height))
+}
+
+/// How many columns a text takes, without what only a terminal sees.
+pub(super) fn visible_width(text: &str) -> usize {
+    let mut is_code = false;
+    let is_shown = |c: &char| {
+        let was_code = is_code;
+        is_code = *c == '\u{1b}' || (is_code && *c != 'm');
+        !was_code && !is_code
+    };
+    text.chars().filter(is_shown).count()
 }
 
 /// A terminal that says it has no columns does not know.
@@ -47,6 +64,42 @@ pub(super) fn cut(line: &str, width: Option<usize>) -> String {
     let Some(width) = width.filter(|width| line.chars().count() > *width) else { return line.to_owned() };
     let kept: String = line.chars().take(width.saturating_sub(1)).collect();
     format!("{}…", kept.trim_end())
+}
+
+/// Lines of at most so many columns, broken between words. What comes after the first one stands below its text: two columns further in
+/// than the line, or where its second column begins.
+pub(super) fn fold(line: &str, width: Option<usize>) -> String {
+    let Some(width) = width.filter(|width| line.chars().count() > *width) else { return line.to_owned() };
+    let start = line.chars().take_while(|c| *c == ' ').count();
+    let text: Vec<char> = line.chars().skip(start).collect();
+    // Two blanks end a first column.
+    let column = text.windows(2).position(|pair| pair == [' ', ' ']);
+    let column = column.map(|end| end + text[end..].iter().take_while(|c| **c == ' ').count());
+    let hang = start + column.filter(|column| start + column <= width / 2).unwrap_or(2);
+    let mut lines = vec![String::new()];
+    let mut used = 0;
+    for (place, word) in line.split(' ').enumerate() {
+        let length = word.chars().count();
+        let last = lines.len() - 1;
+        if place > 0 && used + 1 + length > width && used > hang {
+            lines.push(format!("{}{word}", " ".repeat(hang)));
+            used = hang + length;
+            continue;
+        }
+        if place > 0 {
+            lines[last].push(' ');
+            used += 1;
+        }
+        lines[last].push_str(word);
+        used += length;
+    }
+    lines.iter().map(|line| line.trim_end()).collect::<Vec<_>>().join("\n")
+}
+
+/// Text of several lines, each folded to the terminal behind the standard output.
+pub(super) fn folded(text: &str) -> String {
+    let width = stdout_width();
+    text.lines().map(|line| fold(line, width)).collect::<Vec<_>>().join("\n")
 }
 
 /// How to paint on a terminal, or not.
@@ -85,11 +138,22 @@ mod tests {
     }
 
     #[test]
+    fn long_lines_are_folded_between_words() {
+        assert_eq!(fold("short", Some(20)), "short");
+        assert_eq!(fold("a line of several words", None), "a line of several words");
+        assert_eq!(fold("a line of several words", Some(12)), "a line of\n  several\n  words");
+        let status = "  best    trial 3: loss 0.5, lr=0.1 width=64";
+        assert_eq!(fold(status, Some(30)), "  best    trial 3: loss 0.5,\n          lr=0.1 width=64");
+        assert_eq!(fold("averyverylongword and more", Some(10)), "averyverylongword\n  and more");
+    }
+
+    #[test]
     fn who_wants_no_colours_gets_none() {
         let text = |text: &str| Some(text.to_owned());
         assert!(wants_colours(None, text("xterm")) && wants_colours(text(""), None));
         assert!(!wants_colours(text("1"), text("xterm")) && !wants_colours(None, text("dumb")));
         assert_eq!(Paint(false).colour(3, "a"), "a");
         assert_eq!(Paint(true).colour(3, "a"), "\u{1b}[38;5;3ma\u{1b}[0m");
+        assert_eq!(visible_width(&format!("x{}m", Paint(true).colour(3, "a"))), 3);
     }
 }

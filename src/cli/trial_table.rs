@@ -5,6 +5,7 @@ use std::{cmp::Ordering, collections::BTreeSet, io::Write, path::Path, str::From
 use thiserror::Error;
 
 use super::{
+    annotate::tags_text,
     inspect::{duration, of_emulation},
     json::{self, Times},
     output::{Format, table},
@@ -13,13 +14,15 @@ use super::{
 use crate::{
     cli,
     space::{Direction, Objective, Study, Value},
-    store::{Reader, TrialRow, TrialState},
+    store::{Annotations, Reader, TrialRow, TrialState},
 };
 
 /// What is wanted of the trials.
 #[derive(Debug, Default)]
 pub(super) struct Wanted {
     pub(super) states: Vec<TrialState>,
+    /// Those with all of these tags.
+    pub(super) tags: Vec<String>,
     /// All of them must hold.
     pub(super) conditions: Vec<Condition>,
     pub(super) sort: Option<String>,
@@ -34,7 +37,9 @@ pub(super) struct Wanted {
 pub(crate) enum Error {
     #[error("there is no column `{name}`, allowed is one of: {allowed}")]
     NoColumn { name: String, allowed: String },
-    #[error("`{name}` is a text here, `{value}`: only = and != compare texts")]
+    #[error(
+        "`{name}` and `{value}` are compared as texts: they are equal or not, so only = and != can be used"
+    )]
     Text { name: String, value: String },
 }
 
@@ -110,13 +115,15 @@ enum Column {
     Duration,
     SlotSeconds,
     Reason,
+    Tags,
+    Note,
     Params,
     Metric(String),
     Param(String),
 }
 
 /// Those with a name of their own.
-const FIXED: [(&str, Column); 11] = [
+const FIXED: [(&str, Column); 13] = [
     ("trial", Column::Trial),
     ("state", Column::State),
     ("epochs", Column::Epochs),
@@ -127,6 +134,8 @@ const FIXED: [(&str, Column); 11] = [
     ("duration", Column::Duration),
     ("slot_seconds", Column::SlotSeconds),
     ("reason", Column::Reason),
+    ("tags", Column::Tags),
+    ("note", Column::Note),
     ("parameters", Column::Params),
 ];
 
@@ -134,6 +143,7 @@ const FIXED: [(&str, Column); 11] = [
 struct Table<'a> {
     study: &'a Study,
     rows: &'a [TrialRow],
+    notes: &'a Annotations,
     times: Times,
 }
 
@@ -146,12 +156,15 @@ pub(super) fn list(
 ) -> Result<(), cli::Error> {
     let reader = Reader::open(folder)?;
     let (study, rows, status) = (reader.study()?, reader.trials()?, reader.status()?);
+    let notes = Annotations::read(reader.folder())?;
     let times = Times { created_s: status.created_s, at_s: status.at_s };
-    let all = Table { study: &study, rows: &rows, times };
+    let all = Table { study: &study, rows: &rows, notes: &notes, times };
     let chosen = all.choose(wanted)?;
     let text = match format {
         Format::Json => {
-            let trial = |row: &&TrialRow| json::object(json::trial(&study.objectives, row, &times));
+            let trial = |row: &&TrialRow| {
+                json::object(json::trial(&study.objectives, row, &times, &notes.trial(row.trial)))
+            };
             chosen.iter().map(trial).collect::<Vec<_>>().join("\n")
         }
         Format::Text => {
@@ -232,7 +245,7 @@ impl<'a> Table<'a> {
         let mut chosen = Vec::new();
         for row in self.rows {
             let is_wanted = wanted.states.is_empty() || wanted.states.contains(&row.state);
-            let mut holds = is_wanted;
+            let mut holds = is_wanted && self.has_tags(row, &wanted.tags);
             for (column, condition) in &conditions {
                 holds = holds && self.holds(row, column, condition)?;
             }
@@ -258,6 +271,10 @@ impl<'a> Table<'a> {
         }
         chosen.truncate(wanted.count.unwrap_or(usize::MAX));
         Ok(chosen)
+    }
+
+    fn has_tags(&self, row: &TrialRow, wanted: &[String]) -> bool {
+        wanted.iter().all(|tag| self.notes.trials.get(&row.trial).is_some_and(|one| one.tags.contains(tag)))
     }
 
     /// Whether a condition holds; not of what a trial does not have.
@@ -292,6 +309,8 @@ impl<'a> Table<'a> {
             Column::Duration => Some(self.times.duration_s(row).into()),
             Column::SlotSeconds => Some(row.slot_s.into()),
             Column::Reason => row.reason.as_ref().map(|reason| Value::from(first_line(reason))),
+            Column::Tags => tags_text(&self.notes.trial(row.trial)).map(Value::from),
+            Column::Note => self.notes.trial(row.trial).note.map(|note| Value::from(first_line(&note))),
             Column::Params => Some(Value::from(row.params.to_string())),
             Column::Metric(name) => {
                 let place = self.study.objectives.iter().position(|objective| objective.metric == *name);
@@ -382,7 +401,11 @@ mod tests {
             row(2, TrialState::Running, 0.01, "relu", Some(0.9)),
         ];
         let study = study();
-        let table = Table { study: &study, rows: &rows, times: Times { created_s: 1000.0, at_s: 1200.0 } };
+        let mut notes = Annotations::default();
+        notes.trials.entry(TrialId(2)).or_default().tags.extend(["good", "long"].map(str::to_owned));
+        notes.trials.entry(TrialId(0)).or_default().tags.insert("good".to_owned());
+        let times = Times { created_s: 1000.0, at_s: 1200.0 };
+        let table = Table { study: &study, rows: &rows, notes: &notes, times };
         let chosen = table.choose(wanted).map_err(|error| error.to_string())?;
         Ok(chosen.iter().map(|row| row.trial.0).collect())
     }
@@ -402,8 +425,18 @@ mod tests {
         assert_eq!(chosen(&conditions(&["params.state=2", "trial>0"])), Ok(vec![1, 2]));
         let running = Wanted { states: vec![TrialState::Running], ..Wanted::default() };
         assert_eq!(chosen(&running), Ok(vec![2]));
+        let tagged = |tags: &[&str]| Wanted {
+            tags: tags.iter().map(|tag| (*tag).to_owned()).collect(),
+            ..Wanted::default()
+        };
+        assert_eq!(chosen(&tagged(&["good"])), Ok(vec![0, 2]));
+        assert_eq!(chosen(&tagged(&["good", "long"])), Ok(vec![2]), "all of them");
+        assert_eq!(chosen(&conditions(&["tags=good, long"])), Ok(vec![2]));
         let error = chosen(&conditions(&["act<relu"])).unwrap_err();
-        assert_eq!(error, "`act` is a text here, `relu`: only = and != compare texts");
+        assert_eq!(
+            error,
+            "`act` and `relu` are compared as texts: they are equal or not, so only = and != can be used"
+        );
         let error = chosen(&conditions(&["loss<1"])).unwrap_err();
         assert!(error.starts_with("there is no column `loss`, allowed is one of: trial, state,"), "{error}");
         assert!(error.ends_with("accuracy, lr, act, state"), "{error}");

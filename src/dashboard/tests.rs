@@ -157,7 +157,7 @@ fn a_trial_has_its_slots_its_speed_and_the_reasons() {
     scene.fact(Fact::TrialDone { trial, values: vec![0.5] });
     let timeline = scene.view(|view| answers::timeline(view, &query("")));
     assert_eq!(timeline["rows"].as_array().map(Vec::len), Some(4));
-    let grown = "more GPUs raise the fitness";
+    let grown = "makes good use of more GPUs";
     assert_eq!(
         timeline["spans"],
         json!([

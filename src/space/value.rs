@@ -115,6 +115,8 @@ pub(super) fn text_to_yaml(text: &str) -> String {
         match c {
             '"' | '\\' => quoted.extend(['\\', c]),
             ' '..='~' => quoted.push(c),
+            '\n' => quoted.push_str("\\n"),
+            '\t' => quoted.push_str("\\t"),
             c => {
                 let _ = write!(quoted, "\\U{:08x}", c as u32);
             }
@@ -192,7 +194,7 @@ mod tests {
             "\"say \\\"x\\\"\"",
             "\"\"",
             "\"\\U000000e9\"",
-            "\"a\\U0001f600\\U0000000a\"",
+            "\"a\\U0001f600\\n\"",
         ];
         assert_eq!(shown, wanted);
     }

@@ -172,6 +172,18 @@ impl Folder {
         Ok(())
     }
 
+    /// Tags and notes that people have given to the study and its trials.
+    #[must_use]
+    pub fn notes(&self) -> PathBuf {
+        self.root.join("notes.json")
+    }
+
+    /// Held by who changes them.
+    #[cfg(feature = "cli")]
+    pub(super) fn notes_lock(&self) -> PathBuf {
+        self.root.join("notes.lock")
+    }
+
     /// Held by the process that runs the study, whose number and machine it names.
     fn lock_path(&self) -> PathBuf {
         self.root.join("lock")
@@ -244,14 +256,23 @@ impl Folder {
 
     /// Replaces the study file, as a whole.
     pub(crate) fn write_study(&self, yaml: &str) -> Result<(), Error> {
-        let path = self.study();
-        let new = self.root.join("study.yaml.new");
-        let write = || -> io::Result<()> {
-            let mut file = File::create(&new)?;
-            file.write_all(yaml.as_bytes())?;
-            file.sync_all()?;
-            fs::rename(&new, &path)
-        };
-        write().map_err(|source| Error::io("write", &path, source))
+        replace(&self.study(), &self.root.join("study.yaml.new"), yaml)
     }
+
+    /// Replaces tags and notes, as a whole.
+    #[cfg(feature = "cli")]
+    pub(super) fn write_notes(&self, text: &str) -> Result<(), Error> {
+        replace(&self.notes(), &self.root.join("notes.json.new"), text)
+    }
+}
+
+/// Writes a file beside another one and puts it in its place.
+fn replace(path: &Path, new: &Path, text: &str) -> Result<(), Error> {
+    let write = || -> io::Result<()> {
+        let mut file = File::create(new)?;
+        file.write_all(text.as_bytes())?;
+        file.sync_all()?;
+        fs::rename(new, path)
+    };
+    write().map_err(|source| Error::io("write", path, source))
 }

@@ -10,6 +10,7 @@
 //! checkpoints/     states of trials
 //! logs/            what programs have printed
 //! emulated         on which devices, if they are emulated
+//! notes.json       tags and notes that people have written
 //! ```
 //!
 //! [`Store`] writes, [`Reader`] answers questions, also while a store writes; [`examine`] and [`repair`] are for damaged ones. [`Memory`] keeps facts for as long as it lives;
@@ -19,6 +20,8 @@
 //! when it fails, none of them is there, and it can be tried again. When [`Journal::sync`] returns, all facts survive a loss of power.
 //! What was changed or lost on disk is refused, never read as something else. Nothing here decides anything.
 
+#[cfg(feature = "cli")]
+mod annotations;
 mod digest;
 mod error;
 mod facts;
@@ -38,6 +41,12 @@ mod sqlite;
 mod tables;
 mod writer;
 
+#[cfg(feature = "cli")]
+pub(crate) use self::{
+    annotations::{Annotation, Annotations},
+    optuna::{OptunaParam, OptunaStudy, OptunaTrial, is_database, optuna_studies, read_optuna, write_optuna},
+    search::begin_with,
+};
 pub use self::{
     error::Error,
     folder::{Folder, Runner},
@@ -48,11 +57,6 @@ pub use self::{
     reader::{Reader, Span, Status, TrialRow, TrialState},
     search::KeptSearch,
     writer::Store,
-};
-#[cfg(feature = "cli")]
-pub(crate) use self::{
-    optuna::{OptunaParam, OptunaStudy, OptunaTrial, is_database, optuna_studies, read_optuna, write_optuna},
-    search::begin_with,
 };
 use crate::trials::engine::JournalEntry;
 

@@ -33,4 +33,7 @@ pub use launch::gpus;
 pub use launch::{Launch, Slot, gpu_id, interpreter, launch};
 pub use sampler::{ElasticSampler, shard};
 #[cfg(feature = "torch")]
-pub use torch::{BoxError, Dataset, Example, Optimizer, Registry, Schedule, Trainable, serve_if_worker};
+pub use torch::{
+    BoxError, Dataset, Example, Optimizer, Registry, Schedule, StepTaken, Trainable, UpdateRule, Variable,
+    serve_if_worker,
+};

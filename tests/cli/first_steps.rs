@@ -41,6 +41,31 @@ fn a_first_study_is_valid_and_runs_as_it_is() {
     assert!(!trials.contains("failed"), "{trials}");
 }
 
+/// The block of a language after a heading of a page.
+fn block(page: &str, heading: &str, language: &str) -> String {
+    let (_, part) = page.split_once(heading).expect("the heading is there");
+    let (_, rest) = part.split_once(&format!("```{language}\n")).expect("there is such a block");
+    rest.split_once("```").expect("it ends").0.to_owned()
+}
+
+#[test]
+fn the_objective_of_the_quick_start_is_ten_lines_and_runs_as_it_is_printed() {
+    const HEADING: &str = "## An objective of your own, in ten lines\n";
+    let page = include_str!("../../docs/quick-start.md");
+    let folder = folder("quick-start");
+    let script = block(page, HEADING, "python");
+    assert!(script.lines().count() <= 10, "{script}");
+    fs::write(folder.join("train.py"), script).expect("it can be written");
+    fs::write(folder.join("mine.yaml"), block(page, HEADING, "yaml")).expect("it can be written");
+    for command in block(page, HEADING, "sh").lines() {
+        let typed: Vec<&str> = command.split('#').next().expect("a command").split_whitespace().collect();
+        let said = printed(&folder, &typed[1..]);
+        assert!(!said.is_empty(), "{command}");
+    }
+    let best = printed(&folder, &["best", "studies/mine", "-n", "1", "--json"]);
+    assert!(best.contains("\"loss\":") && best.contains("\"layers\":"), "{best}");
+}
+
 #[test]
 fn paths_in_a_study_file_are_seen_from_its_folder() {
     let folder = folder("run-from-elsewhere");

@@ -199,6 +199,7 @@ trial 2: lr=0.001 act=relu
 why it has these slots:
      at    slots         expected goodput  reason of the plan
   4.0 s  2 slots  1.50x of its fair share  started
+  goodput: examples per second, each counted by how much it teaches; a fair share: the same part of the slots for each trial
 with other numbers of slots:
   nothing is known of its speed yet: that takes a report with step times
 ";

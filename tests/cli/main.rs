@@ -10,6 +10,7 @@ mod nodes;
 mod programs;
 mod steer;
 mod stop;
+mod terminal;
 mod timeline;
 mod transcripts;
 #[path = "../support/world.rs"]

@@ -3,6 +3,7 @@
 use std::{fs, process::Command};
 
 use pollux_tune::{
+    ids::TrialId,
     store::{Journal, Store},
     trials::engine::{Fact, JournalEntry},
 };
@@ -32,7 +33,7 @@ fn a_study_is_paused_and_resumed_while_it_runs_and_while_it_does_not() {
         (code, said.as_str()),
         (Some(0), "enqueued: lr=0.25\nit is tried when there is room for another trial\n")
     );
-    head.until("to be tried before others: lr=0.25");
+    head.until("enqueued, to be tried next: lr=0.25");
     let (_, status) = program("status", &root, &[]);
     assert!(
         status.starts_with(
@@ -76,6 +77,56 @@ fn a_study_is_paused_and_resumed_while_it_runs_and_while_it_does_not() {
         code == Some(0) && said.starts_with("enqueued: lr=0.5\nit is the next trial of: pollux-tune run"),
         "{said}"
     );
+}
+
+#[test]
+fn studies_and_trials_have_tags_and_notes() {
+    let (root, _) = folder("tags");
+    let mut store = Store::open(&root).expect("it can be made");
+    let yaml = "{space: {lr: {log: [1e-5, 1]}}, objective: {minimize: loss}}".to_owned();
+    let created = |trial| {
+        let params = [("lr", 0.1.into())].into_iter().collect();
+        Fact::TrialCreated { trial: TrialId(trial), params, point: vec![Some(0.5)] }
+    };
+    let facts = [Fact::StudyCreated { yaml }, created(0), created(1)];
+    let entries = facts.map(|fact| JournalEntry { at_s: 1.0, fact });
+    store.append(&entries).expect("it can be written");
+    // Somebody runs it meanwhile: the store is still open.
+    let done = |command: &str, arguments: &[&str]| {
+        let (code, said) = program(command, &root, arguments);
+        assert_eq!(code, Some(0), "{said}");
+        said
+    };
+    assert_eq!(done("tag", &["paper", "baseline"]), "FOLDER: baseline, paper\n");
+    assert_eq!(done("tag", &["--trial", "0,1", "good"]), "trial 0: good\ntrial 1: good\n");
+    assert_eq!(done("tag", &["--trial", "1", "--remove", "good", "bad"]), "trial 1: no tags\n");
+    assert_eq!(done("tag", &[]), "FOLDER: baseline, paper\ntrial 0: good\n");
+    assert_eq!(done("note", &["first try\nof all"]), "FOLDER: first try\n  of all\n");
+    assert_eq!(done("note", &["--trial", "1", "diverged"]), "trial 1: diverged\n");
+    let status = done("status", &[]);
+    assert!(
+        status.contains("  tags    baseline, paper\n  note    first try\n          of all\n"),
+        "{status}"
+    );
+    assert!(done("show", &["1"]).contains("  note    diverged\n"));
+    let tagged = done("trials", &["--tag", "good", "--columns", "trial,tags,note"]);
+    assert_eq!(tagged, "  trial  tags  note\n      0  good  -\n");
+    let trials = done("trials", &["--json"]);
+    let rows: Vec<serde_json::Value> =
+        trials.lines().map(|line| serde_json::from_str(line).expect("it is JSON")).collect();
+    assert_eq!(
+        (&rows[0]["tags"], &rows[0]["note"]),
+        (&serde_json::json!(["good"]), &serde_json::Value::Null)
+    );
+    assert_eq!((&rows[1]["tags"], &rows[1]["note"]), (&serde_json::json!([]), &"diverged".into()));
+    assert_eq!(done("note", &["--trial", "1", ""]), "trial 1: no note\n");
+    let (code, said) = program("tag", &root, &["--trial", "7", "good"]);
+    assert_eq!((code, said.as_str()), (Some(2), "error: there is no trial 7 in FOLDER, 2 trials so far\n"));
+    let (code, said) = program("tag", &root, &["two words"]);
+    assert!(code == Some(2) && said.contains("a tag is a word of at most 64 characters"), "{said}");
+    drop(store);
+    let (_, said) = program("rm", &root, &["--yes"]);
+    assert_eq!(said, "FOLDER is deleted\n", "tags and notes are of the study");
 }
 
 #[test]

@@ -124,7 +124,7 @@ fn a_study_is_stopped_and_shown_once_its_process_has_ended() {
     running.until("asked");
     assert!(stop.try_wait().expect("it can be asked").is_none(), "the study still runs");
     running.end();
-    let notes = format!("process {number} was asked to stop: waiting for its end\n");
+    let notes = format!("process {number} was asked to stop; waiting until it has\n");
     assert_eq!(ended(stop, &root), (Some(0), STOPPED.to_owned(), notes));
 }
 

@@ -76,6 +76,10 @@ fn keys_of_other_tools_and_in_other_sections_have_their_place() {
         assert_eq!(problems.len(), 1, "{more}: {problems:?}");
         assert!(problems[0].ends_with(&format!("; {written}")), "{more}: {problems:?}");
     }
+    // Metric and direction in two keys are one objective.
+    for problem in strictly("{x: {float: [0, 1]}}", "metric: accuracy\nmode: max") {
+        assert!(problem.ends_with("; write `objective: {maximize: accuracy}`"), "{problem}");
+    }
     for (objective, written) in [
         ("accuracy", "write `{minimize: accuracy}` or `{maximize: accuracy}`"),
         ("{metric: accuracy, mode: max}", "write `direction: maximize`"),

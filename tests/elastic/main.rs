@@ -16,6 +16,7 @@ mod head_loss;
 mod memory;
 mod net;
 mod noise;
+mod own;
 #[path = "../support/processes.rs"]
 mod processes;
 mod rescale;
@@ -29,5 +30,5 @@ use pollux_tune::worker::serve_if_worker;
 /// Not a test: what the worker processes of the other tests run. Started by `cargo test` it does nothing.
 #[test]
 fn worker() {
-    serve_if_worker(&net::registry());
+    serve_if_worker(&net::registry().with("own", own::Own::new));
 }

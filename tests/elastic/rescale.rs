@@ -12,12 +12,13 @@ use crate::{
 };
 
 /// Trains with a group that changes after so many steps, and says which groups there were.
-fn rescaled(params: &serde_json::Value, plan: &[(u64, &[u32])]) -> Vec<Vec<u32>> {
+pub(crate) fn rescaled(trainable: &str, params: &serde_json::Value, plan: &[(u64, &[u32])]) -> Vec<Vec<u32>> {
     let folder = Folder::new();
     let mut rescales = Rescales::new(&folder, plan);
+    let of = |task: Task| Task { trainable: trainable.to_owned(), ..task };
     let tasks = [
-        task(&folder, "undisturbed", params.clone()),
-        task(&folder, "rescaled", rescales.params(params.clone())),
+        of(task(&folder, "undisturbed", params.clone())),
+        of(task(&folder, "rescaled", rescales.params(params.clone()))),
     ];
     let mut groups = Vec::new();
     let all = train(tasks.into(), &[0], |run, event| {
@@ -39,19 +40,20 @@ fn rescaled(params: &serde_json::Value, plan: &[(u64, &[u32])]) -> Vec<Vec<u32>>
 
 #[test]
 fn growing_and_shrinking_change_nothing() {
-    let groups = rescaled(&sgd(), &[(20, &[0, 1]), (50, &[0]), (80, &[0, 1])]);
+    let groups = rescaled("net", &sgd(), &[(20, &[0, 1]), (50, &[0]), (80, &[0, 1])]);
     assert_eq!(groups, [vec![0], vec![0, 1], vec![0], vec![0, 1]]);
 }
 
 #[test]
 fn adamw_keeps_its_moments() {
-    let groups = rescaled(&json!({"lr": 0.003, "adam": true}), &[(20, &[0, 1]), (50, &[0]), (80, &[0, 1])]);
+    let groups =
+        rescaled("net", &json!({"lr": 0.003, "adam": true}), &[(20, &[0, 1]), (50, &[0]), (80, &[0, 1])]);
     assert_eq!(groups.len(), 4);
 }
 
 #[test]
 fn a_move_to_other_slots_hands_the_state_over() {
-    let groups = rescaled(&sgd(), &[(20, &[1]), (50, &[0]), (80, &[1, 0])]);
+    let groups = rescaled("net", &sgd(), &[(20, &[1]), (50, &[0]), (80, &[1, 0])]);
     assert_eq!(groups, [vec![0], vec![1], vec![0], vec![0, 1]]);
 }
 

@@ -219,9 +219,8 @@ fn events_come_in_their_order_and_end_with_the_study() {
             event => format!("{event:?}"),
         })
         .collect();
-    let of = |trial| {
-        [format!("created {trial}"), format!("reported {trial} 1"), format!("ended {trial} has its result")]
-    };
+    let of =
+        |trial| [format!("created {trial}"), format!("reported {trial} 1"), format!("ended {trial} is done")];
     let mut expected: Vec<String> = (0..3).flat_map(of).collect();
     expected.push("Done".to_owned());
     assert_eq!(kinds, expected);

@@ -31,7 +31,7 @@ pub(crate) struct InitArgs {
     /// Write a Rust project into this folder instead, with a trainable of your own and its study
     #[arg(long, value_name = "FOLDER", conflicts_with = "file")]
     rust: Option<PathBuf>,
-    /// The source of pollux-tune for the Rust project [default: where this program was built, if it is there, else crates.io]
+    /// The source of pollux-tune for the Rust project [default: where this program was built, if it is there, else the published one]
     #[arg(long, value_name = "FOLDER", requires = "rust")]
     source: Option<PathBuf>,
 }

@@ -1,6 +1,7 @@
 //! What the user can type: all clap types and the parsers of their values. Each becomes the plain settings of a command.
 
 mod agent;
+mod annotate;
 mod chaos;
 mod dashboard;
 mod doctor;
@@ -22,6 +23,7 @@ use clap::{Args, Parser, Subcommand};
 
 pub(super) use self::{
     agent::AgentArgs,
+    annotate::{NoteArgs, TagArgs},
     chaos::ChaosArgs,
     dashboard::DashboardArgs,
     doctor::DoctorArgs,
@@ -79,6 +81,8 @@ pub(super) enum Command {
     Pause(PauseArgs),
     Resume(ResumeArgs),
     Enqueue(EnqueueArgs),
+    Tag(TagArgs),
+    Note(NoteArgs),
     Stop(StopArgs),
     Retry(RetryArgs),
     Fsck(FsckArgs),

@@ -5,7 +5,10 @@ use std::path::PathBuf;
 use clap::Args;
 
 use crate::{
-    cli::trial_table::{Condition, Wanted, state},
+    cli::{
+        annotate::parse_tag,
+        trial_table::{Condition, Wanted, state},
+    },
     store::TrialState,
 };
 
@@ -26,6 +29,9 @@ pub(crate) struct TrialsArgs {
     /// Only trials in one of these states, such as done,running
     #[arg(long, value_name = "STATE,...", value_delimiter = ',', value_parser = state)]
     state: Vec<TrialState>,
+    /// Only trials with this tag; may be given several times
+    #[arg(long = "tag", value_name = "TAG", value_parser = parse_tag)]
+    tags: Vec<String>,
     /// Only trials for which this holds, such as lr<0.01 or optimizer=sgd; may be given several times
     #[arg(long = "where", value_name = "CONDITION")]
     conditions: Vec<Condition>,
@@ -38,7 +44,7 @@ pub(crate) struct TrialsArgs {
     /// At most this many trials
     #[arg(short = 'n', long, value_name = "COUNT")]
     count: Option<usize>,
-    /// The columns to show: trial, state, epochs, slots, batch, start, end, duration, `slot_seconds`, reason, parameters, and each metric
+    /// The columns to show: trial, state, epochs, slots, batch, start, end, duration, `slot_seconds`, reason, tags, note, parameters, and each metric
     /// and each parameter by its name; times count from the beginning of the study
     #[arg(long, value_name = "COLUMN,...", value_delimiter = ',', conflicts_with = "json")]
     columns: Vec<String>,
@@ -48,7 +54,7 @@ pub(crate) struct TrialsArgs {
 }
 
 impl From<TrialsArgs> for Wanted {
-    fn from(TrialsArgs { state, conditions, sort, reverse, count, columns, .. }: TrialsArgs) -> Self {
-        Self { states: state, conditions, sort, reverse, count, columns }
+    fn from(TrialsArgs { state, tags, conditions, sort, reverse, count, columns, .. }: TrialsArgs) -> Self {
+        Self { states: state, tags, conditions, sort, reverse, count, columns }
     }
 }

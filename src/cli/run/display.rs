@@ -8,9 +8,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
-
 use super::{
+    moving::MovingLines,
     pace::Pace,
     progress::{Best, Progress},
     shortage::Shortage,
@@ -19,15 +18,19 @@ use super::{
 use crate::{
     cli::{
         inspect::event,
-        terminal::{Paint, has_colours, stderr_width},
+        terminal::{Paint, has_colours},
     },
     ids::{NodeId, TrialId},
     space::{Objective, Value},
     trials::engine::{Draining, Engine, Fact, JournalEntry, Metrics, TrialKind, Wait},
 };
 
-/// How often the moving lines move.
+/// How often the moving lines move where something happens.
 const FRAME: Duration = Duration::from_millis(100);
+/// How often they do where nothing happens: the time goes on.
+const TICK: Duration = Duration::from_secs(1);
+/// What is only a step on the way is looked at no longer than one part in so many of the time.
+const SHARE: u32 = 20;
 
 /// Shows a study on a thread of its own: a terminal that does not take anything must not hold the study up.
 pub(super) struct Display {
@@ -85,7 +88,8 @@ impl Display {
     pub(super) fn watch(&self) -> impl FnMut(&Engine, &[JournalEntry]) + Send + 'static {
         let DisplayHandle(updates) = self.handle();
         let (is_terminal, emulated) = (self.is_terminal, self.emulated);
-        let mut last: Option<Instant> = None;
+        // When it was looked at last, and how long nothing but the big events is a reason to do it again.
+        let mut last: Option<(Instant, Duration)> = None;
         let mut best = Best::default();
         let (mut is_warned, mut lines) = (false, Lines::default());
         move |engine, entries| {
@@ -100,9 +104,11 @@ impl Display {
                 }
             }
             let _ = updates.send(Update::Shortage(engine.state().shortage(engine.study())));
-            if is_terminal && last.is_none_or(|last| last.elapsed() >= FRAME) {
-                last = Some(Instant::now());
+            let is_due = last.is_none_or(|(last, rest)| last.elapsed() >= rest);
+            if is_terminal && (is_due || entries.iter().any(|entry| changes_the_picture(&entry.fact))) {
+                let began = Instant::now();
                 let _ = updates.send(Update::Progress(Progress::of(engine, &best)));
+                last = Some((began, (SHARE * began.elapsed()).min(FRAME)));
             }
         }
     }
@@ -121,6 +127,11 @@ pub(in crate::cli) fn at(entry: &JournalEntry, engine: &Engine, emulated: bool, 
     let at_s = entry.at_s - engine.state().started_s;
     let unit = if emulated { "s emulated" } else { "s" };
     format!("{at_s:7.1} {unit}  {line}")
+}
+
+/// Whether a fact is more than a step on the way: nothing may follow it for a long time.
+const fn changes_the_picture(fact: &Fact) -> bool {
+    !matches!(fact, Fact::Measured { .. } | Fact::Refitted { .. } | Fact::PlanAdopted { .. })
 }
 
 /// How a study that waits continues.
@@ -144,24 +155,37 @@ fn missing_metric(entry: &JournalEntry, engine: &Engine) -> Option<String> {
     ))
 }
 
+/// What comes next.
+enum Next {
+    Update(Update),
+    /// The lines are to be shown again.
+    Redraw,
+    End,
+}
+
 /// The next thing to show. That a study waits for machines shows by itself, when it lasts.
-fn next(updates: &Receiver<Update>, shortage: &mut Shortage) -> Option<Update> {
+fn next(updates: &Receiver<Update>, shortage: &mut Shortage, redraw: Option<Instant>) -> Next {
     loop {
-        let update = match shortage.due() {
-            None => updates.recv().ok()?,
-            Some(due) => match updates.recv_timeout(due.saturating_duration_since(Instant::now())) {
-                Ok(update) => update,
-                Err(RecvTimeoutError::Timeout) => return shortage.tell().map(Update::Line),
-                Err(RecvTimeoutError::Disconnected) => return None,
-            },
+        let due = shortage.due().into_iter().chain(redraw).min();
+        let update = match due {
+            None => updates.recv().map_err(|_| RecvTimeoutError::Disconnected),
+            Some(due) => updates.recv_timeout(due.saturating_duration_since(Instant::now())),
         };
         match update {
-            Update::Shortage(reason) => {
+            Ok(Update::Shortage(reason)) => {
                 if let Some(line) = shortage.set(reason, Instant::now()) {
-                    return Some(Update::Line(line));
+                    return Next::Update(Update::Line(line));
                 }
             }
-            update => return Some(update),
+            Ok(update) => return Next::Update(update),
+            Err(RecvTimeoutError::Disconnected) => return Next::End,
+            Err(RecvTimeoutError::Timeout) => {
+                let is_told = shortage.due().is_some_and(|due| due <= Instant::now());
+                return match is_told.then(|| shortage.tell()).flatten() {
+                    Some(line) => Next::Update(Update::Line(line)),
+                    None => Next::Redraw,
+                };
+            }
         }
     }
 }
@@ -235,7 +259,7 @@ fn line(entry: &JournalEntry, engine: &Engine, is_terminal: bool) -> Option<Stri
         Fact::HeadStarted {} if engine.state().paused_s.is_some() => PAUSED.to_owned(),
         Fact::PauseRequested {} => PAUSED.to_owned(),
         Fact::ResumeRequested {} => "the study continues: trials are launched again".to_owned(),
-        Fact::TrialEnqueued { params } => format!("to be tried before others: {params}"),
+        Fact::TrialEnqueued { params } => format!("enqueued, to be tried next: {params}"),
         Fact::SuggestionsReopened {} => "the study continues: there may be more trials".to_owned(),
         Fact::TrialRetried { trial } => format!("trial {trial} will run again"),
         Fact::TrialInterrupted { reason, .. }
@@ -272,7 +296,7 @@ const PAUSED: &str = "the study is paused: no trial is launched until `pollux-tu
 fn print_lines(updates: &Receiver<Update>, quiet: bool) {
     let mut out = io::stderr();
     let mut shortage = Shortage::default();
-    while let Some(update) = next(updates, &mut shortage) {
+    while let Next::Update(update) = next(updates, &mut shortage, None) {
         match update {
             // Without stderr there is nowhere to report to.
             Update::Line(line) if !quiet => drop(writeln!(out, "{line}")),
@@ -285,70 +309,38 @@ fn print_lines(updates: &Receiver<Update>, quiet: bool) {
 
 /// Trials that get a line of their own.
 const TRIAL_LINES: usize = 12;
-/// Where a terminal does not say how wide it is.
-const USUAL_WIDTH: usize = 80;
-
-/// Lines at the end of a terminal that change in their place.
-pub(in crate::cli) struct MovingLines {
-    all: MultiProgress,
-    style: ProgressStyle,
-    lines: Vec<ProgressBar>,
-}
-
-impl MovingLines {
-    pub(in crate::cli) fn new() -> Self {
-        let style = ProgressStyle::with_template("{wide_msg}");
-        let style = style.unwrap_or_else(|_| ProgressStyle::default_bar());
-        Self { all: MultiProgress::new(), style, lines: Vec::new() }
-    }
-
-    /// Shows these instead of those before.
-    pub(in crate::cli) fn show(&mut self, shown: Vec<String>) {
-        while self.lines.len() < shown.len() {
-            let line = self.all.add(ProgressBar::new_spinner());
-            line.set_style(self.style.clone());
-            self.lines.push(line);
-        }
-        for line in self.lines.drain(shown.len()..) {
-            line.finish_and_clear();
-            self.all.remove(&line);
-        }
-        for (line, text) in self.lines.iter().zip(shown) {
-            line.set_message(text);
-        }
-    }
-
-    /// A line above them, which stays.
-    fn print(&self, line: &str) {
-        // Without stderr there is nowhere to report to.
-        let _ = self.all.println(line);
-    }
-
-    pub(in crate::cli) fn clear(&mut self) {
-        for line in self.lines.drain(..) {
-            line.finish_and_clear();
-        }
-    }
-}
 
 fn move_lines(updates: &Receiver<Update>, emulated: bool) {
-    let (began, mut pace, mut lines) = (Instant::now(), Pace::default(), MovingLines::new());
+    let (began, mut pace, mut lines) = (Instant::now(), Pace::default(), MovingLines::default());
     let paint = Paint(has_colours());
     let mut shortage = Shortage::default();
-    while let Some(update) = next(updates, &mut shortage) {
-        match update {
-            Update::Line(line) => lines.print(&line),
-            Update::Progress(progress) => {
-                // It may have become wider or narrower.
-                let width = stderr_width().unwrap_or(USUAL_WIDTH);
-                let look = Look { width, paint, emulated, trials: TRIAL_LINES };
-                let elapsed_s = began.elapsed().as_secs_f64();
-                let left = pace.left(elapsed_s, progress.part).filter(|_| progress.proceeds());
-                lines.show(view::lines(&progress, Some(elapsed_s), left.as_deref(), &look));
+    let mut latest: Option<Progress> = None;
+    let (mut is_new, mut shown_at): (bool, Option<Instant>) = (false, None);
+    loop {
+        let redraw = latest.as_ref().map(|_| {
+            let pause = if is_new { FRAME } else { TICK };
+            shown_at.map_or_else(Instant::now, |shown_at| shown_at + pause)
+        });
+        match next(updates, &mut shortage, redraw) {
+            Next::Update(Update::Line(line)) => lines.print(&line),
+            Next::Update(Update::Progress(progress)) => {
+                latest = Some(progress);
+                is_new = true;
             }
-            Update::Shortage(_) => {}
-            Update::Flush(done) => drop(done.send(())),
-            Update::End => break,
+            Next::Update(Update::Flush(done)) => drop(done.send(())),
+            Next::Update(Update::End) | Next::End => break,
+            Next::Update(Update::Shortage(_)) | Next::Redraw => {}
+        }
+        // Where updates come all the time, none is waited for.
+        let pause = if is_new { FRAME } else { TICK };
+        let is_due = shown_at.is_none_or(|shown_at| shown_at.elapsed() >= pause);
+        if let Some(progress) = latest.as_ref().filter(|_| is_due) {
+            let (width, trials) = MovingLines::room(TRIAL_LINES);
+            let look = Look { width, paint, emulated, trials };
+            let elapsed_s = began.elapsed().as_secs_f64();
+            let left = pace.left(elapsed_s, progress.part).filter(|_| progress.proceeds());
+            lines.show(view::lines(progress, Some(elapsed_s), left.as_deref(), &look));
+            (is_new, shown_at) = (false, Some(Instant::now()));
         }
     }
     lines.clear();

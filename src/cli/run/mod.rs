@@ -5,6 +5,7 @@ mod effort;
 mod events;
 mod failures;
 mod machine;
+mod moving;
 mod pace;
 mod progress;
 mod python;
@@ -27,7 +28,8 @@ use tracing_subscriber::filter::LevelFilter;
 
 use self::{display::Display, effort::Effort, events::EventLines, machine::NoSlots, signals::Signals};
 pub(super) use self::{
-    display::{Lines, MovingLines, at},
+    display::{Lines, at},
+    moving::MovingLines,
     pace::Pace,
     progress::{Best, Progress},
     view::{Look, lines as view_lines},
@@ -502,6 +504,7 @@ fn conclude(
     }
     writeln!(out, "journal   {}", place.journal().display()).map_err(cli::Error::Stdout)?;
     writeln!(out, "logs      {}", place.logs().display()).map_err(cli::Error::Stdout)?;
+    writeln!(out, "page      pollux-tune dashboard {}", folder.display()).map_err(cli::Error::Stdout)?;
     let search = finished.search();
     if export::has_best_weights(search.study(), emulated.is_some())
         && search.best(1).iter().any(|best| place.checkpoint(best.id).is_dir())

@@ -2,9 +2,9 @@
 
 use super::view::Cell;
 use crate::{
-    cli::output::pluralize,
+    cli::output::{brief, brief_params, pluralize},
     ids::{SlotId, TrialId},
-    space::{Objective, Params, Value},
+    space::{Objective, Params},
     trials::{
         End, best,
         engine::{ActiveTrial, Engine, Fact, JournalEntry, Phase},
@@ -166,28 +166,4 @@ fn batch(active: &ActiveTrial) -> Option<String> {
     let group = active.phase.group()?;
     let total = group.batch?.total(group.slots.len() as u32);
     Some(format!("batch {total}"))
-}
-
-fn brief_params(params: &Params) -> String {
-    let each = params.iter().map(|(name, value)| {
-        let value = if let Value::Float(number) = value { brief(*number) } else { value.to_string() };
-        format!("{name}={value}")
-    });
-    each.collect::<Vec<_>>().join(" ")
-}
-
-/// A number with four digits.
-fn brief(number: f64) -> String {
-    let rounded = format!("{number:.3e}").parse().unwrap_or(number);
-    Value::from(rounded).short()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn numbers_have_four_digits() {
-        assert_eq!([0.013_403_7, 12_345.6, 1.0, f64::NAN].map(brief), ["0.0134", "12350", "1", "NaN"]);
-    }
 }

@@ -18,7 +18,7 @@ pub(in crate::cli) enum Error {
     #[error("`{}` cannot be started: install Python, or name another one as `trial.interpreter`", .interpreter.display())]
     NoInterpreter { interpreter: PathBuf, source: std::io::Error },
     #[error(
-        "`{}` cannot import the package pollux_tune ({problem}): install the wheel of `make wheel` there, or name another Python as \
+        "`{}` cannot import the package pollux_tune ({problem}): install the wheel of `make wheel` there (docs/install.md), or name another Python as \
          `trial.interpreter`",
         .interpreter.display()
     )]

@@ -315,8 +315,8 @@ fn braces(domain: &str) -> String {
     format!("{{{domain}}}")
 }
 
-/// What to write in the place of a key that `section` does not have.
-pub(super) fn key(word: &str, node: &Node, section: &str) -> Option<String> {
+/// What to write in the place of a key that `section` does not have, and what stands beside it.
+pub(super) fn key(word: &str, node: &Node, section: &str, beside: &[(Key, Node)]) -> Option<String> {
     if section.starts_with("space") {
         return None;
     }
@@ -353,7 +353,14 @@ pub(super) fn key(word: &str, node: &Node, section: &str) -> Option<String> {
         });
     }
     if !in_objective && (is_any(&METRIC, word) || is_any(&MODE, word)) {
-        let metric = value.as_deref().filter(|_| is_any(&METRIC, word)).unwrap_or("loss");
+        // Other tools have the metric and its direction in two keys.
+        let other = |words: &[&str]| {
+            let (_, node) = beside.iter().find(|(key, _)| is_any(words, &key.scalar.text))?;
+            written(node)
+        };
+        let metric = if is_any(&METRIC, word) { value } else { other(&METRIC) };
+        let metric = metric.unwrap_or_else(|| "loss".to_owned());
+        let direction = direction.or_else(|| meaning(&other(&MODE)?, &["minimize", "maximize"]));
         return Some(write(
             "objective",
             &format!("{{{}: {metric}}}", direction.unwrap_or("minimize")),

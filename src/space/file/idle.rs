@@ -96,8 +96,11 @@ impl Reader<'_> {
         }
         let names: Vec<&str> = study.space.parameters().iter().map(Parameter::name).collect();
         let is_known = |name: &str| names.contains(&name) || BUILT_IN.contains(&name);
-        let place = values.section("trial").map_or(values.place, |trial| trial.place("command"));
-        for word in words {
+        let trial = values.section("trial");
+        let whole = trial.map_or(values.place, |trial| trial.place("command"));
+        let places = trial.map_or(&[][..], |trial| trial.word_places("command"));
+        for (number, word) in words.iter().enumerate() {
+            let place = places.get(number).copied().unwrap_or(whole);
             for piece in pieces(word, |name| names.contains(&name)) {
                 let Piece::Name(name) = piece else { continue };
                 if !is_known(name) {

@@ -22,7 +22,8 @@ pub(super) struct Reader<'t> {
 #[derive(Debug, Clone)]
 pub(super) enum Typed<'n> {
     Text(String),
-    Words(Vec<String>),
+    /// Each with its place.
+    Words(Vec<String>, Vec<Place>),
     Whole(u64),
     Number(f64),
     Duration(Duration),
@@ -82,8 +83,16 @@ impl<'n> Values<'n> {
 
     pub(super) fn words(&self, key: &str) -> Option<&[String]> {
         match self.get(key) {
-            Some(Typed::Words(words)) => Some(words),
+            Some(Typed::Words(words, _)) => Some(words),
             _ => None,
+        }
+    }
+
+    /// Where each word of a command is.
+    pub(super) fn word_places(&self, key: &str) -> &[Place] {
+        match self.get(key) {
+            Some(Typed::Words(_, places)) => places,
+            _ => &[],
         }
     }
 
@@ -189,7 +198,7 @@ impl<'t> Reader<'t> {
                     let name = key.scalar.text.as_str();
                     let path = join(path, name);
                     let Some(field) = table.iter().find(|field| field.key == name) else {
-                        self.wrong(key.place, &path, unknown(name, node, section, table));
+                        self.wrong(key.place, &path, unknown(name, node, section, entries, table));
                         continue;
                     };
                     if let Some(value) = self.typed(field.kind, node, &path) {
@@ -213,7 +222,7 @@ impl<'t> Reader<'t> {
         match kind {
             Kind::Section(table) => Some(Typed::Section(self.section(node, table, path))),
             Kind::Raw(_) => Some(Typed::Raw(node)),
-            Kind::Words => self.command(node, path).map(Typed::Words),
+            Kind::Words => self.command(node, path),
             _ => {
                 let value = match &node.content {
                     Content::Scalar(scalar) => simple(kind, scalar),
@@ -232,7 +241,7 @@ impl<'t> Reader<'t> {
         }
     }
 
-    fn command(&mut self, node: &Node, path: &str) -> Option<Vec<String>> {
+    fn command<'n>(&mut self, node: &Node, path: &str) -> Option<Typed<'n>> {
         let allowed = "a list of texts: the program and its arguments";
         let word = |node: &Node| match &node.content {
             Content::Scalar(scalar) if !scalar.is_null() => Some(scalar.text.clone()),
@@ -247,10 +256,15 @@ impl<'t> Reader<'t> {
             _ => None,
         };
         let words = words.filter(|words| words.first().is_some_and(|program| !program.is_empty()));
-        if words.is_none() {
+        let Some(words) = words else {
             self.wrong(node.place, path, bad(node.shown(), allowed));
-        }
-        words
+            return None;
+        };
+        let places = match &node.content {
+            Content::List(nodes) => nodes.iter().map(|node| node.place).collect(),
+            _ => vec![node.place; words.len()],
+        };
+        Some(Typed::Words(words, places))
     }
 }
 
@@ -343,9 +357,9 @@ fn hint(kind: Kind, scalar: &Scalar) -> Option<String> {
     }
 }
 
-fn unknown(key: &str, node: &Node, section: &str, table: &[Field]) -> DiagnosticKind {
+fn unknown(key: &str, node: &Node, section: &str, beside: &[(Key, Node)], table: &[Field]) -> DiagnosticKind {
     let known = || table.iter().map(|field| field.key);
-    let hint = foreign::key(key, node, section).or_else(|| similar(key, known()).map(did_you_mean));
+    let hint = foreign::key(key, node, section, beside).or_else(|| similar(key, known()).map(did_you_mean));
     DiagnosticKind::UnknownKey { key: key.to_owned(), allowed: list(known()), hint }
 }
 

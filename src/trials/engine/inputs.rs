@@ -1,5 +1,7 @@
 //! What each input means.
 
+use std::fmt::Write;
+
 use super::{
     ActiveTrial, AllocatorRequest, Command, Engine, Fact, FailureCause, GroupCommand, GroupEvent, Input,
     Metrics, NO_METRIC, NoSuggestion, Number, Phase, Refit, Report, Severity, StepBuilder, TrialKind, report,
@@ -8,7 +10,7 @@ use super::{
 use crate::{
     goodput::BatchPlan,
     ids::{Generation, SlotId, TrialId},
-    space::{Objective, ResultValue},
+    space::{Objective, Program, ResultValue},
     trials::{
         Verdict,
         group::{FinalState, MemoryLimit},
@@ -346,7 +348,12 @@ impl Engine {
                 None if metric == NO_METRIC => values.push(0.0),
                 None => {
                     let came = report::names(active.metrics.keys().chain(reported.keys()));
-                    let reason = format!("it ended without a value for `{metric}`: it has reported {came}");
+                    let mut reason =
+                        format!("it ended without a value for `{metric}`: it has reported {came}");
+                    if came == "nothing" && matches!(self.study.trial.program, Some(Program::Command(_))) {
+                        // What the first program of most people prints is a line for people.
+                        let _ = write!(reason, "; metrics are lines of JSON, such as {{\"{metric}\": 0.5}}");
+                    }
                     return Fact::TrialFailed { trial, reason };
                 }
             }

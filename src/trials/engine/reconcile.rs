@@ -182,7 +182,7 @@ impl Engine {
             Phase::Running(_) if elastic => Some(Move::Pause),
             Phase::Forming { holders, .. } if elastic && !holders.is_empty() => None,
             Phase::Forming { .. } | Phase::Running(_) => {
-                Some(Move::Interrupt("the study is to stop".to_owned()))
+                Some(Move::Interrupt("the study is stopping".to_owned()))
             }
             _ => None,
         }

@@ -100,7 +100,7 @@ impl From<Vec<f64>> for End {
 impl fmt::Display for End {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Done(_) => f.write_str("has its result"),
+            Self::Done(_) => f.write_str("is done"),
             Self::Stopped(StopReason::Stated(why)) if why.is_empty() => f.write_str("was stopped"),
             Self::Stopped(why) => write!(f, "was stopped: {why}"),
             Self::Cancelled(why) if why.is_empty() => f.write_str("was cancelled"),

@@ -66,7 +66,11 @@ impl fmt::Display for Reason {
         match *self {
             Self::Diverged { progress } => write!(f, "no finite value at epoch {progress:.2}"),
             Self::Rung { rung, rank, trials, kept } => {
-                write!(f, "rank {rank} of {trials} at epoch {rung:.2}, where {kept} continue")
+                write!(f, "place {rank} of {trials} at epoch {rung:.2}, ")?;
+                match kept {
+                    1 => f.write_str("and only the best one continues"),
+                    _ => write!(f, "and only the best {kept} continue"),
+                }
             }
             Self::Median { progress, others } => {
                 write!(f, "worse than the median of {others} others at epoch {progress:.2}")
@@ -155,7 +159,7 @@ pub enum EndKind {
 /// assert_eq!(asha.report(TrialId(1), 0.8, 0.9)?, Verdict::Continue); // not at a rung yet
 /// let reason = Reason::Rung { rung: 1.0, rank: 2, trials: 2, kept: 1 };
 /// assert_eq!(asha.report(TrialId(1), 1.1, 0.7)?, Verdict::Stop(reason));
-/// assert_eq!(reason.to_string(), "rank 2 of 2 at epoch 1.00, where 1 continue");
+/// assert_eq!(reason.to_string(), "place 2 of 2 at epoch 1.00, and only the best one continues");
 /// asha.end(TrialId(1), EndKind::Stopped)?;
 /// # Ok::<(), pollux_tune::trials::stopping::Error>(())
 /// ```

@@ -141,6 +141,22 @@ impl FlatParameters {
         Some(self.fresh.as_ref()?.iter().map(Tensor::shallow_clone).collect())
     }
 
+    /// Each variable that is trained, by its name: its weights, and its gradient of a step.
+    pub(super) fn by_name(&self) -> Result<Vec<(&str, Tensor, Tensor)>, Error> {
+        let names = self.layout.variables.iter().filter(|(.., trained)| *trained).map(|(name, ..)| name);
+        let gradients = match &self.fresh {
+            Some(fresh) => {
+                let shaped = fresh.iter().zip(&self.variables);
+                shaped
+                    .map(|(gradient, of)| gradient.f_view(of.size().as_slice()))
+                    .collect::<Result<_, _>>()?
+            }
+            None => windows(&self.gradients, &self.variables)?,
+        };
+        let all = names.zip(self.windows(&self.weights)?).zip(gradients);
+        Ok(all.map(|((name, weights), gradient)| (name.as_str(), weights, gradient)).collect())
+    }
+
     /// The gradients of a step, in pieces.
     pub(super) fn pieces(&self) -> Result<Vec<Piece>, Error> {
         match &self.fresh {

@@ -140,7 +140,7 @@ fn total(numbers: &[Tensor]) -> Result<f64, Error> {
 }
 
 /// `|Pg|^2`.
-fn squared_norm(pieces: &[Piece], weighting: Option<&Tensor>) -> Result<f64, Error> {
+pub(super) fn squared_norm(pieces: &[Piece], weighting: Option<&Tensor>) -> Result<f64, Error> {
     no_grad(|| {
         let square = |piece| {
             let gradient = weighted(piece, weighting)?;

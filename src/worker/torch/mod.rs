@@ -8,6 +8,7 @@ mod host;
 mod loader;
 mod memory;
 mod optimizer;
+mod rule;
 mod session;
 mod store;
 mod team;
@@ -17,4 +18,5 @@ mod transfer;
 use super::{ElasticSampler, Error, shard};
 
 pub use host::serve_if_worker;
+pub use rule::{StepTaken, UpdateRule, Variable};
 pub use trainable::{BoxError, Dataset, Example, Optimizer, Registry, Schedule, Trainable};

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, ops::Range, time::Instant};
 use tch::{Device, Tensor, nn};
 
 use super::{
-    ElasticSampler, Error, Registry, Schedule, Trainable,
+    BoxError, ElasticSampler, Error, Registry, Schedule, StepTaken, Trainable,
     flat::{FlatParameters, copy},
     gradient::Gradients,
     loader::Loader,
@@ -328,8 +328,17 @@ impl Session {
                 "the learning rate is {base}; allowed is a finite number from 0"
             )));
         }
-        self.descent.step(&mut self.flat, base * scaled)?;
+        self.descent.step(&mut self.flat, base * scaled, self.model.max_gradient_norm())?;
         self.books.stepped(batch.total, base * scaled, &self.gradients.noise)?;
+        let taken = StepTaken {
+            steps: self.books.steps(),
+            schedule: Schedule { epochs: self.epochs()?, total: self.task.epochs },
+            batch: batch.total,
+            learning_rate: base * scaled,
+            rank: team.rank,
+            workers: team.size,
+        };
+        self.hook("the hook after a step", |model| model.after_step(&taken))?;
         if self.descent.changes_unit() {
             // Norms from before have another unit.
             self.gradients.noise.reset();
@@ -344,6 +353,15 @@ impl Session {
             Some(weighting) if !had_weighting => team.weigh(&self.flat, weighting),
             _ => Ok(()),
         }
+    }
+
+    /// Code of the user that nothing is recorded of.
+    fn hook(
+        &mut self,
+        what: &'static str,
+        call: impl FnOnce(&mut dyn Trainable) -> Result<(), BoxError>,
+    ) -> Result<(), Error> {
+        tch::no_grad(|| call(self.model.as_mut())).map_err(|source| Error::User { what, source })
     }
 
     /// A forward pass moves the running statistics of batch normalization, and a step that fails has not happened.
@@ -372,6 +390,18 @@ impl Session {
         if self.flat.buffers.numel() > 0 {
             team.average(&mut self.flat.buffers)?;
         }
+        if self.test.is_none() {
+            return Ok(BTreeMap::new());
+        }
+        self.hook("the hook before an evaluation", |model| model.before_evaluation())?;
+        let measured = self.measure(team);
+        // Training continues with the weights of before, whoever is lost meanwhile.
+        self.hook("the hook after an evaluation", |model| model.after_evaluation())?;
+        measured
+    }
+
+    /// The metrics of the model as it is.
+    fn measure(&mut self, team: &Team) -> Result<BTreeMap<String, f64>, Error> {
         let Some(test) = &mut self.test else { return Ok(BTreeMap::new()) };
         let all = 0..u64::from(test.len());
         // With fewer examples than workers everyone takes all of them.

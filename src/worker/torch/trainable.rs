@@ -1,11 +1,11 @@
 //! What a user of the library writes: a model, its loss and its data.
 
-use std::{collections::BTreeMap, error::Error as StdError};
+use std::{collections::BTreeMap, error::Error as StdError, sync::Arc};
 
 use rand_chacha::ChaCha8Rng;
 use tch::{Tensor, nn};
 
-use super::Error;
+use super::{Error, StepTaken, UpdateRule};
 use crate::space::{Params, TrainableSpec};
 
 /// What a user's code may fail with.
@@ -91,6 +91,28 @@ pub trait Trainable {
         true
     }
 
+    /// The longest gradient of a step: a longer one is scaled down to this norm, over all variables, as PyTorch's `clip_grad_norm_` does.
+    /// The noise scale is that of the gradient before.
+    fn max_gradient_norm(&self) -> Option<f64> {
+        None
+    }
+
+    /// Called on every worker after each optimizer step. It may change variables, also those that are not trained, as long as it does the
+    /// same on all workers: nothing else than variables is saved, and handed over to workers that join.
+    fn after_step(&mut self, _step: &StepTaken) -> Result<(), BoxError> {
+        Ok(())
+    }
+
+    /// Called on every worker before an evaluation, for example to put averaged weights in the place of those that are trained.
+    fn before_evaluation(&mut self) -> Result<(), BoxError> {
+        Ok(())
+    }
+
+    /// Called on every worker after an evaluation, also after one that has failed, to undo that.
+    fn after_evaluation(&mut self) -> Result<(), BoxError> {
+        Ok(())
+    }
+
     /// Metrics of a batch in evaluation mode, each **summed** over its examples, so that batches and workers can be added up.
     fn evaluate(&self, _batch: &[Tensor]) -> Result<Vec<(&'static str, Tensor)>, BoxError> {
         Ok(Vec::new())
@@ -145,7 +167,7 @@ impl Schedule {
 }
 
 /// How gradients become steps. The learning rate is not part of it.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone)]
 pub enum Optimizer {
     /// SGD, with momentum and weight decay as in PyTorch.
     Sgd {
@@ -167,6 +189,8 @@ pub enum Optimizer {
         /// What is taken from the weights in a step, as a part of the learning rate.
         weight_decay: f64,
     },
+    /// One of your own. The noise scale is that of the plain gradient, as with SGD.
+    Own(Arc<dyn UpdateRule>),
 }
 
 impl Optimizer {
@@ -182,21 +206,29 @@ impl Optimizer {
         Self::AdamW { beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.01 }
     }
 
-    /// With this momentum, or first decay of `AdamW`.
+    /// An optimizer of your own.
+    #[must_use]
+    pub fn own(rule: impl UpdateRule + 'static) -> Self {
+        Self::Own(Arc::new(rule))
+    }
+
+    /// With this momentum, or first decay of `AdamW`. One of your own has settings of its own.
     #[must_use]
     pub const fn momentum(mut self, value: f64) -> Self {
         match &mut self {
             Self::Sgd { momentum, .. } => *momentum = value,
             Self::AdamW { beta1, .. } => *beta1 = value,
+            Self::Own(_) => {}
         }
         self
     }
 
-    /// With this weight decay.
+    /// With this weight decay. One of your own has settings of its own.
     #[must_use]
     pub const fn weight_decay(mut self, value: f64) -> Self {
         match &mut self {
             Self::Sgd { weight_decay, .. } | Self::AdamW { weight_decay, .. } => *weight_decay = value,
+            Self::Own(_) => {}
         }
         self
     }

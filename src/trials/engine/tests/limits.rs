@@ -120,7 +120,7 @@ fn only_failed_trials_can_be_retried() {
     let state = &scene.engine.state;
     let refused =
         |trial: u32| state.retry(&[TrialId(0), TrialId(trial)]).expect_err("it has not").to_string();
-    assert_eq!(refused(2), "trial 2 has its result: only failed trials can be retried");
+    assert_eq!(refused(2), "trial 2 is done: only failed trials can be retried");
     assert_eq!(refused(3), "trial 3 has not ended: only failed trials can be retried");
     assert_eq!(refused(9), "there is no trial 9, there are 5 so far");
     let twice = state.retry(&[TrialId(1), TrialId(1)]).expect("once is enough");
