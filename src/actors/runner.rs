@@ -98,7 +98,7 @@ impl Runner {
     /// The folder of the study file, from which `trial.python`, `trial.interpreter` and `trial.folder` are seen; the current folder by default.
     #[must_use]
     pub fn paths_from(mut self, folder: impl AsRef<Path>) -> Self {
-        self.paths_from = folder.as_ref().to_owned();
+        folder.as_ref().clone_into(&mut self.paths_from);
         self
     }
 
