@@ -163,9 +163,8 @@ impl PythonProgram {
     /// What runs it, if its path is seen from a folder. A name without `/` is looked for in the search path.
     #[must_use]
     pub fn interpreter_from(&self, folder: &Path) -> Option<String> {
-        let seen = |path: &String| match path.contains('/') {
-            true => folder.join(path).display().to_string(),
-            false => path.clone(),
+        let seen = |path: &String| {
+            if path.contains('/') { folder.join(path).display().to_string() } else { path.clone() }
         };
         self.interpreter.as_ref().map(seen)
     }
