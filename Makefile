@@ -5,7 +5,7 @@ TORCH := scripts/with-libtorch.sh $(CARGO)
 ALL := --locked --workspace --features torch
 
 .DEFAULT_GOAL := help
-.PHONY: help install uninstall docs run test test-browser test-python wheel test-cuda verify verify-all chaos storm fix paper bench bench-engine bench-elastic bench-study bench-search bench-stopping bench-python bench-race bench-c10d libtorch check-cuda cifar10 fuzz stress-tests
+.PHONY: help install uninstall docs run test test-browser test-python wheel test-cuda verify verify-all chaos storm fix paper bench bench-engine bench-elastic bench-study bench-search bench-bbob bench-stopping bench-python bench-race bench-c10d libtorch check-cuda cifar10 fuzz stress-tests
 
 help: ## List the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
@@ -170,7 +170,7 @@ MINUTES ?= 20
 # Three seeds are hours already; chaos has another default. Nothing here needs libtorch but its place to build.
 bench-race: SEEDS := $(if $(filter file,$(origin SEEDS)),3,$(SEEDS))
 bench-race: peer cifar10 ## Race against Ray Tune and Optuna on CIFAR-10, MINUTES (20) each with SEEDS (3); resumes where it stopped
-	$(PEER)/bin/pip install --quiet 'ray[tune]==2.60.0' optuna==5.0.0 matplotlib
+	$(PEER)/bin/pip install --quiet 'ray[tune]==2.60.0' optuna==5.0.0 matplotlib==3.11.2
 	scripts/with-libtorch.sh scripts/python-tests.py --run benches/race/race.py \
 		--peer $(PEER)/bin/python --minutes $(MINUTES) --seeds $(SEEDS)
 
@@ -194,3 +194,13 @@ bench-search: ## Measure the suggesters against others, which are installed into
 	$(CARGO) bench --locked --bench search -- --unseen
 	$(SEARCH)/bin/python benches/several/peers.py $(SEARCH)/several.jsonl
 	$(CARGO) bench --locked --bench several -- $(SEARCH)/several.jsonl
+	$(MAKE) bench-bbob
+
+BBOB_SEEDS ?= 15
+
+# Through the Python package, beside Optuna; ioh has the functions, and needs numpy, which is there.
+bench-bbob: ## Measure the suggesters on functions that no setting was chosen with, BBOB, BBOB_SEEDS (15) instances of each (some minutes)
+	test -d $(SEARCH)/ioh || (python3 -m venv $(SEARCH) && \
+		$(SEARCH)/bin/pip install --quiet --no-deps --target $(SEARCH)/ioh ioh==0.3.22)
+	PYTHONPATH=$(SEARCH)/ioh scripts/with-libtorch.sh scripts/python-tests.py --run benches/search/bbob.py \
+		$(SEARCH)/bbob.jsonl --seeds $(BBOB_SEEDS)

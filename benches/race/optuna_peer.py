@@ -36,7 +36,7 @@ def work(number, space, until_s, seed, folder):
         return accuracy
 
     sampler = optuna.samplers.TPESampler(seed=WORKERS * seed + number)
-    pruner = optuna.pruners.SuccessiveHalvingPruner(min_resource=1, reduction_factor=3)
+    pruner = optuna.pruners.SuccessiveHalvingPruner()
     study = optuna.load_study(study_name="race", storage=storage(folder), sampler=sampler, pruner=pruner)
     study.optimize(train, timeout=max(until_s - time.time(), 1))
 

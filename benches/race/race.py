@@ -2,22 +2,24 @@
 
 Usage: race.py --peer PYTHON [--minutes N] [--seeds N] [--epochs N] [--examples N] [--only NAME,...] [--folder FOLDER]
 
-Each contender has some minutes of the clock, its own start included, on two cores with one thread each, and trains as many trials as it can. What counts
-is the best test accuracy that any of its trials has had, after any epoch. All of them stop trials by successive halving (from one epoch on, one in
-three continues):
+Each contender has some minutes of the clock, its own start included, on the same two cores, and trains as many trials as it can. What counts is the best
+test accuracy that any of its trials has had, after any epoch. Each stops trials by successive halving, with its own defaults:
 
-  pollux-tune  examples/python/cifar10_elastic.py with the defaults of `pollux-tune run`: TPE, goodput, as many trials at a time as pay off
-  ray          Ray Tune with ASHA and random search, its default, one processor for each trial
-  optuna       TPE, its default, in two processes that share a database
+  pollux-tune  examples/python/cifar10_elastic.py with `asha`, else the defaults of `pollux-tune run`: `auto` (a Gaussian process), goodput, as many
+               trials at a time as pay off
+  ray          Ray Tune with ASHA and random search, its default, one processor for each trial, in processes that are used again
+  optuna       TPE, its default, with SuccessiveHalvingPruner in two processes that share a database
 
-All three train the same network of examples/python/resnet.py in Python, with the PyTorch of their environment. Turns are taken: all contenders with the first
-seed, then with the next. What has ended is in results.jsonl of the folder and is not run again; at the end come a table and race.svg.
+All three train the same network of examples/python/resnet.py in Python, with the same PyTorch. Turns are taken: all contenders with the first seed, then with
+the next, where another one begins. What has ended is in results.jsonl of the folder and is not run again (remove the folder to start over); at the end
+come a table and race.svg.
 
 The Python that runs this needs pollux_tune and torch, PYTHON needs torch, ray[tune], optuna and matplotlib.
 """
 
 import argparse
 import contextlib
+import fcntl
 import json
 import os
 import shutil
@@ -37,10 +39,11 @@ SPACE = {
     "lr": {"log": [5e-3, 5e-1]}, "annealing": {"log": [1e-2, 1.0]}, "momentum": {"float": [0.5, 0.97]},
     "weight_decay": {"log": [1e-6, 1e-2]}, "width": {"int": [2, 6]},
 }
+CORES = 2
 # As pollux-tune sets them for its workers.
 SAME = {"OMP_NUM_THREADS": "1", "MALLOC_MMAP_THRESHOLD_": "33554432", "MALLOC_TRIM_THRESHOLD_": "1099511627776"}
-# Ray gives up after 30 s, which a busy machine may need to start it.
-PATIENT = {"RAY_raylet_start_wait_time_s": "300"}
+# Ray gives up after 30 s, which a busy machine may need to start it. It reports to nobody.
+PATIENT = {"RAY_raylet_start_wait_time_s": "300", "RAY_USAGE_STATS_ENABLED": "0"}
 #: More trials than anybody has time for.
 TRIALS = 10_000
 #: Seconds that a contender has to end by itself when its time is over. Nothing of them counts.
@@ -56,14 +59,11 @@ def ours(settings, seed, folder):
         "python": str(ROOT / "examples/python/cifar10_elastic.py"), "interpreter": sys.executable, "epochs": settings.epochs,
         "initial_batch": 64, "max_batch": 512,
     }
-    search = {
-        "trials": TRIALS, "seed": seed, "timeout": f"{round(60 * settings.minutes)}s",
-        "early_stopping": {"rule": "asha", "grace": 1, "reduction": 3},
-    }
+    search = {"trials": TRIALS, "seed": seed, "timeout": f"{round(60 * settings.minutes)}s", "early_stopping": {"rule": "asha"}}
     space = {**SPACE, "examples": settings.examples}
     study = {"space": space, "objective": {"maximize": "accuracy"}, "trial": trial, "search": search}
     (folder / "study.yaml").write_text(json.dumps(study))
-    return [PROGRAM, "run", folder / "study.yaml", "--slots", "2xcpu", "--folder", folder / "study"]
+    return [PROGRAM, "run", folder / "study.yaml", "--slots", f"{CORES}xcpu", "--folder", folder / "study"]
 
 
 def theirs(settings, name, seed, folder):
@@ -94,15 +94,30 @@ def points_of_theirs(folder):
     return [(line["at_s"], line["trial"], line["accuracy"]) for line in lines]
 
 
-def end(process, name, log):
-    """Waits for the end of a contender whose time is over, and ends it if that takes too long. All that it has started is in its session."""
-    for number, patience_s in ((None, GRACE_S), (signal.SIGTERM, 30), (signal.SIGKILL, 30)):
-        if number is not None:
+def left(session):
+    """The processes that a contender has started and that still run, itself included: all that are in its session."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            state, _, _, of = stat.read_text(errors="replace").rpartition(")")[2].split()[:4]
+            if int(of) == session and state != "Z":
+                found.append(int(stat.parent.name))
+    return found
+
+
+def end(process, patience_s):
+    """Waits until a contender has ended with all that it has started, and ends what takes too long, so that the next one has the machine for itself."""
+    for number, patience_s in ((None, patience_s), (signal.SIGTERM, 30), (signal.SIGKILL, 30)):
+        for pid in left(process.pid) if number is not None else ():
             with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, number)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            return process.wait(patience_s)
-    sys.exit(f"race: {name} cannot be ended, see {log}")
+                os.kill(pid, number)
+        until_s = time.monotonic() + patience_s
+        while time.monotonic() < until_s:
+            process.poll()
+            if not left(process.pid):
+                return
+            time.sleep(0.2)
+    sys.exit(f"race: processes {left(process.pid)} cannot be ended")
 
 
 def run(settings, name, seed):
@@ -124,10 +139,9 @@ def run(settings, name, seed):
                 if time.time() - began_s < 54 * settings.minutes:
                     tail = log.read_text(errors="replace")[-3000:]
                     sys.exit(f"race: {name} has ended too early, with status {status}:\n{tail}")
-            end(process, name, log)
+            end(process, GRACE_S)
         except BaseException:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGTERM)
+            end(process, 0)
             raise
     points = points_of_ours(folder) if name == "pollux-tune" else points_of_theirs(folder)
     limit_s = 60 * settings.minutes
@@ -163,19 +177,24 @@ def reached_s(line, accuracy):
 
 
 def table(done, seeds):
-    """Accuracies at the end, and when the last accuracy of the better peer was reached."""
+    """Accuracies at the end, when the last accuracy of the better peer was reached, and that time over its own."""
     complete = [seed for seed in range(seeds) if all((name, seed) in done for name in CONTENDERS)]
-    rows = ["| contender | accuracy at the end, by seed | mean | trials | better peer's accuracy reached after, by seed |", "|---|---|---|---|---|"]
-    better = {seed: max(done[name, seed]["best"][-1][1] for name in CONTENDERS[1:]) for seed in complete}
+    rows = [
+        "| contender | accuracy at the end, by seed | mean | trials | better peer's accuracy reached after, by seed | of the better peer's time |",
+        "|---|---|---|---|---|---|",
+    ]
+    better = {seed: max((done[name, seed]["best"][-1] for name in CONTENDERS[1:]), key=lambda last: (last[1], -last[0])) for seed in complete}
     for name in CONTENDERS:
         lines = [done[name, seed] for seed in complete]
         last = [line["best"][-1][1] for line in lines]
-        times = [reached_s(line, better[line["seed"]]) for line in lines]
+        times = [reached_s(line, better[line["seed"]][1]) for line in lines]
         reached = ", ".join("not" if at_s is None else f"{at_s:.0f} s" for at_s in times)
+        shares = [None if at_s is None else at_s / better[line["seed"]][0] for at_s, line in zip(times, lines)]
+        shares = ", ".join("not" if share is None else f"{share:.2f}" for share in shares)
         trials = ", ".join(str(line["trials"]) for line in lines)
         accuracies = ", ".join(f"{accuracy:.4f}" for accuracy in last)
         mean = f"{statistics.mean(last):.4f}" if last else ""
-        rows.append(f"| {name} | {accuracies} | {mean} | {trials} | {reached} |")
+        rows.append(f"| {name} | {accuracies} | {mean} | {trials} | {reached} | {shares} |")
     return "\n".join(rows)
 
 
@@ -193,8 +212,22 @@ def main():
     if unknown := set(only) - set(CONTENDERS):
         parser.error(f"--only: there is no {', '.join(sorted(unknown))}, allowed are {', '.join(CONTENDERS)}")
     settings.folder = settings.folder.resolve()
+    # Contenders run in other folders.
+    settings.peer = os.path.abspath(settings.peer)
     settings.folder.mkdir(parents=True, exist_ok=True)
-    wanted = [(name, seed) for seed in range(settings.seeds) for name in only]
+    # Held as long as this runs.
+    lock = open(settings.folder / "lock", "w")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        sys.exit(f"race: another race runs in {settings.folder}")
+    # All that it starts stays on these.
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:CORES])
+    # A contender is ended with it, whoever ends it.
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, lambda number, _: sys.exit(128 + number))
+    wanted = [(name, seed) for seed in range(settings.seeds) for name in only[seed % len(only) :] + only[: seed % len(only)]]
     left = [turn for turn in wanted if turn not in results(settings)]
     say(f"{len(wanted) - len(left)} of {len(wanted)} runs are there, about {len(left) * settings.minutes:.0f} minutes to go")
     for name, seed in left:

@@ -40,12 +40,12 @@ def main():
             tune.report({"accuracy": accuracy})
 
     ray.init(num_cpus=CORES, include_dashboard=False)
-    scheduler = ASHAScheduler(max_t=int(os.environ["EPOCHS"]), grace_period=1, reduction_factor=3)
+    scheduler = ASHAScheduler(max_t=int(os.environ["EPOCHS"]))
     tuner = tune.Tuner(
         tune.with_resources(train, {"cpu": 1}),
         param_space={name: domain(entry) for name, entry in space.items()},
         tune_config=tune.TuneConfig(
-            metric="accuracy", mode="max", num_samples=-1, max_concurrent_trials=CORES, scheduler=scheduler,
+            metric="accuracy", mode="max", num_samples=-1, max_concurrent_trials=CORES, scheduler=scheduler, reuse_actors=True,
             time_budget_s=max(seconds - (time.time() - began_s), 1),
         ),
         run_config=tune.RunConfig(storage_path=folder, name="tune", verbose=1),

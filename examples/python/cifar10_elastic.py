@@ -9,7 +9,6 @@ import math
 import torch
 import torch.nn.functional as F
 from resnet import augmented, images, normalized, resnet18
-from torch import nn
 
 import pollux_tune as pt
 
@@ -36,20 +35,13 @@ def unmoved(examples):
     return normalized(pixels.float()), labels
 
 
-def initialize(module):
-    if isinstance(module, nn.Conv2d):
-        nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
-    elif isinstance(module, nn.Linear):
-        nn.init.kaiming_uniform_(module.weight, nonlinearity="relu")
-
-
 @pt.trial
 def train(trial):
     params = trial.params
     count = params.get("examples", 50_000)
     training = Images(count, *(f"data_batch_{number}.bin" for number in range(1, 6)))
     test = Images(count, "test_batch.bin")
-    net = resnet18(params.get("width", 64)).apply(initialize)
+    net = resnet18(params.get("width", 64))
     settings = {name: params.get(name, usual) for name, usual in (("lr", 0.1), ("momentum", 0.9), ("weight_decay", 5e-4))}
     model, optimizer = trial.elastic(net, torch.optim.SGD(net.parameters(), **settings))
     rest = params.get("annealing", 0.0)

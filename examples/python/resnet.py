@@ -1,4 +1,4 @@
-"""What the three scripts beside this one train: ResNet18 on CIFAR-10, in plain PyTorch.
+"""What the scripts beside this one train: ResNet18 on CIFAR-10, in plain PyTorch.
 
 The same network, data and five hyper-parameters as `trainable: cifar10` in Rust: learning rate, annealing, momentum, weight decay, width.
 """
@@ -64,6 +64,13 @@ class Block(nn.Module):
         return F.relu(self.second_norm(self.second(inner)) + self.around(x))
 
 
+def initialize(module):
+    if isinstance(module, nn.Conv2d):
+        nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+    elif isinstance(module, nn.Linear):
+        nn.init.kaiming_uniform_(module.weight, nonlinearity="relu")
+
+
 def resnet18(width):
     """For small images (He et al. 2016); `width` is the number of channels of its first layer."""
     layers = [nn.Conv2d(3, width, 3, padding=1, bias=False), nn.BatchNorm2d(width), nn.ReLU()]
@@ -72,7 +79,7 @@ def resnet18(width):
         for block in range(2):
             layers.append(Block(inputs, width << stage, 2 if stage > 0 and block == 0 else 1))
             inputs = width << stage
-    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(inputs, 10))
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(inputs, 10)).apply(initialize)
 
 
 def training(params, device="cpu"):
