@@ -6,6 +6,7 @@ mod dashboard;
 mod doctor;
 mod export;
 mod init;
+mod plot;
 mod reference;
 mod report;
 mod run;
@@ -27,6 +28,7 @@ pub(super) use self::{
     doctor::DoctorArgs,
     export::ExportArgs,
     init::InitArgs,
+    plot::PlotArgs,
     reference::{CompletionsArgs, ManArgs},
     report::ReportArgs,
     run::RunArgs,
@@ -87,6 +89,7 @@ pub(super) enum Command {
     Importance(ImportanceArgs),
     Export(ExportArgs),
     Report(ReportArgs),
+    Plot(PlotArgs),
     Fit(FitArgs),
     Train(Box<TrainArgs>),
     #[command(subcommand)]
