@@ -5,7 +5,7 @@ TORCH := scripts/with-libtorch.sh $(CARGO)
 ALL := --locked --workspace --features torch
 
 .DEFAULT_GOAL := help
-.PHONY: help install uninstall docs run test test-browser test-python wheel test-cuda verify verify-all chaos storm fix paper bench bench-engine bench-elastic bench-study bench-search bench-bbob bench-stopping bench-python bench-race bench-c10d libtorch check-cuda cifar10 fuzz stress-tests
+.PHONY: help install uninstall docs run test test-browser test-python wheel test-cuda verify verify-all chaos storm fix paper bench bench-engine bench-elastic bench-study bench-search bench-bbob bench-stopping bench-python bench-race bench-dashboard bench-c10d libtorch check-cuda cifar10 fuzz stress-tests
 
 help: ## List the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
@@ -44,9 +44,10 @@ uninstall: ## Remove what install has put into PREFIX (~/.local)
 
 MDBOOK := $(CURDIR)/.cache/mdbook
 
-docs: ## Make a site of docs/ in target/book; installs mdBook into .cache/ first (some minutes)
+docs: ## Make a site of docs/ in target/book, and check its links; installs mdBook into .cache/ first (some minutes)
 	$(CARGO) install --quiet --locked --root "$(MDBOOK)" mdbook@0.5.4
 	"$(MDBOOK)/bin/mdbook" build
+	scripts/book-check.py target/book
 
 test: ## Run all tests, documentation examples and the Python package included; gets libtorch and PyTorch first
 	$(TORCH) test $(ALL)
@@ -173,6 +174,10 @@ bench-race: peer cifar10 ## Race against Ray Tune and Optuna on CIFAR-10, MINUTE
 	$(PEER)/bin/pip install --quiet 'ray[tune]==2.60.0' optuna==5.0.0 matplotlib==3.11.2
 	scripts/with-libtorch.sh scripts/python-tests.py --run benches/race/race.py \
 		--peer $(PEER)/bin/python --minutes $(MINUTES) --seeds $(SEEDS)
+
+bench-dashboard: ## Measure the web page against optuna-dashboard on the same 10 000 trials, and with 100 trials that run
+	$(CARGO) build --locked --release
+	benches/dashboard/page.py "$${CARGO_TARGET_DIR:-target}/release/pollux-tune"
 
 bench-c10d: ## Measure process groups on this machine
 	$(TORCH) run --locked --package c10d --example measure

@@ -10,14 +10,10 @@ had, the tests are skipped, and it says so; with CI=true that is an error.
 """
 
 import argparse
-import json
+import base64
 import math
-import os
 import random
-import re
 import shutil
-import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -28,236 +24,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 sys.dont_write_bytecode = True
-import cache  # noqa: E402
-
-PACKAGES = ["selenium==4.36.0", "pillow==11.3.0"]
-PATIENCE_S = 120
-WIDE, NARROW = (1280, 800), (375, 812)
-VIEWS = ["overview", "running", "timeline", "trials", "analysis", "compare", "nodes"]
-
-
-def skip(why):
-    print(f"browser-tests: {'FAILED' if os.environ.get('CI') == 'true' else 'SKIPPED'}, {why}", file=sys.stderr)
-    sys.exit(1 if os.environ.get("CI") == "true" else 0)
-
-
-def install():
-    """Starts this script again with a Python that has Selenium, if this one has none."""
-    if not (shutil.which("chromium") and shutil.which("chromedriver")):
-        if os.geteuid() != 0 or not shutil.which("apt-get"):
-            skip("there is no chromium with chromedriver: install the packages chromium and chromium-driver")
-        print("browser-tests: installing chromium and chromium-driver by apt-get", file=sys.stderr)
-        command = ["apt-get", "install", "-qq", "-y", "--no-install-recommends", "chromium", "chromium-driver", "fonts-dejavu-core"]
-        for attempt in (["apt-get", "update", "-qq"], command):
-            done = subprocess.run(attempt, capture_output=True, text=True)
-        if done.returncode != 0:
-            skip(f"chromium cannot be installed: {done.stderr.strip()[-300:]}")
-    home = cache.folder() / "tools" / "browser"
-    python, marker = home / "bin" / "python", home / "installed"
-    if not marker.exists() or marker.read_text() != " ".join(PACKAGES):
-        print(f"browser-tests: installing {' '.join(PACKAGES)} into {home}", file=sys.stderr)
-        for command in ([sys.executable, "-m", "venv", str(home)], [str(python), "-m", "pip", "install", "--quiet", *PACKAGES]):
-            done = subprocess.run(command, capture_output=True, text=True)
-            if done.returncode != 0:
-                skip(f"Selenium cannot be installed: {done.stderr.strip()[-300:]}")
-        marker.write_text(" ".join(PACKAGES))
-    if Path(sys.prefix).resolve() != home.resolve():
-        os.execv(python, [str(python), *sys.argv])
-
-
-# Studies.
-
-TRAIN = """
-import json, sys
-for line in open(sys.argv[1]):
-    epochs = float(line)
-    print(json.dumps({"epochs": epochs, "accuracy": 1 - 1 / (1 + epochs)}), flush=True)
-"""
-
-
-def ask_tell(program, folder, yaml, objective, trials):
-    """A study that was asked and told: `objective` makes what is told of parameters."""
-    file = folder.with_suffix(".yaml")
-    file.write_text(yaml)
-    process = subprocess.Popen([program, "ask-tell", file, "--folder", folder], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1)
-
-    def say(request):
-        process.stdin.write(json.dumps(request) + "\n")
-        return json.loads(process.stdout.readline())
-
-    for _ in range(trials):
-        trial = say({"ask": 1})
-        say({"tell": {"id": trial["id"], **objective(trial["params"])}})
-    process.stdin.close()
-    assert process.wait() == 0
-
-
-def emulated(program, folder, trials=40, seed=3):
-    file = folder.with_suffix(".yaml")
-    file.write_text(f"""
-space:
-  lr: {{log: [5e-3, 5e-1]}}
-  momentum: {{float: [0.5, 0.97]}}
-  weight_decay: {{log: [1e-6, 1e-2]}}
-  optimizer: [sgd, adam]
-objective: {{maximize: accuracy}}
-trial: {{trainable: cifar10, epochs: 12, initial_batch: 128, max_batch: 4Ki, max_batch_per_gpu: 1Ki}}
-search: {{trials: {trials}, parallel: 5, seed: {seed}, early_stopping: {{rule: asha, grace: 3, reduction: 2}}}}
-""")
-    command = [program, "run", file, "--emulate", "2x4xt4,1x4xa100", "--time-scale", "0.01", "--folder", folder, "--quiet"]
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-
-
-def failing(program, folder):
-    """A study in which some trials fail with a traceback."""
-    script = folder.with_suffix(".py")
-    script.write_text("import json, os\nx = json.loads(os.environ['POLLUX_TUNE_PARAMS'])['x']\n"
-                      "print('begins with', x)\nassert x < 0.7, f'{x} is too much'\nprint(json.dumps({'loss': x}))\n")
-    file = folder.with_suffix(".yaml")
-    file.write_text(f"space: {{x: {{float: [0, 1]}}}}\nobjective: {{minimize: loss}}\ntrial: {{command: [{sys.executable}, {script}]}}\n"
-                    "search: {trials: 8, parallel: 2, algorithm: random, seed: 1}\n")
-    subprocess.run([program, "run", file, "--folder", folder, "--cpu", "--quiet"], stdout=subprocess.DEVNULL, check=True)
-
-
-class Page:
-    """A process with a page."""
-
-    def __init__(self, command, stream):
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE if stream == "stdout" else subprocess.DEVNULL,
-                                        stderr=subprocess.PIPE if stream == "stderr" else subprocess.DEVNULL, text=True)
-        lines = getattr(self.process, stream)
-        for line in lines:
-            if found := re.match(r"dashboard: (http://\S+)", line):
-                self.address = found[1]
-                self.base = self.address.split("/?")[0]
-                return
-        raise AssertionError(f"{command} printed no address")
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        if self.process.poll() is None:
-            self.process.send_signal(signal.SIGINT)
-            try:
-                self.process.wait(60)
-            except subprocess.TimeoutExpired:
-                self.process.kill()
-                self.process.wait()
-
-
-def serve(program, *folders):
-    return Page([program, "dashboard", *folders, "--port", "0"], "stdout")
-
-
-class Running:
-    """A study that runs, whose trials report what a test tells them to."""
-
-    def __init__(self, program, root):
-        self.fifo = root / "epochs"
-        os.mkfifo(self.fifo)
-        (root / "train.py").write_text(TRAIN)
-        (root / "live.yaml").write_text(f"""
-space: {{x: {{float: [0, 1]}}}}
-objective: {{maximize: accuracy}}
-trial: {{command: [{sys.executable}, {root / "train.py"}, {self.fifo}], epochs: 50}}
-search: {{trials: 5, parallel: 1}}
-""")
-        self.folder = root / "live"
-        self.page = Page([program, "run", root / "live.yaml", "--folder", self.folder, "--cpu", "--dashboard"], "stderr")
-        # Until the first trial reads it.
-        self.pipe = open(self.fifo, "w", buffering=1)
-
-    def report(self, epochs):
-        self.pipe.write(f"{epochs}\n")
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self.page.__exit__()
-        try:
-            self.pipe.close()
-        except BrokenPipeError:
-            pass
-
-
-class Browser:
-    """Chromium, which tells what it asked for and what it complained about."""
-
-    def __init__(self):
-        from selenium import webdriver
-
-        options = webdriver.ChromeOptions()
-        options.binary_location = shutil.which("chromium")
-        self.profile = tempfile.mkdtemp(prefix="pollux-tune-browser-")
-        for argument in ["--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu", "--hide-scrollbars",
-                         "--disable-background-networking", "--disable-component-update", "--no-first-run", "--force-color-profile=srgb",
-                         f"--user-data-dir={self.profile}", "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1"]:
-            options.add_argument(argument)
-        options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-        self.driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(shutil.which("chromedriver")))
-        self.driver.set_page_load_timeout(PATIENCE_S)
-        self.driver.set_script_timeout(PATIENCE_S)
-        self.size(WIDE)
-
-    def quit(self):
-        self.driver.quit()
-        shutil.rmtree(self.profile, ignore_errors=True)
-
-    def size(self, size):
-        metrics = {"width": size[0], "height": size[1], "deviceScaleFactor": 1, "mobile": size[0] < 600}
-        self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
-
-    def colors(self, theme):
-        features = [{"name": "prefers-color-scheme", "value": theme}]
-        self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
-
-    def run(self, script, *arguments):
-        return self.driver.execute_script(script, *arguments)
-
-    def until(self, what, script, *arguments):
-        end = time.monotonic() + PATIENCE_S
-        while True:
-            value = self.run(f"return {script}", *arguments)
-            if value:
-                return value
-            if time.monotonic() > end:
-                raise AssertionError(f"{what}: not in {PATIENCE_S} s; the page shows: {self.text()[:600]}")
-            # The page changes by itself: how often it is looked at does not matter.
-            time.sleep(0.05)
-
-    def text(self):
-        return self.run("return document.getElementById('main')?.innerText ?? document.body.innerText")
-
-    def login(self, page):
-        self.driver.get(page.address)
-        self.until("the page comes up", "document.getElementById('main')?.dataset.ready !== undefined")
-        assert "token" not in self.driver.current_url, self.driver.current_url
-
-    def go(self, hash_):
-        """Shows a view, and says how long that took, in seconds."""
-        if self.run("return location.hash === arguments[0]", hash_):
-            return 0
-        self.run("delete document.getElementById('main').dataset.ready; window.begun = performance.now(); location.hash = arguments[0]", hash_)
-        self.until(f"{hash_} is shown", "document.getElementById('main').dataset.ready !== undefined")
-        return self.run("return performance.now() - window.begun") / 1000
-
-    def click(self, text, within="body"):
-        script = "[...document.querySelector(arguments[1]).querySelectorAll('button, a')].find((one) => one.innerText.trim() === arguments[0] && one.offsetParent)"
-        self.until(f"there is {text!r}", script, text, within)
-        self.run(f"({script}).click()", text, within)
-
-    def check(self, page=None):
-        """Nothing was complained about, and nothing was asked of others."""
-        complaints = [entry["message"] for entry in self.driver.get_log("browser") if entry["level"] in ("SEVERE", "WARNING")]
-        assert not complaints, complaints
-        for entry in self.driver.get_log("performance"):
-            message = json.loads(entry["message"])["message"]
-            if message["method"] == "Network.requestWillBeSent":
-                url = message["params"]["request"]["url"]
-                assert url.startswith(("http://127.0.0.1:", "data:", "about:", "chrome:")), url
-                assert page is None or not url.startswith("http") or url.startswith(page.base), url
+from browser import (  # noqa: E402
+    NARROW, PATIENCE_S, VIEWS, WIDE, Asked, Browser, Running, Terminal, ask_tell, emulated, failing, install, serve,
+)
 
 
 # Tests: each gets a browser, the program and an empty folder.
@@ -382,6 +151,88 @@ def studies_are_listed_and_compared(browser, program, root):
         browser.check(page)
 
 
+def a_study_is_paused_and_known_parameters_are_tried(browser, program, root):
+    with Running(program, root) as study:
+        browser.login(study.page)
+        browser.go("#/live/overview")
+        state = "document.querySelector('main .head .state').innerText"
+        said = "document.getElementById('toasts').innerText.includes(arguments[0])"
+        browser.click("Pause", "main")
+        browser.click("Pause", "dialog")
+        browser.until("it is paused", f"{state} === 'paused'")
+        assert "no trial is launched until it is resumed" in browser.text(), browser.text()
+        browser.click("Resume", "main")
+        browser.click("Resume", "dialog")
+        browser.until("it continues", f"{state} === 'running'")
+        browser.run("[...document.querySelectorAll('main summary')].find((one) => one.innerText === 'Try known parameters').click()")
+        write = "document.querySelector('form.known input[name=x]').value = arguments[0]"
+        browser.run(write, "7")
+        browser.click("Enqueue", "form.known")
+        browser.click("Enqueue", "dialog")
+        browser.until("what is outside is refused", said, "`x`")
+        assert browser.run("return document.querySelector('form.known input[name=x]').value") == "7", "it can be corrected"
+        # Chromium complains of what is refused.
+        browser.driver.get_log("browser")
+        browser.run(write, "0.25")
+        browser.click("Enqueue", "form.known")
+        browser.click("Enqueue", "dialog")
+        browser.until("it says so", said, "enqueued: x=0.25")
+        browser.until("it waits", "document.getElementById('main').innerText.includes('1 enqueued')")
+        browser.go("#/live/trial/0")
+        browser.click("Stop the trial", "main")
+        browser.click("Stop the trial", "dialog")
+        browser.until("its page says so", f"{state} === 'cancelled'")
+        browser.go("#/live/running")
+        browser.until("it is tried next", "[...document.querySelectorAll('main tbody tr')].some((row) => row.innerText.includes('0.25'))")
+        browser.check(study.page)
+
+
+def many_studies_are_found_and_new_ones_join(browser, program, root):
+    many = root / "many"
+    many.mkdir()
+    ask_tell(program, root / "first", "space: {x: {float: [0, 1]}}\nobjective: {minimize: loss}\nsearch: {trials: 5, algorithm: random}\n",
+             lambda params: {"value": params["x"]}, 5)
+    for number in range(60):
+        shutil.copytree(root / "first", many / f"study-{number:02}")
+    with serve(program, many) as page:
+        begun = time.monotonic()
+        browser.login(page)
+        rows = "document.querySelectorAll('main tbody tr').length"
+        print(f"  60 studies after {time.monotonic() - begun:.2f} s")
+        assert browser.run(f"return {rows}") == 60, browser.text()
+        shutil.copytree(root / "first", many / "later")
+        browser.until("the new one joins by itself", f"{rows} === 61")
+        browser.run("const one = document.querySelector('main input[type=search]'); one.value = 'study-3'; one.dispatchEvent(new Event('input'))")
+        assert browser.run(f"return {rows}") == 10, browser.text()
+        browser.run("[...document.querySelectorAll('main input[type=checkbox]')].forEach((one) => one.click())")
+        browser.click("Compare", "main")
+        browser.until("they are compared", "document.getElementById('main').innerText.includes('study-39')")
+        browser.run("const one = document.getElementById('study'); one.value = 'study-07'; one.dispatchEvent(new Event('change'))")
+        browser.until("it is chosen", "document.querySelector('main h1')?.innerText === 'study-07'")
+        browser.check(page)
+
+
+def a_hundred_running_trials_are_followed(browser, program, root):
+    yaml = "space: {lr: {log: [1e-5, 1]}, width: {int: [8, 256]}}\nobjective: {maximize: accuracy}\nsearch: {trials: 100, algorithm: random}\n"
+    with Asked(program, root / "hundred", yaml) as study:
+        trials = [study.say({"ask": 1})[0]["id"] for _ in range(100)]
+        with serve(program, root / "hundred") as page:
+            browser.login(page)
+            browser.go("#/hundred/running")
+            assert browser.run("return document.querySelectorAll('main tbody tr').length") == 100, browser.text()
+            took = []
+            for epoch in range(1, 21):
+                value = round(1 - 1 / (1 + epoch), 4)
+                begun = time.monotonic()
+                study.say(*({"report": {"id": trial, "epochs": epoch, "value": value}} for trial in trials))
+                browser.until(f"epoch {epoch} of all is shown",
+                              "[...document.querySelectorAll('main tbody tr')].filter((row) => row.children[3].innerText === arguments[0]).length === 100", str(value))
+                took.append(time.monotonic() - begun)
+            print(f"  100 reports are shown after {sum(took) / len(took):.2f} s on average, {max(took):.2f} s at most")
+            assert max(took) < 20, took
+            browser.check(page)
+
+
 def keyboard_colours_and_narrow_screens(browser, program, root):
     emulated(program, root / "cifar10", trials=6)
     with serve(program, root / "cifar10") as page:
@@ -410,6 +261,25 @@ def keyboard_colours_and_narrow_screens(browser, program, root):
         browser.check(page)
 
 
+def screen_readers_and_weak_eyes_are_served(browser, program, root):
+    import axe_core_python
+
+    axe = (Path(axe_core_python.__file__).parent / "axe.min.js").read_text()
+    emulated(program, root / "cifar10", trials=8)
+    emulated(program, root / "other", trials=4)
+    ask = "const done = arguments[0]; axe.run(document).then((all) => done(all.violations.map((one) => [one.id, one.nodes.slice(0, 3).map(({ html }) => html)])))"
+    with serve(program, root) as page:
+        for theme in ("light", "dark"):
+            browser.colors(theme)
+            browser.login(page)
+            browser.run(axe)
+            for place in ["#/", *(f"#/cifar10/{view}" for view in VIEWS), "#/cifar10/trial/1"]:
+                browser.go(place)
+                violations = browser.driver.execute_async_script(ask)
+                assert not violations, (theme, place, violations)
+        browser.check(page)
+
+
 def a_study_of_10000_trials_is_usable_within_2_s(browser, program, root):
     random.seed(1)
     loss = lambda params: {"value": abs(math.log10(params["lr"]) + 2.5) + params["dropout"] + 0.05 * random.random()}  # noqa: E731
@@ -430,42 +300,62 @@ def a_study_of_10000_trials_is_usable_within_2_s(browser, program, root):
 
 
 TESTS = [nothing_is_shown_without_the_token, every_view_is_shown_without_complaints, a_running_study_updates_and_is_stopped,
-         trials_are_filtered_sorted_and_compared, failed_trials_show_why_and_are_retried, studies_are_listed_and_compared,
-         keyboard_colours_and_narrow_screens, a_study_of_10000_trials_is_usable_within_2_s]
+         a_study_is_paused_and_known_parameters_are_tried, trials_are_filtered_sorted_and_compared, failed_trials_show_why_and_are_retried,
+         studies_are_listed_and_compared, many_studies_are_found_and_new_ones_join, keyboard_colours_and_narrow_screens,
+         screen_readers_and_weak_eyes_are_served, a_hundred_running_trials_are_followed, a_study_of_10000_trials_is_usable_within_2_s]
+
+
+def keep(browser, file, size=None):
+    """The picture that the browser shows, in few colours and bytes."""
+    from PIL import Image
+
+    browser.run("return new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+    browser.driver.save_screenshot(str(file))
+    picture = Image.open(file).convert("RGB")
+    if size:
+        picture = picture.crop((0, 0, *size))
+    picture.quantize(200, dither=Image.Dither.NONE).save(file, optimize=True)
+
+
+def terminal_pictures(browser, terminal, name, out):
+    """What a terminal shows, in both themes."""
+    for theme in ("light", "dark"):
+        browser.driver.get("data:text/html;base64," + base64.b64encode(terminal.page(theme).encode()).decode())
+        box = browser.run("const box = document.querySelector('pre').getBoundingClientRect(); return [Math.ceil(box.right) + 12, Math.ceil(box.bottom) + 12]")
+        keep(browser, out / f"terminal-{name}-{theme}.png", box)
 
 
 def screenshots(browser, program, root, out):
-    """The pictures of the documentation: each view, in light and dark, wide and narrow."""
-    from PIL import Image
-
-    emulated(program, root / "cifar10")
-    emulated(program, root / "cifar10-seed-4", seed=4)
+    """The pictures of the documentation: each view, in light and dark, wide and narrow, and what terminals show."""
+    studies = root / "studies"
+    studies.mkdir()
+    emulated(program, studies / "cifar10")
+    emulated(program, studies / "cifar10-seed-4", seed=4)
     out.mkdir(parents=True, exist_ok=True)
     # A run that is under way: the views of what runs need one.
-    file = root / "cifar10.yaml"
-    live = root / "live"
-    process = subprocess.Popen([program, "run", file, "--emulate", "2x4xt4,1x4xa100", "--time-scale", "0.05", "--trials", "200", "--folder", live, "--quiet"],
-                               stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
-        with serve(program, root) as page:
-            for size, width in ((WIDE, "wide"), (NARROW, "narrow")):
-                for theme in ("light", "dark"):
-                    browser.size(size)
-                    browser.colors(theme)
-                    browser.login(page)
-                    for name, place in [("studies", "#/"), *((view, f"#/cifar10/{view}") for view in VIEWS if view != "running"), ("running", "#/live/running"), ("trial", "#/cifar10/trial/0")]:
-                        browser.go(place)
-                        if name == "running":
-                            browser.until("there are curves", "document.querySelectorAll('main tbody tr').length > 2")
-                        browser.run("return new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
-                        file = out / f"dashboard-{name}-{width}-{theme}.png"
-                        browser.driver.save_screenshot(str(file))
-                        Image.open(file).convert("RGB").quantize(128, dither=Image.Dither.NONE).save(file, optimize=True)
-    finally:
-        process.send_signal(signal.SIGINT)
-        process.wait()
-    size = sum(file.stat().st_size for file in out.glob("dashboard-*.png"))
-    print(f"{len(list(out.glob('dashboard-*.png')))} pictures, {size / 1e6:.2f} MB")
+    live = studies / "live"
+    command = [program, "run", studies / "cifar10.yaml", "--emulate", "2x4xt4,1x4xa100", "--time-scale", "0.05", "--trials", "200", "--folder", live]
+    with Terminal(command) as terminal, serve(program, studies) as page:
+        for size, width in ((WIDE, "wide"), (NARROW, "narrow")):
+            for theme in ("light", "dark"):
+                browser.size(size)
+                browser.colors(theme)
+                browser.login(page)
+                for name, place in [("studies", "#/"), *((view, f"#/cifar10/{view}") for view in VIEWS if view != "running"), ("running", "#/live/running"), ("trial", "#/cifar10/trial/1")]:
+                    browser.go(place)
+                    if name == "running":
+                        browser.until("there are curves", "document.querySelectorAll('main tbody tr').length > 2")
+                    keep(browser, out / f"dashboard-{name}-{width}-{theme}.png")
+        browser.size(WIDE)
+        terminal.until("trials are done", lambda text: " done" in text)
+        terminal_pictures(browser, terminal, "run", out)
+    for name, arguments in (("show", ["show", studies / "cifar10", "1"]), ("trials", ["trials", studies / "cifar10", "-n", "12"])):
+        with Terminal([program, *arguments], lines=40) as terminal:
+            terminal.process.wait(PATIENCE_S)
+            terminal.until("it is shown", lambda text: text.strip())
+            terminal_pictures(browser, terminal, name, out)
+    pictures = [*out.glob("dashboard-*.png"), *out.glob("terminal-*.png")]
+    print(f"{len(pictures)} pictures, {sum(file.stat().st_size for file in pictures) / 1e6:.2f} MB")
 
 
 def main():

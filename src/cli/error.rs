@@ -9,8 +9,8 @@ use std::{
 use thiserror::Error;
 
 use super::{
-    annotate, ask_tell, compare, export, init, inspect, nodes, pause, profile, remove_study, results, run,
-    simulate, stop, study, train, trial_table, warm_start,
+    annotate, ask_tell, compare, export, init, inspect, nodes, pause, picture, profile, remove_study,
+    results, run, simulate, stop, study, train, trial_table, warm_start,
 };
 use crate::{actors, agent, slurm, store, trials, wire};
 
@@ -67,6 +67,8 @@ pub(super) enum Error {
     Export(#[from] export::Error),
     #[error(transparent)]
     Results(#[from] results::Error),
+    #[error(transparent)]
+    Picture(#[from] picture::Error),
     #[error(transparent)]
     Init(#[from] init::Error),
     #[error(transparent)]
@@ -147,6 +149,7 @@ impl Error {
             | Self::WarmStart(_)
             | Self::Export(_)
             | Self::Results(_)
+            | Self::Picture(_)
             | Self::Init(_)
             | Self::Inspect(_)
             | Self::TrialTable(_)

@@ -26,6 +26,7 @@ mod output;
 mod paper;
 mod parallel;
 mod pause;
+mod picture;
 mod plot;
 mod profile;
 mod remove_study;
@@ -171,6 +172,7 @@ fn run(
         Command::Best(BestArgs { journal, count, json }) => results::best(&journal, count, format(json), out),
         Command::Export(args) => export::run(&args.into(), out),
         Command::Report(args) => report::run(&args.into(), out),
+        Command::Plot(args) => picture::run(&args.into(), out),
         Command::Importance(ImportanceArgs { journal, objective, json }) => {
             results::importance(&journal, objective.as_deref(), format(json), out)
         }

@@ -44,6 +44,9 @@ pub(crate) enum Error {
     /// A setting makes no sense.
     #[error(transparent)]
     Setting(#[from] alloc::Error),
+    /// There is something else.
+    #[error("{} exists: give another folder to --keep", .0.display())]
+    Exists(PathBuf),
     /// The simulation is not possible.
     #[error(transparent)]
     Simulation(sim::Error),

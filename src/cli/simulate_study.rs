@@ -2,14 +2,16 @@
 
 use std::{
     io::{self, Write},
-    path::PathBuf,
+    path::{Path, PathBuf},
 };
 
 use crate::{
     alloc::{Cluster, PolicyKind},
     cli,
-    sim::{SimulatedCluster, StudyReport, simulate_study},
+    sim::{SimulatedCluster, StudyReport, follow_study, simulate_study},
     space::{Parallel, Program, Study},
+    store::{Folder, Journal, Store},
+    trials::engine::JournalEntry,
 };
 use serde_json::{Value, json};
 
@@ -32,6 +34,8 @@ pub(crate) struct Settings {
     /// In place of that of the study.
     pub(crate) parallel: Option<Parallel>,
     pub(crate) threads: usize,
+    /// Where what happened is kept as studies.
+    pub(crate) keep: Option<PathBuf>,
     pub(crate) format: Format,
 }
 
@@ -71,6 +75,8 @@ const DEFAULT: [&str; 6] = ["static", "static-best", "pollux", "pollux-now", "go
 /// Table 3 of the paper: accuracy of the best 5 trials in percent, mean completion time in seconds, makespan in seconds.
 const PAPER: [(&str, &str, f64, f64); 2] =
     [("static", "95.5 ± 0.3", 2040.0, 50_400.0), ("pollux", "95.4 ± 0.2", 1500.0, 36_000.0)];
+/// So many facts are written at a time.
+const AT_ONCE: usize = 4096;
 /// The cost of a change of GPUs in the paper's simulator.
 pub(crate) const PAPER_REALLOC_S: f64 = 30.0;
 
@@ -113,12 +119,41 @@ impl Variant {
         self
     }
 
+    /// The name of its folder.
+    fn kept_as(&self) -> String {
+        self.name.replace(' ', "-")
+    }
+
+    /// Keeps all that happened with the first seed as a study.
+    fn keep(&self, folder: &Path) -> Result<(), cli::Error> {
+        let folder = folder.join(self.kept_as());
+        let cluster = &self.simulated.cluster;
+        Folder::new(&folder).mark_emulated(&format!("{} GPUs in virtual time", cluster.total_gpus()))?;
+        let mut store = Store::open(&folder)?;
+        let (mut entries, mut written) = (Vec::new(), Ok(()));
+        follow_study(&self.study, &self.simulated, &mut |entry: &JournalEntry| {
+            entries.push(entry.clone());
+            if entries.len() >= AT_ONCE && written.is_ok() {
+                written = store.append(&std::mem::take(&mut entries));
+            }
+        })
+        .map_err(Error::Simulation)?;
+        written?;
+        Ok(store.append(&entries)?)
+    }
+
     /// What became of it with one seed.
     fn run(&self, seed: u32) -> Result<StudyReport, crate::sim::Error> {
         let mut study = self.study.clone();
         study.search.seed += u64::from(seed);
         simulate_study(&study, &self.simulated)
     }
+}
+
+/// Fails where a study of an earlier simulation would be continued.
+fn check_kept(folder: &Path, variants: &[Variant]) -> Result<(), Error> {
+    let there = variants.iter().map(|variant| folder.join(variant.kept_as())).find(|path| path.exists());
+    there.map_or(Ok(()), |path| Err(Error::Exists(path)))
 }
 
 /// `goodput` without one of the things that make it fast, each in turn.
@@ -281,7 +316,16 @@ pub(crate) fn run(
     };
     let simulated = SimulatedCluster { realloc_s: settings.realloc_s, ..SimulatedCluster::new(cluster) };
     let variants = variants(&study, &simulated, &settings.policies, settings.ablation);
+    if let Some(folder) = &settings.keep {
+        check_kept(folder, &variants)?;
+    }
     let rows = run_all(variants, settings.seeds, settings.threads, stderr)?;
+    if let Some(folder) = &settings.keep {
+        rows.iter().try_for_each(|row| row.variant.keep(folder))?;
+        let shown = folder.display();
+        // Whether or not it is read.
+        let _ = writeln!(stderr, "what happened with the first seed: pollux-tune dashboard {shown}");
+    }
     match settings.format {
         Format::Text => print(settings, &study, &rows, out),
         Format::Json => rows.iter().try_for_each(|row| writeln!(out, "{}", row.json())),

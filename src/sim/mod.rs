@@ -37,5 +37,7 @@ pub use osdi21::Rules;
 pub use report::{JobReport, Report};
 pub use run::{Aim, Progress, Settings, simulate};
 pub use step_time::{StepTime, StepTimes};
+#[cfg(feature = "cli")]
+pub(crate) use study::follow_study;
 pub use study::{SimulatedCluster, StudyReport, TrialReport, simulate_study};
 pub use workload::{JobSpec, Workload};

@@ -7,6 +7,7 @@ mod first_steps;
 mod gpus;
 mod inspect;
 mod nodes;
+mod pictures;
 mod programs;
 mod steer;
 mod stop;

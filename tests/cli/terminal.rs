@@ -2,7 +2,6 @@
 
 use std::{
     collections::BTreeSet,
-    fmt::Write as _,
     fs::{self, File},
     io::Read,
     os::fd::OwnedFd,
@@ -15,7 +14,7 @@ use rustix::{
     pty::{OpenptFlags, grantpt, ioctl_tiocgptpeer, openpt, unlockpt},
     termios::{Winsize, tcsetwinsize},
 };
-use vt100::{Cell, Color, Parser, Screen};
+use vt100::{Color, Parser, Screen};
 
 use super::nodes::{PROGRAM, folder};
 
@@ -146,7 +145,6 @@ fn a_run_fits_into_eighty_columns_from_its_first_line_to_its_last() {
     let text = screen.contents();
     assert!(text.contains("emulated"), "{text}");
     assert!(rows(screen).iter().any(|row| row.starts_with("0 a100 ")), "a strip of slots: {text}");
-    picture(screen);
     // A terminal shows the keys where the cursor is: after the last line.
     terminal.screen.process(b"^C");
     terminal.interrupt();
@@ -182,70 +180,4 @@ fn there_are_no_colours_for_those_who_want_none() {
     assert_eq!(colours(screen), BTreeSet::from([format!("{:?} false false", Color::Default)]));
     terminal.interrupt();
     assert_eq!(terminal.end().0, Some(130));
-}
-
-/// The picture in the docs, on light and on dark.
-fn picture(screen: &Screen) {
-    if std::env::var_os("UPDATE_SCREENSHOTS").is_none() {
-        return;
-    }
-    for (name, ground, text) in [("light", "#ffffff", "#1f2328"), ("dark", "#0d1117", "#e6edf3")] {
-        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("docs/img/terminal-{name}.svg"));
-        fs::write(path, drawn(screen, ground, text)).expect("it can be written");
-    }
-}
-
-/// A screen as a drawing, one text for each run of equal cells.
-fn drawn(screen: &Screen, ground: &str, text: &str) -> String {
-    let (cell_width, line_height, margin) = (8.4, 18.0, 12.0);
-    let used = rows(screen).iter().rposition(|row| !row.trim().is_empty()).map_or(0, |last| last + 1);
-    let width = 2.0 * margin + cell_width * f64::from(COLUMNS);
-    let height = 2.0 * margin + line_height * used as f64;
-    let mut svg = format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width:.0}\" height=\"{height:.0}\" viewBox=\"0 0 {width:.0} {height:.0}\" \
-         font-family=\"'DejaVu Sans Mono', Menlo, Consolas, monospace\" font-size=\"14\" fill=\"{text}\" xml:space=\"preserve\">\n\
-         <title>pollux-tune run on a terminal of 80 columns</title>\n<rect width=\"100%\" height=\"100%\" rx=\"6\" fill=\"{ground}\"/>\n"
-    );
-    for row in 0..used as u16 {
-        let style =
-            |column: u16| screen.cell(row, column).map(|cell| (cell.fgcolor(), cell.bold(), cell.dim()));
-        let mut column = 0;
-        while column < COLUMNS {
-            let (start, of) = (column, style(column));
-            let mut run = String::new();
-            while column < COLUMNS && style(column) == of {
-                let contents = screen.cell(row, column).map_or("", Cell::contents);
-                run.push_str(if contents.is_empty() { " " } else { contents });
-                column += 1;
-            }
-            if run.trim().is_empty() {
-                continue;
-            }
-            let (colour, bold, dim) = of.unwrap_or((Color::Default, false, false));
-            let fill = if let Color::Idx(number) = colour {
-                format!(" fill=\"{}\"", palette(number))
-            } else {
-                String::new()
-            };
-            let weight = if bold { " font-weight=\"bold\"" } else { "" };
-            let opacity = if dim { " opacity=\"0.6\"" } else { "" };
-            let (x, y) =
-                (margin + cell_width * f64::from(start), margin + line_height * (f64::from(row) + 0.75));
-            let length = cell_width * f64::from(column - start);
-            let run = run.replace('&', "&amp;").replace('<', "&lt;");
-            let _ = writeln!(
-                svg,
-                "<text x=\"{x:.1}\" y=\"{y:.1}\" textLength=\"{length:.1}\" lengthAdjust=\"spacingAndGlyphs\"{fill}{weight}{opacity}>{run}</text>"
-            );
-        }
-    }
-    svg + "</svg>\n"
-}
-
-/// A colour of the cube of 256.
-fn palette(number: u8) -> String {
-    const LEVELS: [u8; 6] = [0, 95, 135, 175, 215, 255];
-    let cube = usize::from(number.saturating_sub(16));
-    let level = |of: usize| LEVELS[of % 6];
-    format!("#{:02x}{:02x}{:02x}", level(cube / 36), level(cube / 6), level(cube))
 }

@@ -7,6 +7,7 @@ mod dashboard;
 mod doctor;
 mod export;
 mod init;
+mod plot;
 mod reference;
 mod report;
 mod run;
@@ -29,6 +30,7 @@ pub(super) use self::{
     doctor::DoctorArgs,
     export::ExportArgs,
     init::InitArgs,
+    plot::PlotArgs,
     reference::{CompletionsArgs, ManArgs},
     report::ReportArgs,
     run::RunArgs,
@@ -91,6 +93,7 @@ pub(super) enum Command {
     Importance(ImportanceArgs),
     Export(ExportArgs),
     Report(ReportArgs),
+    Plot(PlotArgs),
     Fit(FitArgs),
     Train(Box<TrainArgs>),
     #[command(subcommand)]

@@ -48,6 +48,9 @@ pub(crate) struct SimulateStudyArgs {
     /// The number of simulations at the same time [default: one for each processor]
     #[arg(long, value_name = "COUNT")]
     threads: Option<usize>,
+    /// Keep what happened with the first seed, a study for each policy, for `dashboard`, `timeline` and `export`
+    #[arg(long, value_name = "FOLDER")]
+    keep: Option<PathBuf>,
     /// Print a JSON object for each policy, on a line each, instead of text
     #[arg(long)]
     json: bool,
@@ -64,6 +67,7 @@ impl From<SimulateStudyArgs> for simulate_study::Settings {
             realloc_s: args.restart_delay,
             parallel: args.parallel,
             threads: threads(args.threads),
+            keep: args.keep,
             format: format(args.json),
         }
     }

@@ -100,6 +100,7 @@ pub(in crate::dashboard) fn overview(view: &View<'_>, commands: &dyn Commands, a
         "yaml": state.yaml,
         "resume": (view.model.has_head() && !view.is_run && !state.done).then(|| commands.resume(view.folder.root())),
         "paused": state.paused_s.is_some() && !state.done,
+        "enqueued": state.queue.len(),
         "can": {
             "pause": actions && view.model.has_head() && state.paused_s.is_none() && !state.done,
             "resume": actions && view.model.has_head() && state.paused_s.is_some() && !state.done,

@@ -20,6 +20,9 @@ use crate::{
 /// The most points of a curve on the page of a trial, and where there are many of them.
 const POINTS: usize = 400;
 const FEW_POINTS: usize = 60;
+/// Where there are very many of them, so many in all, and these of each at least.
+const ALL_POINTS: usize = 2400;
+const LEAST_POINTS: usize = 24;
 /// The most trials whose curves are shown while they run.
 const RUNNING: usize = 100;
 /// How much of the end of a log is shown, in bytes.
@@ -106,13 +109,15 @@ pub(in crate::dashboard) fn running(view: &View<'_>) -> Value {
         let active = view.model.state.active.iter();
         active.filter(move |(_, active)| !active.slots().is_empty() || !has_head).map(|(trial, _)| *trial)
     };
+    let found = active().count();
+    let points = (ALL_POINTS / found.max(1)).clamp(LEAST_POINTS, FEW_POINTS);
     let shown = active().take(RUNNING).map(|trial| {
         let mut row = trial_row(view, trial);
-        row["curves"] = curves(view, trial, FEW_POINTS, metric).into();
-        row["speed"] = speeds(view, trial, FEW_POINTS).into();
+        row["curves"] = curves(view, trial, points, metric).into();
+        row["speed"] = speeds(view, trial, points).into();
         row
     });
-    json!({"metric": metric, "found": active().count(), "trials": shown.collect::<Vec<_>>(), "seconds": view.model.clock.now_s})
+    json!({"metric": metric, "found": found, "trials": shown.collect::<Vec<_>>(), "seconds": view.model.clock.now_s})
 }
 
 /// Which trials.

@@ -78,7 +78,7 @@ function fail(error) {
   main.dataset.ready = location.hash;
 }
 
-// One update at a time, and one more if something has changed meanwhile.
+// One update at a time, and one more if something has changed meanwhile. The browser has most of the time for its user.
 async function update(now) {
   if (!now?.view?.update || now.gone) return;
   if (now.busy) {
@@ -89,8 +89,11 @@ async function update(now) {
   try {
     do {
       now.again = false;
+      const begun = performance.now();
       await now.view.update();
       main.dataset.updates = String(Number(main.dataset.updates ?? 0) + 1);
+      const rest = Math.min(5000, 3 * (performance.now() - begun));
+      if (rest > 100) await new Promise((done) => setTimeout(done, rest));
     } while (now.again && !now.gone);
   } catch (error) {
     if (!now.gone && error instanceof Failure) fail(error);

@@ -7,10 +7,12 @@ const all = new Set();
 const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 export const color = css;
 
-// Neighbouring numbers get colours that are easily told apart.
+// Neighbouring numbers get colours that are easily told apart. Hues nearly repeat after 8 and 13 numbers, shades after 5.
+const SHADES = [0, -13, 9, -7, 15];
 export function trialColor(trial) {
   const dark = document.documentElement.dataset.theme === "dark";
-  return `hsl(${Math.round((trial * 137.508 + 210) % 360)}, ${dark ? 55 : 60}%, ${dark ? 62 : 45}%)`;
+  const shade = SHADES[trial % SHADES.length];
+  return `hsl(${Math.round((trial * 137.508 + 210) % 360)}, ${dark ? 55 : 60}%, ${(dark ? 62 : 42) + (dark ? -shade : shade)}%)`;
 }
 
 function base() {
@@ -36,7 +38,10 @@ export function axis(kind, name, more = {}) {
 }
 
 export const timeAxis = (more = {}) => axis("value", "time since the study began", { axisLabel: { formatter: clock }, min: 0, ...more });
-export const grid = (more = {}) => ({ left: 16, right: 18, top: 30, bottom: 36, containLabel: true, ...more });
+// Room for a legend, and for the name of the axis below it.
+export const grid = (more = {}) => ({ left: 16, right: 18, top: 46, bottom: 36, containLabel: true, ...more });
+// The name of a vertical axis stands above its end.
+export const named = (more = {}) => ({ nameLocation: "end", nameGap: 8, nameTextStyle: { color: css("faint"), align: "left" }, ...more });
 export const legend = (more = {}) => ({ type: "scroll", top: 0, textStyle: { color: css("text") }, pageTextStyle: { color: css("text") },
   pageIconColor: css("accent"), pageIconInactiveColor: css("line"), inactiveColor: css("faint"), ...more });
 export const zoomBar = (more = {}) => [
@@ -51,13 +56,21 @@ export function chart(label, size = "") {
   const box = h("div", { class: `chart ${size}`.trim(), role: "img", "aria-label": label });
   let instance = null;
   let make = null;
+  // What nobody sees is drawn when somebody does.
+  let [seen, stale] = [true, false];
   const observer = new ResizeObserver(() => {
     if (!box.isConnected) return;
     if (!instance) draw();
     else instance.resize();
   });
+  const watcher = new IntersectionObserver((entries) => {
+    seen = entries.at(-1).isIntersecting;
+    if (seen && stale) draw();
+  }, { rootMargin: "200px" });
   const draw = () => {
     if (!make || !box.isConnected || box.clientWidth === 0) return;
+    stale = instance !== null && !seen;
+    if (stale) return;
     instance ??= init(box, null, { renderer: "canvas" });
     instance.setOption({ ...base(), ...make() }, { notMerge: false, replaceMerge: ["series", "xAxis", "yAxis", "parallelAxis", "visualMap"] });
   };
@@ -76,12 +89,14 @@ export function chart(label, size = "") {
     redraw: draw,
     dispose() {
       observer.disconnect();
+      watcher.disconnect();
       instance?.dispose();
       instance = null;
       all.delete(self);
     },
   };
   observer.observe(box);
+  watcher.observe(box);
   all.add(self);
   return self;
 }

@@ -93,11 +93,11 @@ export function table(caption, columns, rows, sorting) {
       cell.setAttribute("aria-sort", is ? (sorting.descending ? "descending" : "ascending") : "none");
       cell.append(h("button", { type: "button", "data-sort": column.sort, onclick: () => sorting.by(column.sort) },
         column.name + (is ? (sorting.descending ? " ▼" : " ▲") : "")));
-    } else cell.append(column.name);
+    } else cell.append(column.name || h("span", { class: "unseen" }, column.title));
     return cell;
   };
   const kind = (column) => (column.number ? "number" : column.wrap ? "wrap" : undefined);
-  return h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": caption },
+  return h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": `${caption}, table` },
     h("table", { "aria-label": caption },
       h("thead", {}, h("tr", {}, columns.map(heading))),
       h("tbody", {}, rows.map((row) => h("tr", {}, columns.map((column) => h("td", { class: kind(column) }, column.cell(row))))))));

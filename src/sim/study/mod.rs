@@ -25,8 +25,8 @@ use crate::{
     trials::{
         Execution,
         engine::{
-            Checkpoint, Command, Engine, GroupCommand, GroupEvent, Input, Launch, Metrics, Outcome, Report,
-            Services, TrialKind,
+            Checkpoint, Command, Engine, GroupCommand, GroupEvent, Input, JournalEntry, Launch, Metrics,
+            Outcome, Report, Services, TrialKind,
         },
         group::{Batch, FinalState},
         trial_seed,
@@ -88,6 +88,15 @@ impl SimulatedCluster {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub fn simulate_study(study: &Study, simulated: &SimulatedCluster) -> Result<StudyReport, Error> {
+    follow_study(study, simulated, &mut |_| ())
+}
+
+/// The same for who wants to see each fact, such as a journal.
+pub(crate) fn follow_study(
+    study: &Study,
+    simulated: &SimulatedCluster,
+    watch: &mut dyn FnMut(&JournalEntry),
+) -> Result<StudyReport, Error> {
     simulated.check(study)?;
     let Some(Program::Trainable(trainable)) = &study.trial.program else {
         return Err(Error::NoTrainable { allowed: super::modelled::names() });
@@ -101,6 +110,7 @@ pub fn simulate_study(study: &Study, simulated: &SimulatedCluster) -> Result<Stu
         teams: BTreeMap::new(),
         trained: BTreeMap::new(),
         tally: ReportBuilder::default(),
+        watch,
         events: BinaryHeap::new(),
         inputs: VecDeque::new(),
         now_s: 0.0,
@@ -151,6 +161,7 @@ struct Run<'a> {
     /// All trials, and for how long each was trained.
     trained: BTreeMap<TrialId, (Modelled, f64)>,
     tally: ReportBuilder,
+    watch: &'a mut dyn FnMut(&JournalEntry),
     /// By time; at the same time in the order of the events.
     events: BinaryHeap<Reverse<(At, Event)>>,
     inputs: VecDeque<Input>,
@@ -220,6 +231,7 @@ impl Run<'_> {
         for entry in &step.facts {
             self.services.apply(entry)?;
             self.tally.apply(entry);
+            (self.watch)(entry);
         }
         for command in step.commands {
             match self.services.answer(&command) {

@@ -1,10 +1,11 @@
 // What the finished trials say about the parameters: parallel coordinates, importance, slice, contour, Pareto front.
 
-import { axis, chart, color, grid, legend } from "/assets/charts.js";
+import { axis, chart, color, grid, legend, named } from "/assets/charts.js";
 import { ask, asTable, card, choice, h, link, number, table } from "/assets/common.js";
 
 const [TRIAL, VALUES, FRONT, PARAMS] = [0, 1, 2, 3];
-const SCALE = ["#2c3e8f", "#2a7fb8", "#3fb5a3", "#b8d76b", "#f7e225"];
+// From the worst to the best, which stands out on the card.
+const SCALES = { light: ["#c3cfdf", "#7fa9cf", "#2f7fc1", "#1a4f9c", "#0b1f55"], dark: ["#3d4a5c", "#3f7f96", "#3fb5a3", "#b8d76b", "#f7e225"] };
 // Cells of a contour in each direction.
 const CELLS = 36;
 
@@ -31,7 +32,7 @@ export async function show({ root, study, path, isGone }) {
   const importanceTable = h("div");
   const rowsTable = (caption, columns, rows) => asTable(() => table(caption, [
     { name: "Trial", number: true, cell: (row) => h("a", { href: link(study, `trial/${row[TRIAL]}`) }, row[TRIAL]) }, ...columns()], rows().slice(0, 200)));
-  const byValue = () => [...data.trials].sort((a, b) => (about.objectives[settings.objective]?.direction === "maximize" ? value(b) - value(a) : value(a) - value(b)));
+  const byValue = () => [...data.trials].sort((a, b) => (isMax() ? value(b) - value(a) : value(a) - value(b)));
   const cell = (place) => ({ name: about.parameters[place]?.name, number: true, cell: (row) => number(row[PARAMS][place]) });
   const valueCell = () => ({ name: metric(), number: true, cell: (row) => number(value(row)) });
   const tables = [
@@ -71,10 +72,15 @@ export async function show({ root, study, path, isGone }) {
     // Outliers would take all of the scale.
     return sorted.length ? [sorted[Math.floor(sorted.length * .02)], sorted[Math.ceil((sorted.length - 1) * .98)]] : [0, 1];
   };
+  const isMax = () => about.objectives[settings.objective]?.direction === "maximize";
+  const scale = () => {
+    const from = SCALES[document.documentElement.dataset.theme] ?? SCALES.light;
+    return isMax() ? from : [...from].reverse();
+  };
   const map = (more) => {
     const [min, max] = range();
     return { type: "continuous", min, max: max > min ? max : min + 1e-9, calculable: false, orient: "horizontal", left: "center", bottom: 0, itemHeight: 120, itemWidth: 10,
-      inRange: { color: SCALE }, textStyle: { color: color("faint") }, formatter: number, text: [number(max), number(min)], ...more };
+      inRange: { color: scale() }, textStyle: { color: color("faint") }, formatter: number, text: [number(max), number(min)], ...more };
   };
   const drawParallel = () => {
     const axes = all.map(({ place }) => kind(place));
@@ -85,14 +91,15 @@ export async function show({ root, study, path, isGone }) {
       parallel: { left: 36, right: 46, top: 34, bottom: 46, layout: "horizontal", axisExpandable: false }, visualMap: map({ dimension: all.length }),
       parallelAxis: [...axes.map(line), line({ name: metric(), isNumber: true }, all.length)],
       tooltip: { show: false },
-      series: [{ type: "parallel", smooth: false, lineStyle: { width: 1, opacity: data.trials.length > 300 ? .25 : .5 }, inactiveOpacity: .03, activeOpacity: .8, progressive: 500,
-        data: data.trials.map((row) => [...all.map(({ place }, dim) => (row[PARAMS][place] === null ? "-" : at(axes[dim], row[PARAMS][place]))), value(row)]) }],
+      series: [{ type: "parallel", smooth: false, lineStyle: { width: data.trials.length > 100 ? 1 : 1.6, opacity: data.trials.length > 300 ? .3 : .75 }, inactiveOpacity: .03, activeOpacity: .8, progressive: 500,
+        // The best ones are drawn last, above the others.
+        data: byValue().reverse().map((row) => [...all.map(({ place }, dim) => (row[PARAMS][place] === null ? "-" : at(axes[dim], row[PARAMS][place]))), value(row)]) }],
     }), `${data.trials.length} trials, ${all.length} parameters`);
   };
   const drawSlice = () => {
     const it = kind(settings.slice);
     const points = data.trials.filter((row) => row[PARAMS][settings.slice] !== null && row[PARAMS][settings.slice] !== undefined);
-    slice.set(() => ({ grid: grid({ top: 14 }), xAxis: axisOf(it), yAxis: axis("value", metric(), { scale: true, nameLocation: "end", nameGap: 0, nameTextStyle: { fontSize: 0 } }),
+    slice.set(() => ({ grid: grid({ top: 28 }), xAxis: axisOf(it), yAxis: axis("value", metric(), { scale: true, ...named() }),
       visualMap: { show: false, type: "continuous", dimension: 2, min: 0, max: Math.max(1, about.wanted ?? 1), inRange: { color: ["#9ec5fe", "#1f5fbf"] } },
       tooltip: { trigger: "item", renderMode: "richText", formatter: ({ data: point }) => `trial ${point.trial}\n${it.name} ${number(point.value[0])}\n${metric()} ${number(point.value[1])}` },
       series: [{ type: "scatter", symbolSize: 6, itemStyle: { opacity: .8 }, data: points.map((row) => ({ value: [at(it, row[PARAMS][settings.slice]), value(row), row[TRIAL]], trial: row[TRIAL] })) }] }), `${metric()} by ${it.name}, later trials are darker`);
@@ -129,8 +136,8 @@ export async function show({ root, study, path, isGone }) {
     const ticks = (it, { back }) => Array.from({ length: CELLS }, (_, cell_) => (it.isNumber ? number(back((cell_ + .5) / CELLS)) : it.categories[Math.min(it.categories.length - 1, Math.max(0, Math.round(back((cell_ + .5) / CELLS))))]));
     const plain = (it, of, more) => axis("category", it.name, { data: ticks(it, of), splitLine: { show: false }, ...more, axisLabel: { interval: Math.floor(CELLS / 4) - 1, ...more?.axisLabel } });
     const hidden = { show: false, type: "value", min: 0, max: 1 };
-    contour.set(() => ({ grid: grid({ top: 14, bottom: 66 }),
-      xAxis: [plain(x, ux), { ...hidden }], yAxis: [plain(y, uy, { nameLocation: "end", nameGap: 0, nameTextStyle: { fontSize: 0 } }), { ...hidden }],
+    contour.set(() => ({ grid: grid({ top: 28, bottom: 66 }),
+      xAxis: [plain(x, ux), { ...hidden }], yAxis: [plain(y, uy, named()), { ...hidden }],
       visualMap: map({ seriesIndex: 0 }),
       tooltip: { trigger: "item", renderMode: "richText", formatter: ({ data: point }) => (point.trial === undefined ? `${metric()} about ${number(point[2])}` : `trial ${point.trial}\n${metric()} ${number(point.is)}`) },
       series: [{ type: "heatmap", data: cells, progressive: 0 }, { type: "scatter", xAxisIndex: 1, yAxisIndex: 1, symbolSize: 4, itemStyle: { color: "#fff", borderColor: "#0008", borderWidth: .6 },
@@ -141,7 +148,7 @@ export async function show({ root, study, path, isGone }) {
     if (!several) return;
     const point = (row) => ({ value: [row[VALUES][settings.px], row[VALUES][settings.py]], trial: row[TRIAL] });
     const [front, rest] = [data.trials.filter((row) => row[FRONT]), data.trials.filter((row) => !row[FRONT])];
-    pareto.set(() => ({ grid: grid(), legend: legend(), xAxis: axis("value", metrics[settings.px], { scale: true }), yAxis: axis("value", metrics[settings.py], { scale: true, nameLocation: "end", nameGap: 0, nameTextStyle: { fontSize: 0 } }),
+    pareto.set(() => ({ grid: grid(), legend: legend(), xAxis: axis("value", metrics[settings.px], { scale: true }), yAxis: axis("value", metrics[settings.py], { scale: true, ...named() }),
       tooltip: { trigger: "item", renderMode: "richText", formatter: ({ data: it }) => `trial ${it.trial}\n${metrics[settings.px]} ${number(it.value[0])}\n${metrics[settings.py]} ${number(it.value[1])}` },
       series: [{ name: "others", type: "scatter", symbolSize: 5, itemStyle: { color: color("faint"), opacity: .5 }, data: rest.map(point) },
         { name: "Pareto front", type: "scatter", symbolSize: 9, itemStyle: { color: color("bad") }, data: front.map(point) }] }), `${front.length} trials that no other one beats`);

@@ -1,12 +1,12 @@
 // Trials of a study side by side, and studies side by side.
 
-import { axis, chart, colors, grid, legend, timeAxis } from "/assets/charts.js";
+import { axis, chart, colors, grid, legend, named, timeAxis } from "/assets/charts.js";
 import { ask, asTable, card, choice, duration, h, link, number, state, table } from "/assets/common.js";
 import { SPEEDS } from "/assets/views/trial.js";
 
 // Names in rows, what is compared in columns.
 function sideBySide(caption, things, name, rows) {
-  return table(caption, [{ name: "", cell: ([title]) => h("strong", {}, title) },
+  return table(caption, [{ name: "", title: "What", cell: ([title]) => h("strong", {}, title) },
     ...things.map((thing, place) => ({ name: name(thing), number: true, cell: ([, get]) => get(thing, place) }))], rows);
 }
 
@@ -64,10 +64,10 @@ async function trials({ root, study, path, query, isGone }) {
   const draw = () => {
     const over = settings.over === "time" ? 1 : 0;
     const x = () => (over ? timeAxis({ min: "dataMin" }) : axis("value", "statistical epochs", { min: 0 }));
-    curves.set(() => ({ grid: grid(), legend: legend(), color: colors(), xAxis: x(), yAxis: axis("value", "", { scale: true }), tooltip: { trigger: "item", renderMode: "richText", formatter: ({ seriesName, value }) => `${seriesName}\n${number(value[1])}` },
+    curves.set(() => ({ grid: grid(), legend: legend(), color: colors(), xAxis: x(), yAxis: axis("value", settings.metric ?? "", { scale: true, ...named() }), tooltip: { trigger: "item", renderMode: "richText", formatter: ({ seriesName, value }) => `${seriesName}\n${number(value[1])}` },
       series: data.trials.map((trial) => ({ name: `trial ${trial.id}`, type: "line", symbolSize: 4, showSymbol: (trial.curves[settings.metric] ?? []).length < 40, data: (trial.curves[settings.metric] ?? []).map((point) => [point[over], point[2]]) })) }), settings.metric ?? "nothing was reported");
     const title = SPEEDS.find(([column]) => column === settings.speed)[2];
-    speed.set(() => ({ grid: grid({ top: 12 }), color: colors(), xAxis: x(), yAxis: axis("value", "", { scale: true }), tooltip: { trigger: "item", renderMode: "richText", formatter: ({ seriesName, value }) => `${seriesName}\n${number(value[1])}` },
+    speed.set(() => ({ grid: grid({ top: 28 }), color: colors(), xAxis: x(), yAxis: axis("value", title, { scale: true, ...named() }), tooltip: { trigger: "item", renderMode: "richText", formatter: ({ seriesName, value }) => `${seriesName}\n${number(value[1])}` },
       series: data.trials.map((trial) => ({ name: `trial ${trial.id}`, type: "line", step: settings.speed < 4 ? "end" : false, showSymbol: trial.speed.length < 40, symbolSize: 4,
         data: trial.speed.filter((row) => row[settings.speed] !== null).map((row) => [row[over ? 0 : 1], row[settings.speed]]) })) }), title);
     beside.refresh();
@@ -110,7 +110,7 @@ async function studies({ root, study, query, known, isGone }) {
   const metric = (one) => one.objectives[0]?.metric ?? "value";
   const draw = () => {
     const over = settings.over === "time";
-    picture.set(() => ({ grid: grid(), legend: legend(), color: colors(), xAxis: over ? timeAxis() : axis("value", "finished trials", { min: 0 }), yAxis: axis("value", "", { scale: true }),
+    picture.set(() => ({ grid: grid(), legend: legend(), color: colors(), xAxis: over ? timeAxis() : axis("value", "finished trials", { min: 0 }), yAxis: axis("value", "best value so far", { scale: true, ...named() }),
       tooltip: { trigger: "item", renderMode: "richText", formatter: ({ seriesName, value }) => `${seriesName}\n${number(value[1])}` },
       series: data.studies.map((one) => ({ name: `${one.key}: ${metric(one)}`, type: "line", step: "end", showSymbol: one.points.length < 3, data: one.points.map((point, place) => [over ? point[1] : place + 1, point[3]]) })) }), data.studies.map((one) => `${one.key} ${number(one.best?.values[metric(one)])}`).join(", "));
     beside.refresh();

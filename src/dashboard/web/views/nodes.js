@@ -14,17 +14,19 @@ export async function show({ root, study, path, isGone }) {
     note.textContent = data.nodes.length === 0 ? "No machine has joined yet." : data.running ? "" : "Nobody runs the study: these are the machines of its last run.";
     list.replaceChildren(data.nodes.length ? table("Machines", [
       { name: "Node", number: true, cell: (row) => row.node },
-      { name: "Name", cell: (row) => row.name || "–" },
+      ...(data.nodes.some((row) => row.name) ? [{ name: "Name", cell: (row) => row.name || "–" }] : []),
       { name: "State", cell: (row) => {
-        const shown = state(row.state);
-        shown.classList.add(NAMES[row.state] ?? "done");
+        // Those that were here to the end.
+        const name = data.running || row.state === "lost" ? row.state : "ended";
+        const shown = state(name);
+        shown.classList.add(NAMES[name] ?? "done");
         return shown;
       } },
       { name: "GPU type", cell: (row) => row.type || "–" },
-      { name: "Slots in use", number: true, cell: (row) => `${row.busy} of ${row.slots}` },
-      { name: "Trials", cell: (row) => (row.trials.length ? row.trials.flatMap((trial, place) => [place ? " " : "", h("a", { href: link(study, `trial/${trial}`) }, trial)]) : "–") },
-      { name: "Since", number: true, cell: (row) => duration(row.seconds) },
-      { name: "Note", wrap: true, cell: (row) => row.note },
+      data.running ? { name: "Slots in use", number: true, cell: (row) => `${row.busy} of ${row.slots}` } : { name: "Slots", number: true, cell: (row) => row.slots },
+      ...(data.running ? [{ name: "Trials", cell: (row) => (row.trials.length ? row.trials.flatMap((trial, place) => [place ? " " : "", h("a", { href: link(study, `trial/${trial}`) }, trial)]) : "–") }] : []),
+      ...(data.running ? [{ name: "For", number: true, cell: (row) => duration(row.seconds) }] : []),
+      ...(data.nodes.some((row) => row.note) ? [{ name: "Note", wrap: true, cell: (row) => row.note }] : []),
     ], data.nodes) : "");
   };
   await load();

@@ -1,6 +1,6 @@
 // A study at a glance: how it stands, its best trials, and how they came about.
 
-import { axis, chart, color, grid, legend, timeAxis } from "/assets/charts.js";
+import { axis, chart, color, grid, legend, named, timeAxis } from "/assets/charts.js";
 import { ask, asTable, capital, card, choice, clock, confirmed, duration, h, link, number, report, state, table } from "/assets/common.js";
 
 const ENDED = ["done", "stopped", "failed", "cancelled"];
@@ -62,14 +62,18 @@ export async function show({ root, study, path, isGone }) {
     ].filter(Boolean);
     alerts.replaceChildren(...said);
     const ended = ENDED.reduce((sum, name) => sum + (data.trials[name] ?? 0), 0);
-    const others = Object.entries(data.trials).map(([name, count]) => `${count} ${name}`).join(", ");
+    const counts = [...Object.entries(data.trials).map(([name, count]) => `${count} ${name}`), ...(data.enqueued ? [`${data.enqueued} enqueued`] : [])];
+    const others = counts.join(", ");
     const one = (name, value, small, more) => h("div", {}, h("dt", {}, name), h("dd", {}, value, small ? h("small", {}, small) : null, more));
     const top = data.best;
+    const isRun = ["running", "paused", "stopping"].includes(data.state);
+    const policy = data.policy ? `policy ${data.policy}` : null;
     figures.replaceChildren(...[
       one("Trials ended", `${ended} of ${data.wanted ?? "–"}`, others, h("progress", { max: data.wanted ?? 1, value: ended, "aria-label": "Trials ended" })),
       ...data.objectives.map(({ metric, direction }) => one(`${capital(direction)} ${metric}`, top ? number(top.values[metric]) : "–",
         top ? `trial ${top.id}` : "no result yet")),
-      data.slots || data.state === "running" ? one("Slots in use", `${data.busy} of ${data.slots}`, data.policy ? `policy ${data.policy}` : null) : null,
+      isRun && (data.slots || data.state === "running") ? one("Slots in use", `${data.busy} of ${data.slots}`, policy)
+        : data.slots ? one("Slots of its last run", String(data.slots), policy) : null,
       one("Time", duration(data.seconds)),
     ].filter(Boolean));
     const names = data.parameters.filter(({ fixed }) => !fixed).map(({ name }) => name);
@@ -98,7 +102,7 @@ export async function show({ root, study, path, isGone }) {
     history.set(() => ({
       grid: grid(), legend: legend(),
       xAxis: over ? timeAxis() : axis("value", "trial", { minInterval: 1, min: 0 }),
-      yAxis: axis("value", metric, { scale: true, nameGap: 46, nameLocation: "end", nameTextStyle: { align: "left", color: color("faint") } }),
+      yAxis: axis("value", metric, { scale: true, ...named() }),
       tooltip: { trigger: "item", renderMode: "richText", formatter: ({ data: it, seriesName }) => it.trial === undefined
         ? `${seriesName}: ${number(it[1])}` : `trial ${it.trial}\n${metric} ${number(it.value[1])}${over ? `\nat ${clock(it.value[0])}` : ""}` },
       series: [

@@ -1,6 +1,6 @@
 // Trials that run: their learning curves, batch sizes, learning rates and speed, side by side.
 
-import { axis, chart, grid, legend, timeAxis, trialColor } from "/assets/charts.js";
+import { axis, chart, grid, legend, named, timeAxis, trialColor } from "/assets/charts.js";
 import { ask, asTable, card, choice, confirmed, duration, h, link, number, state, table } from "/assets/common.js";
 
 const SPEEDS = [[3, "Batch size"], [4, "Learning-rate factor"], [5, "Statistical efficiency"], [7, "Goodput, in examples per second"]];
@@ -43,25 +43,27 @@ export async function show({ root, study, path, isGone }) {
         { name: "Efficiency", number: true, cell: (row) => last(row, 5) }, { name: "Goodput", number: true, cell: (row) => last(row, 7) }] : []),
       { name: "Duration", number: true, cell: (row) => duration(row.duration) },
       ...names.map((name) => ({ name, number: true, cell: (row) => number(row.params?.[name]) })),
-      ...(about.can.stop_trial ? [{ name: "", cell: (row) => h("button", { type: "button", class: "danger", "aria-label": `Stop trial ${row.id}`,
+      ...(about.can.stop_trial ? [{ name: "", title: "Stop", cell: (row) => h("button", { type: "button", class: "danger", "aria-label": `Stop trial ${row.id}`,
         onclick: () => confirmed(`Stop trial ${row.id} for good? The study goes on without it.`, "Stop the trial", path(`/trials/${row.id}/stop`)) }, "Stop") }] : []),
     ], data.trials) : h("p", { class: "empty" }, "Trials appear here as soon as they have slots."));
     if (focused) list.querySelector(`[aria-label="${CSS.escape(focused)}"]`)?.focus();
   };
   const draw = () => {
     const over = settings.over === "time" ? 1 : 0;
+    // Thousands of points would take longer to draw than to change.
+    const few = data.trials.length <= 20;
     const empty = data.trials.length === 0;
     first.hidden = empty;
     curves.set(() => ({
-      grid: grid({ top: 34 }), legend: legend(), xAxis: over ? timeAxis({ min: "dataMin" }) : axis("value", "statistical epochs", { min: 0 }),
-      yAxis: axis("value", data.metric ?? "", { scale: true, nameLocation: "end", nameGap: 8 }), tooltip: { trigger: "item", renderMode: "richText", formatter: ({ seriesName, value }) => `${seriesName}\n${number(value[1])} at ${over ? duration(value[0]) : `epoch ${number(value[0])}`}` },
-      series: data.trials.map((trial) => ({ name: `trial ${trial.id}`, type: "line", symbolSize: 4, showSymbol: (trial.curves[data.metric] ?? []).length < 40,
+      grid: grid(), legend: legend(), xAxis: over ? timeAxis({ min: "dataMin" }) : axis("value", "statistical epochs", { min: 0 }),
+      yAxis: axis("value", data.metric ?? "", { scale: true, ...named() }), tooltip: { trigger: "item", renderMode: "richText", formatter: ({ seriesName, value }) => `${seriesName}\n${number(value[1])} at ${over ? duration(value[0]) : `epoch ${number(value[0])}`}` },
+      series: data.trials.map((trial) => ({ name: `trial ${trial.id}`, type: "line", symbolSize: 4, showSymbol: (few && (trial.curves[data.metric] ?? []).length < 40) || (trial.curves[data.metric] ?? []).length < 2,
         lineStyle: { color: trialColor(trial.id) }, itemStyle: { color: trialColor(trial.id) }, data: (trial.curves[data.metric] ?? []).map((point) => [point[over], point[2]]) })),
     }), `${data.trials.length} trials`);
     speed.hidden = empty || !data.trials.some((trial) => trial.speed.length);
     for (const { column, title, chart: one } of charts) {
       one.set(() => ({ grid: grid({ top: 14, bottom: 32 }), xAxis: timeAxis({ min: "dataMin" }), yAxis: axis("value", "", { scale: true }), tooltip: { trigger: "item", renderMode: "richText", formatter: ({ seriesName, value }) => `${seriesName}\n${number(value[1])} at ${duration(value[0])}` },
-        series: data.trials.map((trial) => ({ name: `trial ${trial.id}`, type: "line", step: column === 3 ? "end" : false, symbolSize: 4, showSymbol: trial.speed.length < 40,
+        series: data.trials.map((trial) => ({ name: `trial ${trial.id}`, type: "line", step: column === 3 ? "end" : false, symbolSize: 4, showSymbol: few && trial.speed.length < 40,
           lineStyle: { color: trialColor(trial.id) }, itemStyle: { color: trialColor(trial.id) },
           data: trial.speed.filter((row) => row[column] !== null).map((row) => [row[0], row[column]]) })) }), title);
     }

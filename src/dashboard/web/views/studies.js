@@ -28,7 +28,7 @@ export async function show({ root, known }) {
   const ended = (study) => ["done", "stopped", "failed", "cancelled"].reduce((sum, name) => sum + (study.trials[name] ?? 0), 0);
   const best = (study) => study.objectives.map(({ metric }) => study.best ? `${metric} ${number(study.best.values[metric])}` : null).filter(Boolean).join(", ");
   const columns = [
-    { name: "", cell: (study) => h("input", { type: "checkbox", "aria-label": `Compare ${study.key}`, checked: chosen.has(study.key),
+    { name: "", title: "Compare", cell: (study) => h("input", { type: "checkbox", "aria-label": `Compare ${study.key}`, checked: chosen.has(study.key),
       onchange: (event) => toggle(study.key, event.target.checked) }) },
     { name: "Study", cell: (study) => h("a", { href: link(study.key, "overview") }, study.key) },
     { name: "State", cell: (study) => (study.problem ? h("span", { class: "state failed", title: study.problem }, "damaged") : state(study.state)) },

@@ -1,4 +1,4 @@
-// Which trial has which GPU over time. Re-allocations have a dark edge; the time until a group trains is pale.
+// Which trial has which GPU over time. Re-allocations have a bar at their left edge; the time until a group trains is pale.
 
 import { axis, chart, color, grid, timeAxis, trialColor, zoomBar } from "/assets/charts.js";
 import { ask, card, duration, h, link, table } from "/assets/common.js";
@@ -31,7 +31,11 @@ export async function show({ root, study, path, isGone }) {
     const step = (zoom.end - zoom.start) * by;
     set(zoom.start + step, zoom.end + step);
   };
-  const label = (row) => `${data.rows[row].name} ${data.rows[row].slot}`;
+  // Machines without a name are known by their number, which the slot has, too.
+  const label = (row) => {
+    const { name, node, type, slot } = data.rows[row];
+    return `${name === `node ${node}` ? type || "slot" : name} ${slot}`;
+  };
   const item = (params, api) => {
     const span = data.spans[params.dataIndex];
     if (!span) return null;
@@ -48,8 +52,8 @@ export async function show({ root, study, path, isGone }) {
     const children = [box(from, to, .35, fill), box(Math.min(formed, to), to, .95, fill)];
     if (span[CHANGE] && left >= area.x) children.push(box(from, from + 2, 1, color("text")));
     if (to - from > 26 && height > 11) {
-      children.push({ type: "text", style: { x: from + 4, y, text: span[SEVERAL] > 1 ? `${span[SEVERAL]} trials` : String(span[TRIAL]), fill: "#fff", font: "11px sans-serif", textVerticalAlign: "middle",
-        width: to - from - 6, overflow: "truncate", lineWidth: 0 } });
+      children.push({ type: "text", style: { x: from + 4, y, text: span[SEVERAL] > 1 ? `${span[SEVERAL]} trials` : String(span[TRIAL]), fill: "#fff", stroke: "#000b", lineWidth: 2, font: "11px sans-serif", textVerticalAlign: "middle",
+        width: to - from - 6, overflow: "truncate" } });
     }
     return { type: "group", children };
   };
@@ -57,7 +61,7 @@ export async function show({ root, study, path, isGone }) {
     const rows = data.rows.length;
     picture.box.style.height = `${Math.max(200, Math.min(2400, rows * (rows > 40 ? 14 : 22) + 96))}px`;
     const many = data.found > data.spans.length ? ` ${data.found} allocations; those that are too short to be told apart are grey: zoom in.` : "";
-    note.textContent = rows ? `Each row is a slot, each colour a trial. A dark edge is a re-allocation without a restart; pale: workers are getting ready.${many}` : "This study has no slots: its trials are run by others.";
+    note.textContent = rows ? `Each row is a slot, each colour a trial. A bar at the left edge is a re-allocation without a restart; pale: workers are getting ready.${many}` : "This study has no slots: its trials are run by others.";
     picture.set(() => ({
       grid: grid({ top: 10, bottom: 62 }), dataZoom: zoomBar({ xAxisIndex: 0, start: zoom.start, end: zoom.end }),
       xAxis: timeAxis({ max: whole || 1, nameGap: 22 }),

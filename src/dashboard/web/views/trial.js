@@ -1,6 +1,6 @@
 // One trial: what it tries, what it has measured, which slots it had and why, what happened, what it printed.
 
-import { axis, chart, color, colors, grid, legend, timeAxis } from "/assets/charts.js";
+import { axis, chart, color, colors, grid, legend, named, timeAxis } from "/assets/charts.js";
 import { ask, asTable, card, choice, confirmed, duration, h, link, number, state, table } from "/assets/common.js";
 
 export const SPEEDS = [[2, "slots", "Slots"], [3, "batch", "Batch size"], [4, "factor", "Learning-rate factor"], [5, "efficiency", "Statistical efficiency"],
@@ -59,7 +59,7 @@ export async function show({ root, study, path, args, isGone }) {
     const one = (name, value) => h("div", {}, h("dt", {}, name), h("dd", {}, value));
     figures.replaceChildren(...about.objectives.map(({ metric }) => one(metric, number(data.values[metric]))),
       one("Epochs", about.epochs ? `${number(data.epochs)} of ${number(about.epochs)}` : number(data.epochs)),
-      one("Slots now", String(data.slots)), one("Batch now", number(data.batch)), one("Started", duration(data.started)),
+      ...(isOver ? [] : [one("Slots now", String(data.slots)), one("Batch now", number(data.batch))]), one("Started", duration(data.started)),
       one("Duration", duration(data.duration)), one("Slot time", duration(data.slot_seconds)));
     params.replaceChildren(...Object.entries(data.params ?? {}).flatMap(([name, value]) => [h("dt", {}, name), h("dd", {}, number(value))]));
     decisions.replaceChildren(data.decisions.length ? table("Allocations", [
@@ -84,7 +84,7 @@ export async function show({ root, study, path, args, isGone }) {
     curves.set(() => ({
       grid: grid({ right: names.length > 1 ? 30 : 18 }), legend: legend(), color: colors(), xAxis: over ? timeAxis({ min: "dataMin" }) : axis("value", "statistical epochs", { min: 0 }),
       // Metrics have scales of their own: the first one on the left, the others on the right.
-      yAxis: (names.length ? names : [""]).slice(0, 2).map((name, place) => axis("value", names.length > 2 && place ? "others" : name, { scale: true, nameLocation: "end", nameGap: 8, position: place ? "right" : "left", splitLine: { show: !place, lineStyle: { color: color("grid") } } })),
+      yAxis: (names.length ? names : [""]).slice(0, 2).map((name, place) => axis("value", names.length > 2 && place ? "others" : name, { scale: true, ...named({ nameTextStyle: { color: color("faint"), align: place ? "right" : "left" } }), position: place ? "right" : "left", splitLine: { show: !place, lineStyle: { color: color("grid") } } })),
       tooltip: { trigger: "axis", renderMode: "richText", valueFormatter: number },
       series: names.map((name, place) => ({ name, type: "line", showSymbol: data.curves[name].length < 40, symbolSize: 5, yAxisIndex: Math.min(place, 1),
         data: data.curves[name].map((point) => [point[over], point[2]]) })),

@@ -30,7 +30,7 @@ export async function show({ root, study, path, query, isGone }) {
   };
   const names = data.parameters.filter(({ fixed }) => !fixed).map(({ name }) => name);
   const columns = [
-    { name: "", cell: (row) => h("input", { type: "checkbox", "aria-label": `Compare trial ${row.id}`, checked: chosen.has(row.id),
+    { name: "", title: "Compare", cell: (row) => h("input", { type: "checkbox", "aria-label": `Compare trial ${row.id}`, checked: chosen.has(row.id),
       onchange: (event) => {
         if (event.target.checked) chosen.add(row.id);
         else chosen.delete(row.id);
@@ -41,11 +41,11 @@ export async function show({ root, study, path, query, isGone }) {
     ...data.objectives.map(({ metric }) => ({ name: metric, number: true, sort: `value:${metric}`, cell: (row) => number(row.values[metric]) })),
     ...names.map((name) => ({ name, number: true, sort: `param:${name}`, cell: (row) => number(row.params?.[name]) })),
     { name: "Epochs", number: true, sort: "epochs", cell: (row) => number(row.epochs) },
-    { name: "Slots", number: true, cell: (row) => row.slots || "–" },
+    ...(data.busy ? [{ name: "Slots", number: true, cell: (row) => row.slots || "–" }] : []),
     { name: "Started", number: true, cell: (row) => duration(row.started) },
     { name: "Duration", number: true, sort: "duration", cell: (row) => duration(row.duration) },
     { name: "Slot time", number: true, sort: "slot_seconds", cell: (row) => duration(row.slot_seconds) },
-    { name: "Reason", cell: (row) => (row.reason ? row.reason.split("\n")[0].slice(0, 80) : "") },
+    { name: "Reason", wrap: true, cell: (row) => (row.reason ? row.reason.split("\n")[0].slice(0, 80) : "") },
   ];
   const load = async () => {
     const page = await ask(path("/trials"), { ...wanted, limit: PAGE });
