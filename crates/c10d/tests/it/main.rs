@@ -11,5 +11,7 @@ mod leaks;
 mod links;
 #[path = "../../../../tests/support/machines.rs"]
 mod machines;
+#[path = "../../../../tests/support/packages.rs"]
+mod packages;
 mod reducer;
 mod store;
