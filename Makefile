@@ -157,8 +157,7 @@ bench-study: peer ## Measure what it costs to run and journal a study, against R
 	$(PEER)/bin/pip install --quiet 'ray[tune]==2.50.0'
 	$(CARGO) bench --locked --bench study -- --ray=$(PEER)/bin/python
 
-# About 15 minutes after the first time. The wheel's program, which has no libtorch, is built in the same place as the one that trains: hence
-# the copy.
+# The wheel's program, which has no libtorch, is built in the same place as the one that trains: hence the copy.
 bench-python: peer cifar10 ## Measure what the Python package costs, against Optuna, PyTorch's DDP, Ray Train and trainables in Rust
 	$(PEER)/bin/pip install --quiet 'ray[train]==2.60.0'
 	$(TORCH) build $(ALL) --bin pollux-tune
