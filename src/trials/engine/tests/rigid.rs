@@ -119,7 +119,8 @@ fn results_that_are_none_are_failures() {
     assert_eq!(facts, [Fact::TrialFailed { trial: TrialId(0), reason }]);
     let nothing = Input::group(TrialId(1), Generation(1), GroupEvent::Finished(Metrics::new()));
     let (facts, _) = scene.input(nothing);
-    let reason = "it ended without a value for `loss`: it has reported nothing".to_owned();
+    let reason = "it ended without a value for `loss`: it has reported nothing; metrics are lines of JSON, such as {\"loss\": 0.5}";
+    let reason = reason.to_owned();
     assert_eq!(facts, [Fact::TrialFailed { trial: TrialId(1), reason }]);
 }
 
