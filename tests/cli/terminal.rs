@@ -42,17 +42,19 @@ struct Terminal {
 
 impl Terminal {
     fn start(command: &mut Command) -> Self {
-        let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).expect("a terminal");
+        let master =
+            openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).expect("a terminal");
         grantpt(&master).expect("it is ours");
         unlockpt(&master).expect("it can be opened");
         let size = Winsize { ws_row: ROWS, ws_col: COLUMNS, ws_xpixel: 0, ws_ypixel: 0 };
         tcsetwinsize(&master, size).expect("it has a size");
-        let side =
-            ioctl_tiocgptpeer(&master, OpenptFlags::RDWR | OpenptFlags::NOCTTY).expect("its other side");
+        let side = ioctl_tiocgptpeer(&master, OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC)
+            .expect("its other side");
         let copy = |of: &OwnedFd| Stdio::from(of.try_clone().expect("a copy"));
         let program = command.stdin(Stdio::null()).stdout(copy(&side)).stderr(copy(&side)).spawn();
         // The program alone has it: its end is the end of what can be read.
         drop(side);
+        command.stdout(Stdio::null()).stderr(Stdio::null());
         let program = program.expect("it can be started");
         Self { master: File::from(master), screen: Parser::new(ROWS, COLUMNS, 500), program }
     }
