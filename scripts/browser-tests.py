@@ -115,6 +115,10 @@ def trials_are_filtered_sorted_and_compared(browser, program, root):
         browser.run("[...document.querySelectorAll('main input[type=checkbox]')].slice(0, 3).forEach((one) => one.click())")
         browser.click("Compare", "main")
         browser.until("they are compared", "document.querySelectorAll('main thead th').length === 4")
+        # What these trials do not have is not shown as an empty chart.
+        for place in ("#/asked/running", "#/asked/trial/0"):
+            browser.go(place)
+            assert browser.run("return [...document.querySelectorAll('.chart')].every((one) => !one.offsetParent)"), (place, browser.text())
         browser.go("#/asked/overview")
         browser.run("document.querySelector('main details summary').click()")
         browser.until("a table beside the chart", "document.querySelector('main details table') !== null")
