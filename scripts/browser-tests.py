@@ -224,6 +224,8 @@ def a_hundred_running_trials_are_followed(browser, program, root):
             browser.login(page)
             browser.go("#/hundred/running")
             assert browser.run("return document.querySelectorAll('main tbody tr').length") == 100, browser.text()
+            stops = "[...document.querySelectorAll('main button')].some((one) => ['Stop', 'Pause'].includes(one.innerText))"
+            assert not browser.run(f"return {stops}"), "who asks and tells does not hear of it"
             took = []
             for epoch in range(1, 21):
                 value = round(1 - 1 / (1 + epoch), 4)
