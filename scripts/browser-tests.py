@@ -115,6 +115,10 @@ def trials_are_filtered_sorted_and_compared(browser, program, root):
         browser.run("[...document.querySelectorAll('main input[type=checkbox]')].slice(0, 3).forEach((one) => one.click())")
         browser.click("Compare", "main")
         browser.until("they are compared", "document.querySelectorAll('main thead th').length === 4")
+        # What these trials do not have is not shown as an empty chart.
+        for place in ("#/asked/running", "#/asked/trial/0"):
+            browser.go(place)
+            assert browser.run("return [...document.querySelectorAll('.chart')].every((one) => !one.offsetParent)"), (place, browser.text())
         browser.go("#/asked/overview")
         browser.run("document.querySelector('main details summary').click()")
         browser.until("a table beside the chart", "document.querySelector('main details table') !== null")
@@ -220,6 +224,8 @@ def a_hundred_running_trials_are_followed(browser, program, root):
             browser.login(page)
             browser.go("#/hundred/running")
             assert browser.run("return document.querySelectorAll('main tbody tr').length") == 100, browser.text()
+            stops = "[...document.querySelectorAll('main button')].some((one) => ['Stop', 'Pause'].includes(one.innerText))"
+            assert not browser.run(f"return {stops}"), "who asks and tells does not hear of it"
             took = []
             for epoch in range(1, 21):
                 value = round(1 - 1 / (1 + epoch), 4)

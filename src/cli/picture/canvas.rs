@@ -41,7 +41,6 @@ pub(super) fn shade(merit: f64) -> String {
 /// A picture in the making.
 pub(super) struct Canvas {
     pub(super) page: Page,
-    height: f64,
 }
 
 /// A rectangle in which a diagram is.
@@ -79,7 +78,7 @@ impl Canvas {
         page.line(&format!(r##"<rect width="{WIDTH}" height="{height:.0}" fill="#ffffff"/>"##));
         let size = fitting(&title, 19.0, WIDTH - 40.0);
         page.text(WIDTH / 2.0, 34.0, Text { size, bold: true, ..Text::MIDDLE }, &title);
-        Self { page, height }
+        Self { page }
     }
 
     /// A line below the title.
@@ -191,7 +190,6 @@ impl Canvas {
 
     /// The whole document.
     pub(super) fn end(mut self) -> String {
-        debug_assert!(self.height > 0.0, "a picture has a size");
         self.page.line("</svg>");
         self.page.0
     }

@@ -74,7 +74,7 @@ fn all(data: &Data) -> Vec<(&'static str, String)> {
 #[test]
 fn every_picture_becomes_pixels() {
     for (name, svg) in all(&data(30)) {
-        assert!(svg.contains("a &lt;b> &amp; c"), "{name}");
+        assert!(svg.contains("a &lt;b&gt; &amp; c"), "{name}");
         assert!(!svg.contains("NaN") && !svg.contains("inf"), "{name}");
         let png = png::of_svg(&svg).unwrap_or_else(|error| panic!("{name}: {error}"));
         assert_eq!(&png[..8], b"\x89PNG\r\n\x1a\n", "{name}");

@@ -86,8 +86,14 @@ pub(in crate::dashboard) fn overview(view: &View<'_>, commands: &dyn Commands, a
         blocked.map(|(node, reason): (&NodeId, _)| format!("{}: {reason}", state.node_label(*node)));
     let trials = counts(view);
     let is_failed = trials.contains_key(TrialState::Failed.name());
+    // Whoever asks and tells runs the trials: there is nobody who hears more than that it is to end.
+    let has_program = view.model.study.as_ref().is_some_and(|study| study.trial.program.is_some());
+    let is_told = !has_program && !view.folder.control().exists();
+    let can_act = actions && view.model.has_head();
+    let hears = can_act && !is_told;
     let mut answer = summary(view);
     let more = json!({
+        "told": is_told,
         "parameters": parameters,
         "best_trials": best_trials(view, BEST).into_iter().map(|trial| trial_row(view, trial)).collect::<Vec<_>>(),
         "slots": slots,
@@ -102,12 +108,12 @@ pub(in crate::dashboard) fn overview(view: &View<'_>, commands: &dyn Commands, a
         "paused": state.paused_s.is_some() && !state.done,
         "enqueued": state.queue.len(),
         "can": {
-            "pause": actions && view.model.has_head() && state.paused_s.is_none() && !state.done,
-            "resume": actions && view.model.has_head() && state.paused_s.is_some() && !state.done,
-            "enqueue": actions && view.model.has_head(),
-            "stop": actions && view.is_run && view.model.has_head() && !state.stopping,
-            "stop_trial": actions && view.is_run && view.model.has_head(),
-            "retry": actions && !view.is_run && is_failed && view.model.has_head(),
+            "pause": hears && state.paused_s.is_none() && !state.done,
+            "resume": hears && state.paused_s.is_some() && !state.done,
+            "enqueue": hears || (can_act && !view.is_run),
+            "stop": can_act && view.is_run && !state.stopping,
+            "stop_trial": hears && view.is_run,
+            "retry": can_act && !view.is_run && is_failed,
         },
     });
     if let (Value::Object(answer), Value::Object(more)) = (&mut answer, more) {

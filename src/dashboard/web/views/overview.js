@@ -72,7 +72,7 @@ export async function show({ root, study, path, isGone }) {
       one("Trials ended", `${ended} of ${data.wanted ?? "–"}`, others, h("progress", { max: data.wanted ?? 1, value: ended, "aria-label": "Trials ended" })),
       ...data.objectives.map(({ metric, direction }) => one(`${capital(direction)} ${metric}`, top ? number(top.values[metric]) : "–",
         top ? `trial ${top.id}` : "no result yet")),
-      isRun && (data.slots || data.state === "running") ? one("Slots in use", `${data.busy} of ${data.slots}`, policy)
+      data.told ? null : isRun && (data.slots || data.state === "running") ? one("Slots in use", `${data.busy} of ${data.slots}`, policy)
         : data.slots ? one("Slots of its last run", String(data.slots), policy) : null,
       one("Time", duration(data.seconds)),
     ].filter(Boolean));
