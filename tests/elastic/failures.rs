@@ -181,7 +181,7 @@ fn a_trial_that_fails_says_why_and_leaves_the_workers_intact() {
         let Some(TrainingEvent::Failed { reason }) = events.last() else { panic!("{:?}", events.last()) };
         assert!(reason.contains(expected), "{reason}");
     }
-    let reason = "there is no trainable `nut` in this program; it knows net".to_owned();
+    let reason = "there is no trainable `nut` in this program; it knows net, own".to_owned();
     assert_eq!(all[5].last(), Some(&TrainingEvent::Failed { reason }));
     assert!(matches!(all[6].last(), Some(TrainingEvent::Finished { .. })), "{:?}", all[6].last());
 }
