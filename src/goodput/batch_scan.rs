@@ -10,6 +10,8 @@ use super::{BatchLimits, BatchPlan, BestBatch, NoiseCurve, Shape, ThroughputPara
 const STEP: f64 = std::f64::consts::SQRT_2;
 /// Steps of the golden section; 8 leave 2 % of two steps of the scan, where goodput is flat.
 const SECTIONS: usize = 8;
+/// A plan with this share of the goodput of the peak is not worth a longer search.
+const CLOSE: f64 = 0.99;
 const GOLDEN: f64 = 0.618_033_988_749_895;
 
 pub(super) struct Scan<'a> {
@@ -33,51 +35,67 @@ impl Scan<'_> {
             std::iter::successors(Some(low), |total| Some(total * STEP).filter(|total| *total < high))
                 .collect();
         totals.push(high);
-        // With a full memory one pass less is enough: the goodput jumps there.
-        let full = gpus * f64::from(self.limits.per_gpu_max());
-        let fill: Vec<f64> = (1..=4).map(|passes| f64::from(passes) * full).collect();
-        let values: Vec<f64> = totals.iter().map(|total| self.goodput(*total)).collect();
+        let values: Vec<f64> = totals.iter().map(|total| self.bound(*total)).collect();
         let top = (0..totals.len()).max_by(|a, b| values[*a].total_cmp(&values[*b]))?;
         let left = totals[top.saturating_sub(1)];
         let right = totals[(top + 1).min(totals.len() - 1)];
-        let peak = self.section(left, right);
-        let candidates = [low, peak, totals[top], high].into_iter().chain(fill);
-        let plans = candidates.flat_map(|total| self.around(total));
-        plans.max_by(|a, b| a.goodput.total_cmp(&b.goodput))
+        let bound = section(left, right, |total| self.bound(total));
+        // The bound is reached with full memories; between two of them there may be a higher top.
+        let full = self.full();
+        let below = (bound / full).floor() * full;
+        let above = (below + full).min(high);
+        let peak =
+            if below > 0.0 { section(below.max(low), above, |total| self.goodput(total)) } else { bound };
+        let candidates = [low, totals[top], bound, peak, below.max(low), above, full, high];
+        let plans = candidates.into_iter().flat_map(|total| self.around(total));
+        let best = plans.max_by(|a, b| a.goodput.total_cmp(&b.goodput))?;
+        Some(self.more_passes(peak, best))
+    }
+
+    /// Whole numbers may fall badly where a GPU has few examples: more passes, of fewer examples each, can come closer to the peak. With
+    /// each more the peak itself gives less, which ends the search.
+    fn more_passes(&self, peak: f64, mut best: BestBatch) -> BestBatch {
+        let least = f64::from(self.shape.gpus()) * f64::from(self.limits.per_gpu_min());
+        for passes in self.passes(peak) + 1..=(peak / least) as u32 {
+            if best.goodput >= CLOSE * self.goodput_in(peak, passes) {
+                break;
+            }
+            best = self
+                .in_passes(peak, passes)
+                .fold(best, |best, plan| if plan.goodput > best.goodput { plan } else { best });
+        }
+        best
+    }
+
+    /// The total batch of one pass with full memories.
+    fn full(&self) -> f64 {
+        f64::from(self.shape.gpus()) * f64::from(self.limits.per_gpu_max())
     }
 
     /// Passes that a total batch takes at least.
     fn passes(&self, total: f64) -> u32 {
-        let full = f64::from(self.shape.gpus()) * f64::from(self.limits.per_gpu_max());
-        ((total / full) * (1.0 - 1e-12)).ceil().max(1.0) as u32
+        ((total / self.full()) * (1.0 - 1e-12)).ceil().max(1.0) as u32
     }
 
     /// Goodput of a total batch that need not be whole, in as few passes as memory allows.
     fn goodput(&self, total: f64) -> f64 {
-        let passes = self.passes(total);
+        self.goodput_in(total, self.passes(total))
+    }
+
+    fn goodput_in(&self, total: f64, passes: u32) -> f64 {
         let per_gpu = total / (f64::from(self.shape.gpus()) * f64::from(passes));
         let time_s = self.params.iter_time_s(self.shape, per_gpu, passes - 1);
         total / time_s * self.noise.efficiency(f64::from(self.limits.initial()), total)
     }
 
-    /// The top between two totals, on a logarithmic axis.
-    fn section(&self, low: f64, high: f64) -> f64 {
-        let (mut low, mut high) = (low.ln(), high.ln());
-        let at = |log_total: f64| self.goodput(log_total.exp());
-        let (mut a, mut b) = (high - GOLDEN * (high - low), low + GOLDEN * (high - low));
-        let (mut at_a, mut at_b) = (at(a), at(b));
-        for _ in 0..SECTIONS {
-            if at_a > at_b {
-                (high, b, at_b) = (b, a, at_a);
-                a = high - GOLDEN * (high - low);
-                at_a = at(a);
-            } else {
-                (low, a, at_a) = (a, b, at_b);
-                b = low + GOLDEN * (high - low);
-                at_b = at(b);
-            }
-        }
-        f64::midpoint(low, high).exp()
+    /// As if a part of a pass took that part of its time: no total batch gives more, and it has none of the jumps that goodput has where
+    /// one pass more is needed.
+    fn bound(&self, total: f64) -> f64 {
+        let passes = (total / self.full()).max(1.0);
+        let per_gpu = total / (f64::from(self.shape.gpus()) * passes);
+        let time_s = self.params.iter_time_s(self.shape, per_gpu, 0)
+            + (passes - 1.0) * self.params.grad_time_s(per_gpu);
+        total / time_s * self.noise.efficiency(f64::from(self.limits.initial()), total)
     }
 
     /// Whole plans next to a total, if the limits allow any: in as few passes as it takes, and in one less, with a full memory, which may
@@ -100,6 +118,26 @@ impl Scan<'_> {
         let plan = BatchPlan { per_gpu, accumulation };
         BestBatch::of(plan, self.params, self.shape, self.noise, self.limits)
     }
+}
+
+/// The top between two totals, on a logarithmic axis.
+fn section(low: f64, high: f64, goodput: impl Fn(f64) -> f64) -> f64 {
+    let (mut low, mut high) = (low.ln(), high.ln());
+    let at = |log_total: f64| goodput(log_total.exp());
+    let (mut a, mut b) = (high - GOLDEN * (high - low), low + GOLDEN * (high - low));
+    let (mut at_a, mut at_b) = (at(a), at(b));
+    for _ in 0..SECTIONS {
+        if at_a > at_b {
+            (high, b, at_b) = (b, a, at_a);
+            a = high - GOLDEN * (high - low);
+            at_a = at(a);
+        } else {
+            (low, a, at_a) = (a, b, at_b);
+            b = low + GOLDEN * (high - low);
+            at_b = at(b);
+        }
+    }
+    f64::midpoint(low, high).exp()
 }
 
 #[cfg(test)]
