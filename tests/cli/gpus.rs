@@ -5,6 +5,7 @@ use std::{
     os::unix::fs::PermissionsExt,
     path::PathBuf,
     process::{self, Command, Output},
+    thread,
 };
 
 /// How a program reports.
@@ -32,6 +33,11 @@ impl Machine {
     }
 
     fn run(&self, arguments: &[&str], visible: Option<&str>) -> Output {
+        self.run_with(arguments, &[("CUDA_VISIBLE_DEVICES", visible)])
+    }
+
+    /// With variables that are set, or are not.
+    fn run_with(&self, arguments: &[&str], variables: &[(&str, Option<&str>)]) -> Output {
         let _ = fs::remove_file(self.0.join("seen"));
         let _ = fs::remove_dir_all(self.0.join("study"));
         let mut run = Command::new(env!("CARGO_BIN_EXE_pollux-tune"));
@@ -51,7 +57,12 @@ impl Machine {
         ] {
             run.env_remove(name);
         }
-        run.envs(visible.map(|devices| ("CUDA_VISIBLE_DEVICES", devices)));
+        for (name, value) in variables {
+            match value {
+                Some(value) => run.env(name, value),
+                None => run.env_remove(name),
+            };
+        }
         run.output().expect("it runs")
     }
 
@@ -67,7 +78,7 @@ impl Machine {
 
 impl Drop for Machine {
     fn drop(&mut self) {
-        if !std::thread::panicking() {
+        if !thread::panicking() {
             let _ = fs::remove_dir_all(&self.0);
         }
     }
@@ -103,5 +114,32 @@ fn slots_that_are_not_there_or_make_no_sense_are_refused_before_anything_is_writ
         assert!(said.contains(expected), "{said}");
         assert_eq!(output.status.code(), Some(2), "{said}");
         assert!(!machine.0.join("study").exists());
+    }
+}
+
+#[test]
+fn programs_have_the_threads_of_a_slot_unless_somebody_has_said_how_many() {
+    let machine = Machine::new("threads");
+    let study = fs::read_to_string(machine.0.join("study.yaml")).expect("a study");
+    let cores = thread::available_parallelism().map_or(1, usize::from);
+    let cases = [
+        // Arguments of `run`, settings of the trial, what is set where `run` is started, what programs find.
+        ("1xcpu", "gpus: 1", None, cores.to_string()),
+        ("2xcpu", "gpus: 1", None, (cores / 2).max(1).to_string()),
+        // A program on two slots has a process for each.
+        ("2xcpu", "gpus: 2", None, (cores / 2).max(1).to_string()),
+        // Two programs share a slot.
+        ("1xcpu", "gpus: 0.5", None, (cores / 2).max(1).to_string()),
+        ("1xcpu", "gpus: 1", Some("71"), "71".to_owned()),
+        ("1xcpu", "gpus: 1, env: {OMP_NUM_THREADS: 72}", Some("71"), "72".to_owned()),
+    ];
+    for (slots, trial, set, expected) in cases {
+        let study = study.replace("$CUDA_VISIBLE_DEVICES", "$OMP_NUM_THREADS");
+        let study = study.replace("]}\nsearch", &format!("], {trial}}}\nsearch"));
+        assert!(study.contains(trial), "{study}");
+        fs::write(machine.0.join("study.yaml"), study).expect("a file");
+        let output = machine.run_with(&["--slots", slots], &[("OMP_NUM_THREADS", set)]);
+        assert!(output.status.success(), "{output:?}");
+        assert_eq!(machine.seen(), [expected], "{slots} {trial} {set:?}");
     }
 }
