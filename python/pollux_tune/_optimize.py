@@ -66,7 +66,8 @@ def optimize(
     Args:
         function: Gets a :class:`SearchTrial`; returns a number, one for each objective, metrics by name, or nothing if
             the last reported value counts.
-        space: As for :class:`Study`, or a study that is open already.
+        space: As for :class:`Study`, or a study that is open already: then only ``parallel``, ``start_method`` and ``progress``
+            can be given beside it.
         parallel: How many trials run at a time. 1: in this process; more: in so many processes.
         start_method: How processes start: ``"spawn"``, ``"forkserver"`` or ``"fork"`` (not with CUDA or threads).
         progress: Whether to print a line for each trial to stderr; by default if that is a terminal.
@@ -77,10 +78,14 @@ def optimize(
     """
     if parallel < 1:
         raise ValueError(f"parallel: found {parallel}, allowed is 1 or more")
+    settings: dict[str, Any] = dict(algorithm=algorithm, seed=seed, early_stopping=early_stopping, epochs=epochs)
     if isinstance(space, Study):
+        given = {"objective": objective, "trials": trials, **settings, "constraints": constraints or None, "folder": folder}
+        for name, value in given.items():
+            if value is not None:
+                raise ValueError(f"{name}: given beside a study that is open already, allowed is an argument of that study")
         study = space
     else:
-        settings: dict[str, Any] = dict(algorithm=algorithm, seed=seed, early_stopping=early_stopping, epochs=epochs)
         study = Study(space, objective, trials=trials, parallel=parallel, constraints=constraints, folder=folder, **settings)
     session = _Session(study, sys.stderr.isatty() if progress is None else progress)
     if parallel == 1:

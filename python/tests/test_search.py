@@ -200,6 +200,20 @@ def test_functions_are_optimized(parallel):
     assert study.best["value"] < 0.01
 
 
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"objective": "maximize"}, {"trials": 3}, {"algorithm": "tpe"}, {"seed": 1}, {"early_stopping": "asha"}, {"epochs": 3},
+        {"constraints": ["x < 1"]}, {"folder": "elsewhere"},
+    ],
+)
+def test_what_an_open_study_has_said_already_is_not_said_again(given):
+    study, [name] = pt.Study(LINE, "minimize", trials=2), given
+    with pytest.raises(ValueError, match=f"^{name}: given beside a study that is open already"):
+        pt.optimize(functions.bowl, study, **given)
+    assert study.trials == [], "nothing was tried"
+
+
 def test_processes_are_used_side_by_side_and_again():
     study = pt.optimize(functions.process, LINE, "minimize", trials=12, parallel=2)
     processes = {trial["value"] for trial in study.trials}
