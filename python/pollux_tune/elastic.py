@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import gc
-import json
 import os
 import time
-import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -25,12 +23,16 @@ EVALUATION_BATCH = 256
 _GROUP_ERRORS = (RuntimeError, OSError, TimeoutError)
 
 
-class _Released(BaseException):
+class Released(BaseException):
     """The trial is over for this worker. Unwinds the trial's function."""
 
 
-class _Finished(BaseException):
+class Finished(BaseException):
     """Another worker has the result of the trial. Unwinds the trial's function."""
+
+
+class _Overtaken(BaseException):
+    """The state that a new group has brought is of a later epoch than the one that the function is in. Unwinds the function."""
 
 
 class Trial:
@@ -46,13 +48,18 @@ class Trial:
         self._evaluation: dict[str, float] = {}
         self._result: dict[str, float] | None = None
         self._by_epoch = False
+        # The epoch that the function is in, if it is in one, and whether the state is of a later one.
+        self._epoch: int | None = None
+        self._is_overtaken = False
         # The loop over batches of this epoch: none yet, begun, or run to its end.
         self._loop: bool | None = None
         self._loader: Loader | None = None
+        # How many examples the training data have, and whether a batch may be halved.
+        self._data: tuple[int, bool] | None = None
         self._parts: list[Parts] = []
         self._evaluation_batch: int | None = None
-        # What an earlier call of the function has learned, and whether that was in a group.
-        self._resumed: tuple[dict[str, Any], bool] | None = None
+        # What an earlier call of the function has learned, and why it has left its group if it was in one.
+        self._resumed: tuple[dict[str, Any], str | None] | None = None
         #: Hyper-parameters by name.
         self.params: dict[str, Any] = task["params"]
         #: The number of the trial.
@@ -87,14 +94,17 @@ class Trial:
     def epochs(self) -> Iterator[int]:
         """The epochs that are left, each a statistical epoch: `for epoch in trial.epochs(): for x, y in trial.batches(data): ...`."""
         self._by_epoch = True
+        # Which epoch it is belongs to the state, which comes with the first group.
+        self._begin()
         while True:
-            if self._asked[0] != "prepare":
-                self._between()
-                if self._asked[0] == "evaluate" or self._training.is_finished:
-                    return
+            self._between()
+            if self._asked[0] == "evaluate" or self._training.is_finished:
+                return
             self._loop = None
-            yield self._training.evaluations
-            if self._loop is None or self._asked[0] == "prepare":
+            self._epoch = self._training.evaluations
+            yield self._epoch
+            self._epoch = None
+            if self._loop is None:
                 raise RuntimeError("every epoch has to loop over trial.batches(...)")
             if not self._loop:
                 raise RuntimeError(
@@ -112,14 +122,15 @@ class Trial:
         self._loop = False
         dataset, collate_fn, num_workers = of_loader(dataset, collate_fn, num_workers)
         stepper = self._must_be_elastic()
-        self._training.open(len(dataset), halves)
+        self._data = (len(dataset), halves)
+        self._training.open(*self._data)
         self._begin()
-        if self._result is not None:
-            raise _Finished
         if self._loader is None or self._loader.dataset is not dataset:
             self._loader = Loader(dataset, num_workers, collate_fn or collate, self._training)
         while True:
             self._between()
+            if self._is_overtaken:
+                raise _Overtaken
             if self._asked[0] == "evaluate" or self._training.is_finished:
                 self._loop = True
                 return
@@ -195,7 +206,8 @@ class Trial:
         sums: dict[str, float] = {}
         count, group = len(dataset), stepper.group
         parts = self._parts_of(dataset, num_workers, collate_fn or collate)
-        rank, size = (group.rank, group.size) if group is not None and stepper.broken is None else (0, 1)
+        is_together = group is not None and stepper.broken is None and not self._is_before_steps
+        rank, size = (group.rank, group.size) if is_together else (0, 1)
 
         def add(part: int, of: int) -> None:
             start, end = count * part // of, count * (part + 1) // of
@@ -216,7 +228,8 @@ class Trial:
         stepper.module.eval()
         try:
             with torch.no_grad():
-                self._average_buffers()
+                if is_together:
+                    self._average_buffers()
                 add(rank, size)
                 if size > 1 and not self._sum(sums, group):
                     # Whoever is left has the whole dataset, and needs nobody.
@@ -240,7 +253,8 @@ class Trial:
         return self._stepper
 
     def _begin(self) -> None:
-        """The model is made and the data are open: the head may form a group."""
+        """The model is made, and all that is kept is known: the head may form a group, which brings the state."""
+        self._must_be_elastic()
         if self._asked[0] == "prepare" or (self._worker is None and self._training.state_steps is None):
             self._check_schedules()
         if self._worker is None:
@@ -248,12 +262,15 @@ class Trial:
                 self._training.form_alone(self._task["initial_batch"], 0)
             self._resume()
         elif self._resumed is not None:
-            if self._resume():
-                self._worker.failed("group", "a pass did not fit into the memory of a worker")
+            why_left = self._resume()
+            if why_left is not None:
+                self._worker.failed("group", why_left)
                 self._next()
         elif self._asked[0] == "prepare":
             self._worker.done()
             self._next()
+        if self._result is not None:
+            raise Finished
 
     def _check_schedules(self) -> None:
         """A schedule that is not kept would begin anew on each worker that joins."""
@@ -265,13 +282,13 @@ class Trial:
                 stacklevel=4,
             )
 
-    def _resume(self) -> bool:
-        """Goes on where an earlier call of the function was; whether it was in a group, which is left by now."""
+    def _resume(self) -> str | None:
+        """Goes on where an earlier call of the function was; why it has left its group, if it was in one."""
         if self._resumed is None:
-            return False
-        (state, was_together), self._resumed = self._resumed, None
+            return None
+        (state, why_left), self._resumed = self._resumed, None
         self._restore(state)
-        return was_together
+        return why_left
 
     def _next(self) -> None:
         """Waits until the head wants steps or an evaluation; does what else it wants before that."""
@@ -290,7 +307,7 @@ class Trial:
             elif kind == "forget":
                 self._drop_group()
                 self._worker.done()
-                raise _Released
+                raise Released
             else:
                 self._asked = asked
                 return
@@ -339,12 +356,17 @@ class Trial:
             self._next()
             self._is_mid_evaluation = True
 
+    @property
+    def _is_before_steps(self) -> bool:
+        """In an epoch, before its batches: the others are perhaps in the middle of it, if this worker has just joined."""
+        return self._by_epoch and self._loop is None and self._asked[0] != "evaluate"
+
     def _average_buffers(self) -> None:
         """Each worker's batches have moved its own running statistics: from here on all have the mean of them."""
         stepper = self._must_be_elastic()
         group = stepper.group
         moved = [b for b in stepper.module.buffers() if b.is_floating_point()]
-        if group is None or not moved or stepper.broken is not None:
+        if not moved:
             return
         try:
             flat = torch.cat([b.reshape(-1).double() for b in moved])
@@ -356,8 +378,7 @@ class Trial:
 
     def _sum(self, sums: dict[str, float], group: Group) -> bool:
         try:
-            values = torch.tensor([sums[name] for name in sorted(sums)], dtype=torch.float64, device=group.device)
-            sums.update(zip(sorted(sums), group.all_reduce(values).tolist()))
+            sums.update(group.sum_by_name(sums))
             return True
         except _GROUP_ERRORS:
             return False
@@ -422,6 +443,7 @@ class Trial:
             "optimizer": stepper.optimizer.state_dict(),
             "kept": {name: thing.state_dict() for name, thing in self._kept.items()},
             "books": self._training.state(),
+            "data": self._data,
             "last": self._last,
             "result": self._result,
         }
@@ -435,7 +457,14 @@ class Trial:
                 if name in state["kept"]:
                     thing.load_state_dict(state["kept"][name])
             self._training.restore(state["books"])
+            # How far it is, and whether it is at its end, counts in examples of the data, which a newcomer has not opened yet.
+            # Checkpoints of earlier versions do not have it.
+            if state.get("data") is not None:
+                self._data = state["data"]
+                self._training.open(*self._data)
             self._last, self._result = state["last"], state["result"]
+            # Others have completed a step that was lost here, and it was the last one of the epoch.
+            self._is_overtaken = self._epoch is not None and self._training.evaluations > self._epoch
         except (RuntimeError, ValueError, KeyError) as error:
             raise _Unfit(f"the state of the trial does not fit the model: {error}") from error
         if self._result is not None:
@@ -463,15 +492,17 @@ class Trial:
             raise MemoryError("not even one example at a time fits into the memory of the device") from error
         return True
 
-    def _start_again(self) -> None:
+    def _start_again(self, why: str) -> None:
         """For another call of the function: keeps the state of now, and none of the memory."""
         stepper = self._must_be_elastic()
-        was_together = stepper.group is not None
-        stepper.roll_back()
+        why_left = None if stepper.group is None else why
+        if not stepper.is_done:
+            stepper.roll_back()
         rest, tensors = pack(self._state())
         state = unpack(rest, [tensor.to("cpu", copy=True) for _, tensor in tensors])
         self._drop_group()
-        self._resumed = (state, was_together)
+        self._resumed = (state, why_left)
+        self._epoch, self._is_overtaken = None, False
         self._stepper, self._loader, self._kept, self._parts = None, None, {}, []
         del stepper, tensors
         gc.collect()
@@ -525,15 +556,18 @@ def _is_exhausted(error: BaseException) -> bool:
 
 
 def call(trial: Trial, function: Callable[[Trial], Any]) -> Any:
-    """Calls the function of a trial, and again with smaller passes if one does not fit into memory."""
+    """Calls the function of a trial, and again with smaller passes if one does not fit into memory, or if it has missed the end of an epoch."""
     while True:
         try:
             return function(trial)
+        except _Overtaken:
+            why = "a worker has missed the end of an epoch"
         except Exception as error:
             if not trial._can_shrink(error):
                 raise
+            why = "a pass did not fit into the memory of a worker"
         # After the error is gone, and with it what the call has held.
-        trial._start_again()
+        trial._start_again(why)
 
 
 def _numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
@@ -542,38 +576,3 @@ def _numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
         if value != value or value in (float("inf"), float("-inf")):
             raise FloatingPointError(f"the metric `{name}` is {value}; the training has diverged")
     return values
-
-
-def run(worker: Any, function: Callable[[Trial], Any], task: dict[str, Any], training: Any) -> None:
-    """One trial on this worker, from its preparation until it is forgotten."""
-    trial = Trial(worker, task, training)
-    try:
-        try:
-            trial._returned(call(trial, function))
-        except Exception:
-            trial._failed(traceback.format_exc().strip())
-        except _Finished:
-            trial._returned(trial._result)
-        except SystemExit as error:
-            trial._failed(f"the function has called sys.exit({error.code!r})\n{traceback.format_exc().strip()}")
-    except _Released:
-        pass
-    trial._drop_group()
-    del trial
-    gc.collect()
-
-
-def serve(worker: Any, function: Callable[[Trial], Any], first: tuple[Any, ...] | None = None) -> None:
-    """Trains whatever the head wants, until it is gone."""
-    torch.set_num_threads(worker.threads)
-    asked = first or worker.next()
-    while asked is not None:
-        if asked[0] == "prepare":
-            task = json.loads(asked[1])
-            # A worker serves one trial after the other, and all print into its log.
-            print(f"== trial {task['trial']}", flush=True)
-            run(worker, function, task, asked[2])
-        else:
-            worker.done()
-        asked = worker.next()
-    os._exit(0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import hashlib
 import os
 import pickle
 import socket
@@ -152,6 +153,26 @@ class Group:
         """The sum over all members, in place."""
         self.pg.allreduce([tensor]).wait()
         return tensor
+
+    def sum_by_name(self, sums: dict[str, float]) -> dict[str, float]:
+        """The sums over all members. A name that a member does not have counts as nothing there."""
+        names = sorted(sums)
+        text = "\0".join(names).encode()
+        # All have the same names, unless somebody had no examples, or only such as some names are not about.
+        digests = self.gather(int.from_bytes(hashlib.sha256(text).digest()[:8], "big") >> 1)
+        if len(set(digests)) > 1:
+            names = sorted({name for others in self._gather_names(text) for name in others})
+        values = torch.tensor([sums.get(name, 0.0) for name in names], dtype=torch.float64, device=self.device)
+        return dict(zip(names, self.all_reduce(values).tolist())) if names else {}
+
+    def _gather_names(self, text: bytes) -> list[list[str]]:
+        lengths = self.gather(len(text))
+        mine = torch.zeros(max(lengths), dtype=torch.uint8, device=self.device)
+        mine[: len(text)] = torch.tensor(list(text), dtype=torch.uint8)
+        everyone = [torch.empty_like(mine) for _ in range(self.size)]
+        self.pg.allgather([everyone], [mine]).wait()
+        texts = [bytes(theirs[:length].tolist()).decode() for theirs, length in zip(everyone, lengths)]
+        return [text.split("\0") if text else [] for text in texts]
 
     def hand_over(self, source: int, state: dict[str, Any] | None) -> dict[str, Any] | None:
         """The state of one member, for all others."""

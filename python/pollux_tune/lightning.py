@@ -69,12 +69,15 @@ class ElasticTrainer:
         self._batch: Any = None
         #: The last means of all that was logged in validation, by name.
         self.callback_metrics: dict[str, float] = {}
-        #: For modules: how often `training_step` led to an update.
-        self.global_step = 0
-        #: For modules: statistical epochs that are complete.
+        #: For modules: statistical epochs that are complete. From `on_train_start` on, those of the whole trial.
         self.current_epoch = 0
 
     # --- what modules ask their trainer ------------------------------------------------------------------------------------------
+    @property
+    def global_step(self) -> int:
+        """Updates of the optimizer in the whole trial, whichever workers made them. A step of several passes counts when it is complete."""
+        return self._trial._training.steps
+
     @property
     def world_size(self) -> int:
         """Workers of the trial; it may change from step to step."""
@@ -120,8 +123,12 @@ class ElasticTrainer:
         for number, schedule in enumerate(schedules):
             self._trial.keep(f"lr_scheduler.{number}", schedule["scheduler"])
         model.on_fit_start()
+        epochs = self._trial.epochs()
+        # The state comes before the first epoch, so that modules see from the start where the trial is.
+        begun = list(itertools.islice(epochs, 1))
+        self.current_epoch = self._trial._training.evaluations
         model.on_train_start()
-        for epoch in self._trial.epochs():
+        for epoch in itertools.chain(begun, epochs):
             self.current_epoch = epoch
             self._train_epoch(model, step, optimizer, training)
             self._validate(model, validation)
@@ -148,7 +155,6 @@ class ElasticTrainer:
             if self._clip is not None:
                 self._trial.clip_grad_norm_(self._clip)
             optimizer.step()
-            self.global_step += 1
             model.on_train_batch_end(loss, batch, index)
 
     def _validate(self, model: Any, loader: Any) -> None:
@@ -163,7 +169,8 @@ class ElasticTrainer:
 
         model.on_validation_epoch_start()
         size = loader.batch_size or EVALUATION_BATCH
-        self.callback_metrics = self._trial.evaluate(loader.dataset, sums, batch_size=size, collate_fn=_collate(loader))
+        how = {"batch_size": size, "num_workers": loader.num_workers, "collate_fn": _collate(loader)}
+        self.callback_metrics = self._trial.evaluate(loader.dataset, sums, **how)
         model.on_validation_epoch_end()
         if not self.callback_metrics:
             raise RuntimeError("validation_step has logged nothing: self.log(name, value) of the objective is what the study goes by")

@@ -27,7 +27,7 @@ def main() -> None:
     global serving
     if _function is None:
         raise RuntimeError("there is no function to train with: mark one with @pollux_tune.trial")
-    from .elastic import serve
+    from .elastic_serve import serve
 
     if serving is not None:
         (worker, asked), serving = serving, None

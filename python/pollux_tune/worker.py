@@ -15,7 +15,7 @@ from . import _core
 
 def _load(arguments: argparse.Namespace, worker: Any, asked: Any) -> None:
     from . import trials
-    from .elastic import serve
+    from .elastic_serve import serve
 
     trials.serving = (worker, asked)
     if arguments.module is not None:

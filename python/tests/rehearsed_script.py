@@ -94,7 +94,7 @@ def train(trial):
     half = contextlib.nullcontext
     if params.get("amp"):
         half = lambda: torch.autocast("cpu", dtype=torch.bfloat16)
-    train_set, test_set = Points(EXAMPLES, 1), Points(101, 2)
+    train_set, test_set = Points(EXAMPLES, 1), Points(params.get("tests", 101), 2)
     workers, room = params.get("num_workers", 0), Room(params)
     seen = []
 
@@ -102,11 +102,18 @@ def train(trial):
         x, y, _ = batch
         if params.get("fits") and len(x) > 8 * params["fits"]:
             torch.zeros(TOO_MUCH)
-        return {"accuracy": (model(x).argmax(1) == y).sum(), "count": len(y)}
+        sums = {"accuracy": (model(x).argmax(1) == y).sum(), "count": len(y)}
+        if params.get("classes"):
+            # Names that follow from the examples: other ones on each worker.
+            sums.update({f"class_{number}": (y == number).sum() for number in y.unique().tolist()})
+        return sums
 
     for epoch in trial.epochs():
         if os.environ.get("FAIL"):
             raise ValueError("a mistake of the user")
+        if params.get("before"):
+            # Whoever has just joined does so while the others are in the middle of the epoch.
+            trial.evaluate(test_set, right)
         for x, y, places in trial.batches(train_set, num_workers=workers):
             before = trial._training.steps
             wait(params, before)
@@ -131,7 +138,7 @@ def train(trial):
                 optimizer.step()
             if trial._training.steps > before:
                 if params.get("log"):
-                    line = {"step": before, "rank": trial.rank, "size": trial.size, "places": seen}
+                    line = {"step": before, "rank": trial.rank, "size": trial.size, "epoch": epoch, "places": seen}
                     with open(params["log"], "a") as log:
                         log.write(json.dumps(line) + "\n")
                 seen = []

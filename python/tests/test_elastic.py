@@ -12,6 +12,7 @@ torch = pytest.importorskip("torch")
 from installed import PATIENCE_S, printed, program, start
 
 from pollux_tune import _core
+from pollux_tune.elastic import Trial, call
 
 SCRIPT = Path(__file__).with_name("elastic_script.py")
 
@@ -100,7 +101,7 @@ def test_a_schedule_that_is_not_kept_is_warned_of(tmp_path, flags):
     assert done.stderr.count('write `scheduler = trial.keep("scheduler", scheduler)`') == (0 if flags else 1), done.stderr
 
 
-def test_a_study_finishes_all_trials_and_rescales(tmp_path):
+def test_a_study_evaluates_each_epoch_of_all_trials_once(tmp_path):
     run = start(tmp_path, study(tmp_path, "epochs: 8, max_batch: 128", trials=3))
     assert run.wait(PATIENCE_S) == 0, printed(tmp_path)
     assert "the best of 3 finished trials" in printed(tmp_path)
@@ -108,6 +109,37 @@ def test_a_study_finishes_all_trials_and_rescales(tmp_path):
         shown = json.loads(program("show", tmp_path / "study", number, "--json"))
         evaluated = [report["epochs"] for report in shown["reports"] if "accuracy" in report["metrics"]]
         assert len(evaluated) == len(set(evaluated)) == 8, "each epoch is evaluated once, the last one too"
+
+
+def test_a_trial_grows_by_itself_with_its_batch_and_its_learning_rate(tmp_path):
+    """Steps wait most of their time, so that more workers and larger batches pay on any machine, and it trains until it has both."""
+    lr, batch = 0.001, 16
+    (tmp_path / "study.yaml").write_text(f"""
+space: {{lr: {lr}, batch: {batch}}}
+objective: {{minimize: loss}}
+trial: {{python: {SCRIPT.with_name("growing_script.py")}, interpreter: {sys.executable}, initial_batch: {batch}, max_batch: 128, epochs: 1000000}}
+search: {{trials: 1, parallel: 1, algorithm: random}}
+""")
+    run = start(tmp_path, "study.yaml", LOGS=str(tmp_path))
+    try:
+        assert run.wait(PATIENCE_S) == 0, printed(tmp_path)
+    finally:
+        run.kill()
+    updates = [json.loads(line) for line in (tmp_path / "trial-0").read_text().splitlines()]
+    assert updates[0]["size"] == 1 and updates[0]["batch"] == batch, "it begins small"
+    assert {update["size"] for update in updates} == {1, 2} and {update["rank"] for update in updates} == {0, 1}
+    shown = json.loads(program("show", tmp_path / "study", 0, "--json"))
+    assert shown["state"] == "done"
+    larger = [update for update in updates if update["batch"] > batch]
+    assert larger
+    for update in updates:
+        gain = 1.0
+        if update["statistics"] is not None and update["batch"] > batch:
+            # Johnson et al. 2020: the variance is that of one example.
+            sqr, var = (max(0.0, value) for value in update["statistics"])
+            gain = (var / batch + sqr) / (var / update["batch"] + sqr)
+        assert update["lr"] == pytest.approx(lr * gain), update
+    assert max(update["lr"] for update in larger) > 1.1 * lr
 
 
 def test_a_mistake_shows_its_traceback(tmp_path):
@@ -173,6 +205,87 @@ def test_a_lone_worker_measures_the_halves_of_a_step():
     expected.measure(2, 4.0, float(sum(h.square().sum() for h in halves) / 2), float(mean.square().sum()))
     assert training.statistics == pytest.approx(expected.statistics, rel=1e-5)
     assert torch.allclose(torch.cat([p.grad.reshape(-1) for p in net.parameters()]), mean)
+
+
+ZEROS = torch.utils.data.TensorDataset(torch.zeros(24, 3), torch.zeros(24, 1))
+
+
+def three_epochs(trial, at_end):
+    """A function that trains three epochs of three steps."""
+    net = torch.nn.Linear(3, 1)
+    model, optimizer = trial.elastic(net, torch.optim.SGD(net.parameters(), lr=0.1))
+    for epoch in trial.epochs():
+        for x, y in trial.batches(ZEROS):
+            optimizer.zero_grad()
+            torch.nn.functional.mse_loss(model(x), y).backward()
+            optimizer.step()
+        at_end(epoch)
+    return {"loss": 0.0}
+
+
+def states_of_three_epochs():
+    """The state after each, as it is when the head hears of its end."""
+    words, states = task(epochs=3.0), []
+    trial = Trial(None, json.loads(words), _core.Training(words))
+
+    def keep(epoch):
+        assert epoch == len(states)
+        trial._between()
+        states.append(trial._state())
+
+    three_epochs(trial, keep)
+    return states
+
+
+def test_the_state_says_which_epochs_are_left():
+    """Also to a trial that has not opened its data yet."""
+    for done, state in enumerate(states_of_three_epochs(), start=1):
+        words, epochs = task(epochs=3.0), []
+        later = Trial(None, json.loads(words), _core.Training(words))
+        later._resumed = (state, None)
+        three_epochs(later, epochs.append)
+        assert epochs == list(range(done, 3))
+
+
+@pytest.mark.parametrize(("after", "done", "calls", "epochs"), [(2, 2, 2, [2]), (3, 1, 1, [0, 1, 2])])
+def test_who_has_missed_the_end_of_an_epoch_goes_on_in_the_next_one(after, done, calls, epochs):
+    """A second group brings a state that is further, after so many steps: in the middle of an epoch, or, no further, at its end."""
+    ahead, formed, seen, called = states_of_three_epochs()[done - 1], [], [], []
+
+    class Head:
+        is_gpu = False
+        coming = iter([("form", None), ("train", False, False), ("form", ahead), *[("train", False, False)] * 9, ("evaluate",), ("forget",)])
+
+        def next(self):
+            return next(self.coming)
+
+        def may_continue(self):
+            return len(formed) > 1 or trial._training.steps < after
+
+        def done(self, *_):
+            pass
+
+        trained = evaluated = formed = done
+
+    class Member(Trial):
+        def _form(self, state):
+            if state is not None:
+                self._restore(state)
+            formed.append(self._training.steps)
+            self._training.form_alone(8, 0)
+            self._stepper.begin_nothing()
+            self._stepper.join(None)
+
+    words = task(epochs=3.0)
+    trial = Member(Head(), json.loads(words), _core.Training(words))
+
+    def function(trial):
+        called.append(trial)
+        return three_epochs(trial, seen.append)
+
+    assert call(trial, function) == {"loss": 0.0}
+    assert formed == [0, 3 * done] and len(called) == calls
+    assert seen == epochs and trial._training.steps == 9
 
 
 def test_what_trains_is_found_wherever_the_study_is_run_from(tmp_path):

@@ -57,6 +57,30 @@ search: {{trials: 1, parallel: 1, algorithm: random}}
     assert accuracy == pytest.approx(row["values"]["accuracy"], abs=1e-6)
 
 
+def test_a_lightning_module_knows_its_epoch_and_step_wherever_it_joins(tmp_path):
+    """25 steps an epoch, each in several passes. A worker joins after 30 of them, or a few more."""
+    module()
+    from rehearsal import Rescales, finished, task, train
+
+    log, script = tmp_path / "log", SCRIPT.with_name("lightning_watched.py")
+    rescales = Rescales(tmp_path, [(30, [0, 1])])
+    params = {**rescales.params, "log": str(log)}
+    tasks = [task(tmp_path, "watched", epochs=2, initial_batch=40, measure_noise=False, **params)]
+    (events,) = train(tasks, [0], rescales.follow, arguments=(str(script),), max_batch_per_worker=10)
+    metrics = finished(events)
+    assert rescales.groups == [[0], [0, 1]]
+    assert metrics["loaded_elsewhere"] == 1.0, "validation data are loaded by processes, as their loader says"
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    begun = [(line["epoch"], line["step"]) for line in lines if line["what"] == "start"]
+    assert begun[0] == (0, 0) and [epoch for epoch, _ in begun] == [0, 1] and 30 <= begun[1][1] < 50, begun
+    for rank, (_, first) in enumerate(begun):
+        mine = [line for line in lines if line["rank"] == rank and line["what"] != "start"]
+        updates = [line for line in mine if line["what"] == "update"]
+        assert [line["step"] for line in updates] == list(range(first + 1, 51)), "each update counts once"
+        assert len(mine) > len(updates), "there are passes that are no updates"
+        assert all(line["epoch"] == (line["step"] - 1) // 25 for line in updates)
+
+
 def fake_trainer():
     from pollux_tune.lightning import ElasticTrainer
 

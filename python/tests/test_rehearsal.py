@@ -9,9 +9,12 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from rehearsal import EPOCHS, STEPS, Gate, Rescales, assert_same, finished, state, statistics, steps, task, train
-from rehearsed_script import BATCH, CLASSES, EXAMPLES, INPUTS, Points
+from rehearsed_script import BATCH, CLASSES, EXAMPLES, INPUTS, Points, optimizer_of
 
 from pollux_tune import _core
+
+# The first step whose noise is measured with the second moments of Adam: one in four is, and those of the first five steps are too young.
+WEIGHTED_STEP = 8
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
@@ -92,6 +95,51 @@ def test_a_wholly_killed_group_resumes_from_its_checkpoint(tmp_path):
     assert_same(state(tasks, 1), state(tasks, 0), "killed")
 
 
+def lines_of(log):
+    return [json.loads(line) for line in Path(log).read_text().splitlines()]
+
+
+def test_the_epoch_is_right_for_those_who_join_and_for_those_who_resume(tmp_path):
+    """One worker joins in the middle of the second epoch. Then both are killed, and others resume in the middle of the third."""
+    log, end = tmp_path / "log", Gate(tmp_path, "end")
+    rescales, seen = Rescales(tmp_path, [(30, [0, 1])]), {}
+    params = {**rescales.params, "gates": rescales.params["gates"] + end.after(55), "before": True}
+    tasks = [task(tmp_path, "epochs", log=str(log), checkpoint_every_s=1e-6, **params)]
+
+    def look(run, event):
+        rescales.follow(run, event)
+        if event["event"] == "checkpointed" and event["steps"] >= 50 and "killed" not in seen:
+            seen["killed"] = event["steps"]
+            run.kill(0)
+            run.kill(1)
+            end.open()
+        elif event["event"] == "formed" and "killed" in seen:
+            seen.setdefault("resumed", event["steps"])
+
+    (events,) = train(tasks, [0], look)
+    finished(events)
+    each = STEPS // EPOCHS
+    assert rescales.groups[:2] == [[0], [0, 1]] and 2 * each < seen["resumed"] < 3 * each
+    lines = lines_of(log)
+    assert {line["rank"] for line in lines if line["step"] >= 30} == {0, 1}
+    for line in lines:
+        assert line["epoch"] == line["step"] // each, line
+
+
+@pytest.mark.parametrize("tests", [1, 2])
+def test_workers_evaluate_together_what_not_all_of_them_have(tmp_path, tests):
+    """Fewer examples than workers, and metrics that only some examples have: the same as by one worker."""
+    tasks = [task(tmp_path, f"of-{tests}", epochs=1, tests=tests, classes=True)]
+    (events,) = train(tasks, [0, 1])
+    metrics = finished(events)
+    classes = Points(tests, 2).classes.tolist()
+    assert tests == 1 or len(set(classes)) == 2, "two examples of the same class show nothing"
+    assert metrics["count"] == 1.0
+    assert {name: value for name, value in metrics.items() if name.startswith("class_")} == {
+        f"class_{number}": classes.count(number) / tests for number in set(classes)
+    }
+
+
 def test_batches_that_change_in_mid_epoch_lose_and_repeat_no_example(tmp_path):
     """Two workers, four batches, one of them odd and one in several passes; every worker writes down what it has learned from."""
     log, wanted = tmp_path / "log", [(24, 0), (15, 0), (36, 2)]
@@ -113,7 +161,7 @@ def test_batches_that_change_in_mid_epoch_lose_and_repeat_no_example(tmp_path):
     assert finished(events)["count"] == 1.0, "every example of the test data counts once"
     assert list(dict.fromkeys(used)) == [12, 24, 15, 36]
     taken = {}
-    for line in map(json.loads, Path(log).read_text().splitlines()):
+    for line in lines_of(log):
         assert taken.setdefault(line["step"], {}).setdefault(line["rank"], line["places"]) is line["places"], "a step was taken twice"
     order = []
     for number in range(steps(events)):
@@ -136,7 +184,7 @@ def test_the_noise_of_two_workers_is_that_of_the_rust_estimator(tmp_path):
     torch.manual_seed(tasks[0]["seed"])
     net = torch.nn.Sequential(torch.nn.Linear(INPUTS, 24), torch.nn.ReLU(), torch.nn.Linear(24, CLASSES))
     data, gradients = Points(EXAMPLES, 1), []
-    for line in map(json.loads, log.read_text().splitlines()):
+    for line in lines_of(log):
         net.zero_grad()
         torch.nn.functional.cross_entropy(net(data.inputs[line["places"]]), data.classes[line["places"]]).backward()
         gradients.append(torch.cat([p.grad.double().reshape(-1) for p in net.parameters()]))
@@ -147,3 +195,41 @@ def test_the_noise_of_two_workers_is_that_of_the_rust_estimator(tmp_path):
     mean_of_squares = sum(float(gradient.square().sum()) for gradient in gradients) / 2
     expected.measure(2, BATCH / 2, mean_of_squares, float((sum(gradients) / 2).square().sum()))
     assert statistics(tasks, 0) == pytest.approx(expected.statistics, rel=1e-4)
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "adamw"])
+def test_the_noise_of_two_workers_is_weighted_as_adam_weights_the_gradient(tmp_path, optimizer):
+    """After the first step that is weighted by second moments: statistics without them are forgotten. All steps are taken here once more."""
+    log, count, lr = tmp_path / "log", WEIGHTED_STEP + 1, 0.003
+    tasks = [task(tmp_path, optimizer, epochs=count * BATCH / EXAMPLES, log=str(log), optimizer=optimizer, lr=lr)]
+    (events,) = train(tasks, [0, 1])
+    assert steps(events) == count
+    torch.manual_seed(tasks[0]["seed"])
+    net = torch.nn.Sequential(torch.nn.Linear(INPUTS, 24), torch.nn.ReLU(), torch.nn.Linear(24, CLASSES))
+    updates = optimizer_of(tasks[0]["params"], net)
+    data, taken = Points(EXAMPLES, 1), {}
+    for line in lines_of(log):
+        taken.setdefault(line["step"], []).append(line["places"])
+    squares = 0.0
+    for number in range(count):
+        gradients = []
+        for places in taken[number]:
+            net.zero_grad()
+            torch.nn.functional.cross_entropy(net(data.inputs[places]), data.classes[places]).backward()
+            gradients.append(torch.cat([p.grad.double().reshape(-1) for p in net.parameters()]))
+        mean = (gradients[0] + gradients[1]) / 2
+        # beta2 is 0.999, eps 1e-8: the moments before this step, without their bias towards 0.
+        scale = (squares / (1 - 0.999**number)) ** 0.5 + 1e-8 if number else 1.0
+        squares = 0.999 * squares + 0.001 * mean**2
+        parts = mean.float().split([p.numel() for p in net.parameters()])
+        for p, part in zip(net.parameters(), parts):
+            p.grad = part.reshape(p.shape)
+        updates.step()
+    # McCandlish et al. 2018, appendix A.1: two batches of 6 examples, and one of 12.
+    small = float(sum((g / scale).square().sum() for g in gradients)) / 2
+    large = float((mean / scale).square().sum())
+    sqr = (BATCH * large - BATCH / 2 * small) / (BATCH - BATCH / 2)
+    var = (small - large) / (1 / (BATCH / 2) - 1 / BATCH)
+    unweighted = float(sum(g.square().sum() for g in gradients)) / 2
+    assert small > 10 * unweighted, "weighted or not would be the same here"
+    assert statistics(tasks, 0) == pytest.approx((sqr, var), rel=1e-3)

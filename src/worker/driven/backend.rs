@@ -30,7 +30,7 @@ use crate::{
 
 /// What the thread that trains is to do next. Each request has one [`Answer`].
 pub enum Request {
-    /// Make the model, open the data, tell the books of them. Answer: [`Answer::Done`].
+    /// Make the model. The books have to know of the data when a first step is taken, or when the state says so. Answer: [`Answer::Done`].
     Prepare {
         /// What is trained.
         task: Box<Task>,
