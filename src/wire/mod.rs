@@ -28,6 +28,7 @@ mod host_port;
 mod identity;
 mod join_file;
 mod private;
+mod program;
 #[expect(clippy::pedantic, unreachable_pub, reason = "it is generated")]
 #[rustfmt::skip]
 mod proto;
@@ -60,6 +61,7 @@ pub use hello::{Hello, VERSION};
 pub use host_port::HostPort;
 pub use identity::HeadIdentity;
 pub use join_file::JoinFile;
+pub(crate) use program::{take_name, this_program};
 pub use secret::Secret;
 pub(crate) use secret::random_number;
 

@@ -67,7 +67,11 @@ impl Scene {
     }
 
     fn command(&self) -> Command {
-        let mut run = Command::new(env!("CARGO_BIN_EXE_pollux-tune"));
+        self.command_of(Path::new(env!("CARGO_BIN_EXE_pollux-tune")))
+    }
+
+    fn command_of(&self, program: &Path) -> Command {
+        let mut run = Command::new(program);
         run.arg("run").arg(self.0.join("study.yaml")).arg("--folder").arg(self.0.join("study")).arg("--cpu");
         run
     }
@@ -271,6 +275,26 @@ fn programs_end_with_a_head_that_is_killed_and_the_next_one_ends_the_rest() {
     assert_eq!(scene.run().end().0, Some(0));
     assert_eq!(scene.ends(), [End::Done(vec![1.0])], "two attempts at once");
     assert!(!is_alive(&scene.text("child")));
+}
+
+/// Upgrades do that: `make install`, `pip install --upgrade`. No trial could be started any more.
+#[test]
+fn a_study_goes_on_when_its_own_program_is_replaced() {
+    let script = "echo begun > begun; read line < release; echo '{\"loss\": 1}'";
+    let scene = Scene::new("replaced", script, "", 3);
+    let program = scene.file("pollux-tune");
+    fs::hard_link(env!("CARGO_BIN_EXE_pollux-tune"), &program).expect("they are on one file system");
+    let running = Running::start(&mut scene.command_of(&program));
+    scene.hear("begun");
+    fs::remove_file(&program).expect("it is there");
+    scene.tell("release");
+    scene.hear("begun");
+    fs::write(&program, "another version").expect("nothing has this name");
+    scene.tell("release");
+    scene.hear("begun");
+    scene.tell("release");
+    assert_eq!(running.end().0, Some(0));
+    assert_eq!(scene.ends(), vec![End::Done(vec![1.0]); 3]);
 }
 
 #[test]

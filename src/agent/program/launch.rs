@@ -31,7 +31,11 @@ use tokio::{
 };
 
 use super::{Place, custody::Custody, record::Record};
-use crate::{trials::engine::FailureCause, wire::with_causes, worker::environment::is_to_blame};
+use crate::{
+    trials::engine::FailureCause,
+    wire::{this_program, with_causes},
+    worker::environment::is_to_blame,
+};
 
 /// In the environment of a launcher.
 const LAUNCHER: &str = "POLLUX_TUNE_LAUNCHER";
@@ -153,7 +157,7 @@ impl Launch {
             command.args(["-c", SHELL, "sh"]).args(&words).process_group(0);
             command
         } else {
-            let mut command = Command::new(env::current_exe()?);
+            let mut command = Command::from(this_program()?);
             command.args(&place.arguments).env(LAUNCHER, "1");
             command
         };
