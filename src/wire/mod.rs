@@ -52,7 +52,7 @@ pub use bytes::{
     decode_agent_command, decode_agent_event, decode_agent_hello, decode_command, decode_event, decode_hello,
     encode_agent_command, encode_agent_event, encode_agent_hello, encode_command, encode_event,
 };
-pub use control::{ControlDoor, ControlRequest, ask_head};
+pub use control::{ControlDoor, ControlRequest, Heard, ask_head};
 pub use error::Error;
 pub(crate) use error::with_causes;
 pub use folder::SocketFolder;
