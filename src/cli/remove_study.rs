@@ -210,7 +210,6 @@ mod tests {
         let mut runs = None;
         let mut answer = Slow(Some(|| runs = Some(Store::open(&root))), Cursor::new(&b"y\n"[..]));
         let deleted = run(std::slice::from_ref(&root), false, &mut answer, &mut sink(), &mut sink());
-        drop(answer);
         let store = runs.expect("it was asked").expect("it is free");
         assert!(deleted.is_err() && root.join("journal.sqlite").exists(), "it runs");
         drop(store);
