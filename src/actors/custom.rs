@@ -54,15 +54,21 @@ impl Caught {
         call: impl FnOnce(&mut dyn Suggester) -> Result<T, tpe::Error>,
     ) -> Result<T, tpe::Error> {
         let result = catch_unwind(AssertUnwindSafe(|| call(&mut *self.0)));
-        let name = self.0.name();
-        let panicked = |text: &str| tpe::Error::Custom(format!("the suggester {name} has panicked: {text}"));
-        result.unwrap_or_else(|panic| Err(panicked(panic_text(&*panic))))
+        result.unwrap_or_else(|panic| {
+            let (name, text) = (self.name(), panic_text(&*panic));
+            Err(tpe::Error::Custom(format!("the suggester {name} has panicked: {text}")))
+        })
     }
+}
+
+/// What a policy calls itself, unless it panics even then.
+fn name_of(name: impl FnOnce() -> &'static str) -> &'static str {
+    catch_unwind(AssertUnwindSafe(name)).unwrap_or("without a name")
 }
 
 impl Suggester for Caught {
     fn name(&self) -> &'static str {
-        self.0.name()
+        name_of(|| self.0.name())
     }
 
     fn ask(&mut self, id: TrialId, rng: &mut ChaCha8Rng) -> Result<Point, tpe::Error> {
@@ -97,7 +103,7 @@ impl CaughtRule {
         result
             .inspect_err(|panic| {
                 self.has_panicked = true;
-                let (rule, panic) = (self.rule.name(), panic_text(&**panic));
+                let (rule, panic) = (name_of(|| self.rule.name()), panic_text(&**panic));
                 tracing::error!(rule, panic, "the stopping rule has panicked; it stops no trial any more");
             })
             .ok()
@@ -106,7 +112,7 @@ impl CaughtRule {
 
 impl Rule for CaughtRule {
     fn name(&self) -> &'static str {
-        self.rule.name()
+        name_of(|| self.rule.name())
     }
 
     fn judge(&mut self, trial: TrialId, before: Option<Sample>, now: Sample) -> Option<Reason> {
@@ -124,5 +130,43 @@ impl Rule for CaughtRule {
 
     fn withdraw(&mut self, trial: TrialId) {
         self.catch(|rule| rule.withdraw(trial));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Nothing of it works.
+    struct Broken;
+
+    impl Suggester for Broken {
+        fn name(&self) -> &'static str {
+            panic!("it has no name")
+        }
+
+        fn ask(&mut self, _: TrialId, _: &mut ChaCha8Rng) -> Result<Point, tpe::Error> {
+            panic!("it knows nothing")
+        }
+
+        fn insert(&mut self, _: TrialId, _: Point) -> Result<(), tpe::Error> {
+            panic!("it has no room")
+        }
+
+        fn tell(&mut self, _: TrialId, _: Outcome) -> Result<(), tpe::Error> {
+            panic!("it does not listen")
+        }
+
+        fn retract(&mut self, _: TrialId) -> Result<(), tpe::Error> {
+            panic!("it does not forget")
+        }
+    }
+
+    #[test]
+    fn a_suggester_that_panics_even_for_its_name_ends_nothing() {
+        let mut caught = Caught(Box::new(Broken));
+        assert_eq!(caught.name(), "without a name");
+        let error = caught.retract(TrialId(0)).expect_err("it panics").to_string();
+        assert!(error.ends_with("the suggester without a name has panicked: it does not forget"), "{error}");
     }
 }

@@ -14,13 +14,14 @@ use super::{
     inspect::duration,
     json,
     output::{Format, quoted, table},
+    stop::LATER,
 };
 use crate::{
     cli,
     ids::{NodeId, TrialId},
     store::{Reader, Runner},
     trials::engine::{NodeState, State},
-    wire::{self, ControlRequest},
+    wire::{self, ControlRequest, Heard},
 };
 
 /// What can be wrong with a question about machines.
@@ -232,15 +233,19 @@ pub(crate) fn drain(
     let state = state(&reader)?;
     let nodes = named(&state, names)?;
     let within_s = within.map(|within| within.as_secs_f64());
-    wire::ask_head(&reader.folder().control(), ControlRequest::Drain { nodes: nodes.clone(), within_s })?;
+    let request = ControlRequest::Drain { nodes: nodes.clone(), within_s };
+    let heard = wire::ask_head(&reader.folder().control(), request)?;
     let labels: Vec<String> = nodes.iter().map(|node| state.node_label(*node)).collect();
     let (labels, verb) = (labels.join(", "), if nodes.len() == 1 { "leaves" } else { "leave" });
     let when = within_s.map_or_else(
         || "when nothing runs there any more".to_owned(),
         |within_s| format!("at the latest in {}", duration(within_s)),
     );
-    writeln!(out, "{labels} {verb} {when}; pollux-tune nodes {} shows how far it is", shown())
-        .map_err(cli::Error::Stdout)
+    let line = match heard {
+        Heard::Done => format!("{labels} {verb} {when}; pollux-tune nodes {} shows how far it is", shown()),
+        Heard::Noted => format!("{labels}: {LATER}"),
+    };
+    writeln!(out, "{line}").map_err(cli::Error::Stdout)
 }
 
 #[cfg(test)]

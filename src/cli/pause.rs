@@ -4,13 +4,13 @@ use std::{io::Write, path::Path};
 
 use thiserror::Error;
 
-use super::stop::{resume as resume_command, runner_here};
+use super::stop::{LATER, resume as resume_command, runner_here};
 use crate::{
     cli,
     space::{Params, Space, Value},
     store::{Journal, Reader, Store, TrialState},
     trials::engine::{Fact, JournalEntry, State, TrialKind},
-    wire::{self, ControlRequest},
+    wire::{self, ControlRequest, Heard},
 };
 
 /// What can be wrong with a wish.
@@ -26,9 +26,11 @@ pub(crate) enum Error {
 
 /// Who has taken note of a wish.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Heard {
+enum Taken {
     /// The process that runs the study.
     Head,
+    /// The same, but its journal cannot be written for now.
+    Noted,
     /// The journal, for the next one.
     Journal,
 }
@@ -38,20 +40,20 @@ fn tell(
     reader: &Reader,
     request: ControlRequest,
     facts: impl FnOnce(&State) -> Vec<Fact>,
-) -> Result<Heard, cli::Error> {
+) -> Result<Taken, cli::Error> {
     if runner_here(reader)?.is_some() {
-        wire::ask_head(&reader.folder().control(), request)?;
-        return Ok(Heard::Head);
+        let heard = wire::ask_head(&reader.folder().control(), request)?;
+        return Ok(if heard == Heard::Noted { Taken::Noted } else { Taken::Head });
     }
     let mut store = Store::open(reader.folder().root())?;
     let Some((facts, at_s)) = store.state().map(|state| (facts(state), state.at_s)) else {
-        return Ok(Heard::Journal);
+        return Ok(Taken::Journal);
     };
     // The time between two runs is not the study's.
     let entries: Vec<JournalEntry> = facts.into_iter().map(|fact| JournalEntry { at_s, fact }).collect();
     store.append(&entries)?;
     store.sync()?;
-    Ok(Heard::Journal)
+    Ok(Taken::Journal)
 }
 
 /// No trial of the study is launched from now on.
@@ -69,13 +71,14 @@ pub(super) fn pause(folder: &Path, out: &mut impl Write) -> Result<(), cli::Erro
         let runs = [TrialState::Forming, TrialState::Running, TrialState::Pausing];
         let running = runs.iter().filter_map(|state| status.trials.get(state)).sum();
         match tell(&reader, ControlRequest::Pause, |_| vec![Fact::PauseRequested {}])? {
-            Heard::Head => {
+            Taken::Head => {
                 let what = what_runs(running, TrialKind::of(&study));
                 format!(
                     "{shown} is paused: no trial is launched{what}\ncontinue with: pollux-tune resume {shown}"
                 )
             }
-            Heard::Journal => {
+            Taken::Noted => format!("{shown} is not paused yet: {LATER}"),
+            Taken::Journal => {
                 format!("{shown} is paused: a run of it launches no trial until: pollux-tune resume {shown}")
             }
         }
@@ -108,8 +111,9 @@ pub(super) fn resume(folder: &Path, out: &mut impl Write) -> Result<(), cli::Err
     let run = || resume_command(reader.folder());
     let line = if status.paused {
         match tell(&reader, ControlRequest::Resume, |_| vec![Fact::ResumeRequested {}])? {
-            Heard::Head => format!("{shown} continues: trials are launched again"),
-            Heard::Journal => format!("{shown} is no longer paused; run it with: {}", run()),
+            Taken::Head => format!("{shown} continues: trials are launched again"),
+            Taken::Noted => format!("{shown} does not continue yet: {LATER}"),
+            Taken::Journal => format!("{shown} is no longer paused; run it with: {}", run()),
         }
     } else {
         let remedy =
@@ -130,9 +134,12 @@ pub(super) fn enqueue(
     let wrong = |source| Error::Params { folder: shown.to_string(), source };
     let params = study.space.complete(&typed(&study.space, values)).map_err(wrong)?;
     let request = ControlRequest::Enqueue { params: params.clone() };
-    let heard = tell(&reader, request, |state| state.enqueue(params.clone()))?;
+    let taken = tell(&reader, request, |state| state.enqueue(params.clone()))?;
     let created: u32 = status.trials.values().sum();
     let mut lines = vec![format!("enqueued: {params}")];
+    if taken == Taken::Noted {
+        lines.push(LATER.to_owned());
+    }
     if created >= status.wanted {
         let wanted = created + 1;
         let more = format!(
@@ -141,7 +148,7 @@ pub(super) fn enqueue(
             resume_command(reader.folder())
         );
         lines.push(more);
-    } else if heard == Heard::Journal {
+    } else if taken == Taken::Journal {
         lines.push(format!("it is the next trial of: {}", resume_command(reader.folder())));
     } else {
         lines.push("it is tried when there is room for another trial".to_owned());

@@ -13,7 +13,7 @@ use crate::{
     cli,
     ids::TrialId,
     store::{self, Folder, Reader, Runner, TrialState},
-    wire::{self, ControlRequest},
+    wire::{self, ControlRequest, Heard},
 };
 
 /// What can be wrong with a study that is to be stopped.
@@ -39,6 +39,10 @@ pub(super) fn runner_here(reader: &Reader) -> Result<Option<Runner>, cli::Error>
     Ok(runner)
 }
 
+/// What becomes of a wish whose head cannot write for now.
+pub(super) const LATER: &str = "the study waits for its disk; this is noted, and done as soon as the disk can be written, unless the study \
+                                ends before: do not ask again";
+
 /// Ends trials of a study that runs, for good. All must be there and not have ended, else none is touched.
 pub(super) fn trials(folder: &Path, trials: &[u32], out: &mut impl Write) -> Result<(), cli::Error> {
     let reader = Reader::open(folder)?;
@@ -59,8 +63,12 @@ pub(super) fn trials(folder: &Path, trials: &[u32], out: &mut impl Write) -> Res
         }
     }
     for &trial in trials {
-        wire::ask_head(&reader.folder().control(), ControlRequest::StopTrial { trial: TrialId(trial) })?;
-        writeln!(out, "trial {trial} is stopped").map_err(cli::Error::Stdout)?;
+        let request = ControlRequest::StopTrial { trial: TrialId(trial) };
+        let line = match wire::ask_head(&reader.folder().control(), request)? {
+            Heard::Done => format!("trial {trial} is stopped"),
+            Heard::Noted => format!("trial {trial} is not stopped yet: {LATER}"),
+        };
+        writeln!(out, "{line}").map_err(cli::Error::Stdout)?;
     }
     Ok(())
 }

@@ -4,6 +4,7 @@ use std::{
     collections::BTreeMap,
     net::{Ipv4Addr, SocketAddr, TcpListener},
     sync::Arc,
+    time::Duration,
 };
 
 use actix_web::{
@@ -12,7 +13,7 @@ use actix_web::{
     dev::{ServerHandle, ServiceRequest, ServiceResponse},
     error::InternalError,
     http::{
-        StatusCode,
+        ConnectionType, StatusCode,
         header::{HeaderName, HeaderValue},
     },
     middleware::{Next, from_fn},
@@ -33,6 +34,12 @@ use crate::{ids::TrialId, store::Runner};
 
 /// The largest body of a request, in bytes.
 const LARGEST: usize = 64 << 10;
+/// Threads that answer, and how many connections each of them has at most. More of them wait outside: everybody on this machine can connect, and
+/// a head needs its files for its trials. A browser has some for a page, and one that listens to events.
+const WORKERS: usize = 2;
+const CONNECTIONS: usize = 64;
+/// How long a connection may take until it has said what it wants. Strangers that are silent make room for others then.
+const SILENCE: Duration = Duration::from_secs(3);
 /// Browsers listen to events until they are told to stop, so an orderly end need not wait for them.
 const SHUTDOWN_S: u64 = 1;
 
@@ -121,7 +128,12 @@ impl Server {
                 .configure(routes)
         };
         let serve = async move {
-            let server = HttpServer::new(make).workers(2).shutdown_timeout(SHUTDOWN_S).listen(listener)?;
+            let server = HttpServer::new(make)
+                .workers(WORKERS)
+                .max_connections(CONNECTIONS)
+                .client_request_timeout(SILENCE)
+                .shutdown_timeout(SHUTDOWN_S)
+                .listen(listener)?;
             let server = if signals == Signals::Ignored { server.disable_signals() } else { server };
             let server = server.run();
             started(Stop(server.handle()));
@@ -178,7 +190,12 @@ async fn protect(
             request.into_response(welcome)
         }
         (Some(_), Some(Ok(Pass::Cookie | Pass::Header))) => next.call(request).await?.map_into_boxed_body(),
-        (_, Some(Err(refusal))) => request.into_response(refusal.response()),
+        (_, Some(Err(refusal))) => {
+            let mut refused = request.into_response(refusal.response());
+            // Its place is for others.
+            refused.response_mut().head_mut().set_connection_type(ConnectionType::Close);
+            refused
+        }
         _ => request.into_response(HttpResponse::InternalServerError().finish()),
     };
     for (name, value) in HEADERS {

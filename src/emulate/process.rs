@@ -77,8 +77,7 @@ pub fn launch(launch: &NodeLaunch) -> Result<Process, Error> {
     let NodeLaunch { address, secret, node, slots, gpu_type, time_scale, machine_address, arguments } =
         launch;
     check(slots, *time_scale)?;
-    let program = env::current_exe().map_err(Error::io("finding this program"))?;
-    let mut process = Process::new(program);
+    let mut process = wire::this_program().map_err(Error::io("finding this program"))?;
     // For those who look at the list of processes: nobody reads it.
     let about = format!("emulated node {node} with {} {gpu_type} at time scale {time_scale}", slots.len());
     process.args(arguments).args(about.split(' '));
@@ -109,6 +108,7 @@ pub fn serve_if_node() {
     if env::var_os(ADDRESS).is_none() {
         return;
     }
+    wire::take_name();
     let served = from_environment().and_then(|launch| {
         let runtime = runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(Error::io("starting the runtime of an emulated node"))?;

@@ -2,15 +2,16 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fs::{self, OpenOptions},
-    io,
-    path::Path,
+    fs, io,
 };
 
 use serde::{Deserialize, Serialize};
 
-use super::{Error, Folder};
+use super::{Error, Folder, folder::try_lock};
 use crate::ids::TrialId;
+
+/// How often to try to lock them: half a minute. Others write a small file, and wait for a disk.
+const LOCK_TRIES: u32 = 1500;
 
 /// What people have written about a study or a trial.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -53,8 +54,13 @@ impl Annotations {
 
     /// Changes those of a study. Who else changes them meanwhile waits, so that nothing gets lost.
     pub(crate) fn change(folder: &Folder, change: impl FnOnce(&mut Self)) -> Result<Self, Error> {
+        Self::change_in_time(folder, LOCK_TRIES, change)
+    }
+
+    fn change_in_time(folder: &Folder, tries: u32, change: impl FnOnce(&mut Self)) -> Result<Self, Error> {
         let path = folder.notes_lock();
-        let lock = lock(&path).map_err(|error| Error::io("lock", &path, error))?;
+        let held = || io::Error::new(io::ErrorKind::TimedOut, "another command holds it for too long");
+        let lock = try_lock(&path, tries)?.ok_or_else(|| Error::io("lock", &path, held()))?;
         let mut all = Self::read(folder)?;
         change(&mut all);
         all.trials.retain(|_, annotation| !annotation.is_empty());
@@ -66,13 +72,6 @@ impl Annotations {
         drop(lock);
         Ok(all)
     }
-}
-
-/// Closing the file gives it back.
-fn lock(path: &Path) -> io::Result<fs::File> {
-    let file = OpenOptions::new().write(true).create(true).truncate(false).open(path)?;
-    file.lock()?;
-    Ok(file)
 }
 
 #[cfg(test)]
@@ -109,6 +108,18 @@ mod tests {
         let all = Annotations::read(&folder).expect("it is whole");
         assert_eq!((all.study.tags.len(), all.trials.len()), (8, 8));
         assert_eq!(all.trial(TrialId(3)).note.as_deref(), Some("a\nb"));
+        fs::remove_dir_all(folder.root()).expect("it can be removed");
+    }
+
+    /// A command that was stopped (Ctrl-Z) in the middle of it, for instance.
+    #[test]
+    fn who_keeps_the_lock_is_not_waited_for_without_end() {
+        let folder = folder("held");
+        let held = try_lock(&folder.notes_lock(), 1).expect("it can be made").expect("nobody has it");
+        let error = Annotations::change_in_time(&folder, 2, |_| {}).expect_err("somebody has it").to_string();
+        assert!(error.contains("notes.lock"), "{error}");
+        drop(held);
+        Annotations::change_in_time(&folder, 1, |_| {}).expect("it is free");
         fs::remove_dir_all(folder.root()).expect("it can be removed");
     }
 

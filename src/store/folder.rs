@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use super::Error;
+use super::{Error, place::is_at};
 use crate::ids::{StudyId, TrialId};
 
 const EMULATED: &str = "emulated";
@@ -184,28 +184,22 @@ impl Folder {
         self.root.join("notes.lock")
     }
 
+    /// There while the study is deleted: without a journal, the rest still has a meaning.
+    #[cfg(feature = "cli")]
+    pub(crate) fn deletion(&self) -> PathBuf {
+        self.root.join("deletion")
+    }
+
     /// Held by the process that runs the study, whose number and machine it names.
-    fn lock_path(&self) -> PathBuf {
+    pub(crate) fn lock_path(&self) -> PathBuf {
         self.root.join("lock")
     }
 
     /// Keeps all other writers away for as long as the file is open. The system takes the lock back from a dead process.
-    pub(super) fn lock(&self) -> Result<File, Error> {
-        let path = self.lock_path();
-        let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path);
-        let file = file.map_err(|source| Error::io("open", &path, source))?;
-        for _ in 0..LOCK_TRIES {
-            match file.try_lock() {
-                Ok(()) => {
-                    self.sign(&file, None)?;
-                    return Ok(file);
-                }
-                // Perhaps only somebody who looks whether the study runs.
-                Err(TryLockError::WouldBlock) => thread::sleep(LOCK_PAUSE),
-                Err(TryLockError::Error(source)) => return Err(Error::io("lock", &path, source)),
-            }
-        }
-        Err(Error::InUse(self.root.clone()))
+    pub(crate) fn lock(&self) -> Result<File, Error> {
+        let file = try_lock(&self.lock_path(), LOCK_TRIES)?.ok_or_else(|| Error::InUse(self.root.clone()))?;
+        self.sign(&file, None)?;
+        Ok(file)
     }
 
     /// Writes into a lock who holds it, and for which study.
@@ -228,7 +222,7 @@ impl Folder {
     }
 
     /// Who runs the study now, if anybody does.
-    pub(super) fn runner(&self) -> Result<Option<Runner>, Error> {
+    pub(crate) fn runner(&self) -> Result<Option<Runner>, Error> {
         let path = self.lock_path();
         if !self.is_run() {
             return Ok(None);
@@ -264,6 +258,24 @@ impl Folder {
     pub(super) fn write_notes(&self, text: &str) -> Result<(), Error> {
         replace(&self.notes(), &self.root.join("notes.json.new"), text)
     }
+}
+
+/// Locks a file, which is made if it is not there; none if somebody else has it each time, with [`LOCK_PAUSE`] in between. Closing the file
+/// gives the lock back.
+pub(super) fn try_lock(path: &Path, tries: u32) -> Result<Option<File>, Error> {
+    let open = || OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path);
+    let mut file = open().map_err(|source| Error::io("open", path, source))?;
+    for _ in 0..tries {
+        match file.try_lock() {
+            Ok(()) if is_at(&file, path) => return Ok(Some(file)),
+            // Its last holder has deleted the study: nobody else would meet this lock.
+            Ok(()) => file = open().map_err(|source| Error::io("open", path, source))?,
+            // Perhaps only somebody who looks whether the study runs.
+            Err(TryLockError::WouldBlock) => thread::sleep(LOCK_PAUSE),
+            Err(TryLockError::Error(source)) => return Err(Error::io("lock", path, source)),
+        }
+    }
+    Ok(None)
 }
 
 /// Writes a file beside another one and puts it in its place.

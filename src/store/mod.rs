@@ -39,6 +39,7 @@ mod seal;
 mod search;
 mod sqlite;
 mod tables;
+mod wal;
 mod writer;
 
 #[cfg(feature = "cli")]

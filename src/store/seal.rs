@@ -70,6 +70,11 @@ impl Seal {
         Err(Error::not_whole(&path, "it does not say what the journal must hold".to_owned()))
     }
 
+    /// Whether all of these facts were known to be on disk.
+    pub(super) fn is_durable(&self, facts: Claim) -> bool {
+        self.durable == facts
+    }
+
     /// The facts that must be there now, the last ones first.
     pub(super) fn claims(&self) -> impl Iterator<Item = Claim> {
         // Without a new start of the machine, what was written is there.

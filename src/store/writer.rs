@@ -11,7 +11,9 @@ use super::{
     opening::{Opening, replay},
     place::{Place, sync_folder},
     project::{Problem, Projection},
-    seal::{Claim, Sealer},
+    seal::{Claim, Seal, Sealer},
+    sqlite,
+    wal::Wal,
 };
 use crate::{
     ids::StudyId,
@@ -43,7 +45,7 @@ pub struct Store {
     /// None after a write that failed: it is read again before the next one.
     projection: Option<Projection>,
     /// Where the newest facts are, to wait until they are on disk.
-    wal: File,
+    wal: Wal,
     /// Facts that are known to be on disk.
     synced: u64,
     sealer: Sealer,
@@ -70,10 +72,11 @@ impl Store {
         folder.sign(&lock, Some(study_id))?;
         let path = folder.journal();
         let io = |source| Error::io("open", &path, source);
-        let wal = File::open(folder.wal()).map_err(io)?;
+        let known = Seal::read(&folder)?.is_some_and(|seal| seal.is_durable(projection.claim()));
+        let wal = Wal::open(&folder.wal(), known).map_err(io)?;
         let places = [path.clone(), folder.wal()].iter().map(|path| Place::of(path)).collect();
         let places: Vec<Place> = Result::from_iter::<Vec<_>>(places).map_err(io)?;
-        wal.sync_data().and_then(|()| sync_folder(folder.root())).map_err(io)?;
+        sync_folder(folder.root()).map_err(io)?;
         let sealer = Sealer::create(&folder, study_id, projection.claim())?;
         let synced = projection.state.facts;
         let (next, projection) = (synced + 1, Some(projection));
@@ -133,6 +136,17 @@ impl Store {
         self.projection = Some(projection);
         self.next += entries.len() as u64;
         Ok(())
+    }
+
+    /// Fails unless all facts can be read from the files: what the disk has refused once, the system may have dropped.
+    fn check_written(&self) -> Result<(), Error> {
+        let path = self.folder.journal();
+        let (connection, _) = sqlite::open_reader(&self.folder)?;
+        let found = replay::<Error>(&connection, &path, |_| Ok(()))?.claim().facts;
+        if found == self.len() {
+            return Ok(());
+        }
+        Err(Error::not_whole(&path, format!("the disk has kept {found} of {} facts", self.len())))
     }
 
     /// Fails if somebody took the journal away. All facts are saved elsewhere then.
@@ -196,7 +210,11 @@ impl Journal for Store {
         let io = |source| Error::io("write", &self.folder.journal(), source);
         if self.synced < self.len() {
             // What `SQLite` does with `synchronous = FULL`, but for many transactions at once.
-            self.wal.sync_data().map_err(io)?;
+            let was_doubtful = self.wal.is_doubtful();
+            self.wal.sync().map_err(io)?;
+            if was_doubtful {
+                self.check_written()?;
+            }
             self.sealer.durable().map_err(io)?;
             self.synced = self.len();
         }

@@ -5,7 +5,7 @@ use std::{
     sync::OnceLock,
 };
 
-use super::{VERSION, secret::digits};
+use super::{VERSION, program::THIS, secret::digits};
 
 /// Bytes of the executable's hash that are shown: enough to tell two of them apart.
 const SHOWN: usize = 8;
@@ -22,7 +22,7 @@ pub fn build() -> &'static str {
 
 /// The file that this process runs, also if another one is at its place by now.
 fn executable() -> io::Result<String> {
-    let mut file = File::open("/proc/self/exe").or_else(|_| File::open(env::current_exe()?))?;
+    let mut file = File::open(THIS).or_else(|_| File::open(env::current_exe()?))?;
     let mut hash = blake3::Hasher::new();
     let mut bytes = vec![0; READ_BYTES];
     loop {

@@ -32,7 +32,7 @@ use crate::{
 const LONGEST: u64 = 1 << 20;
 /// How many requests are heard at a time.
 const AT_A_TIME: usize = 16;
-/// How long either side waits for the other. A head whose disk is full takes its time.
+/// How long either side waits for the other. A head whose disk is full takes its time, but answers before.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// When to try again to accept a connection if that fails.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(50);
@@ -64,6 +64,18 @@ pub enum ControlRequest {
     },
 }
 
+/// What has become of a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Heard {
+    /// The head has done it.
+    Done,
+    /// The head will do it as soon as its journal can be written. To ask again would be another request.
+    Noted,
+}
+
+/// The answer to a request: whether it is only noted, else what went wrong. Nothing is as good as "no".
+type Reply = Result<Option<bool>, String>;
+
 /// What is in the file.
 #[derive(Serialize, Deserialize)]
 struct Key {
@@ -92,7 +104,7 @@ impl ControlDoor {
     pub fn open<F, A>(file: &Path, handle: F) -> Result<Self, Error>
     where
         F: Fn(ControlRequest) -> A + Send + Sync + 'static,
-        A: Future<Output = Result<(), String>> + Send + 'static,
+        A: Future<Output = Result<Heard, String>> + Send + 'static,
     {
         let runtime = Handle::try_current().map_err(|_| Error::NoRuntime)?;
         let folder = SocketFolder::new()?;
@@ -133,7 +145,7 @@ fn write_key(file: &Path, key: &Key) -> io::Result<()> {
 async fn accept<F, A>(listener: UnixListener, secret: Secret, handle: Arc<F>)
 where
     F: Fn(ControlRequest) -> A + Send + Sync + 'static,
-    A: Future<Output = Result<(), String>> + Send + 'static,
+    A: Future<Output = Result<Heard, String>> + Send + 'static,
 {
     let places = Arc::new(Semaphore::new(AT_A_TIME));
     loop {
@@ -158,7 +170,7 @@ where
 async fn serve<F, A>(stream: UnixStream, secret: &Secret, handle: &F) -> io::Result<()>
 where
     F: Fn(ControlRequest) -> A,
-    A: Future<Output = Result<(), String>>,
+    A: Future<Output = Result<Heard, String>>,
 {
     let (read, mut write) = stream.into_split();
     let mut line = String::new();
@@ -168,17 +180,18 @@ where
         Ok(_) => Err("the secret is that of another run of the study".to_owned()),
         Err(error) => Err(format!("this is no request: {error}")),
     };
-    let answer = serde_json::to_string(&answer)?;
+    let reply: Reply = answer.map(|heard| (heard == Heard::Noted).then_some(true));
+    let answer = serde_json::to_string(&reply)?;
     write.write_all(format!("{answer}\n").as_bytes()).await
 }
 
 /// Asks the head that has written this file, and waits for its answer.
-pub fn ask_head(file: &Path, request: ControlRequest) -> Result<(), Error> {
+pub fn ask_head(file: &Path, request: ControlRequest) -> Result<Heard, Error> {
     let failed = |source: io::Error| Error::Control { file: file.to_owned(), source };
     let key: Key = serde_json::from_slice(&fs::read(file).map_err(failed)?).map_err(|e| failed(e.into()))?;
     // Only in a folder of one's own it is sure who listens.
     socket::check_folder(&key.socket)?;
-    let talk = || -> io::Result<Result<(), String>> {
+    let talk = || -> io::Result<Reply> {
         let mut stream = BlockingStream::connect(&key.socket)?;
         stream.set_read_timeout(Some(PATIENCE))?;
         stream.set_write_timeout(Some(PATIENCE))?;
@@ -188,7 +201,8 @@ pub fn ask_head(file: &Path, request: ControlRequest) -> Result<(), Error> {
         BlockingReader::new(stream).read_line(&mut line)?;
         Ok(serde_json::from_str(&line)?)
     };
-    talk().map_err(failed)?.map_err(Error::NotDone)
+    let is_noted = talk().map_err(failed)?.map_err(Error::NotDone)?;
+    Ok(if is_noted == Some(true) { Heard::Noted } else { Heard::Done })
 }
 
 #[cfg(test)]
@@ -206,7 +220,7 @@ mod tests {
         std::env::temp_dir().join(format!("pollux-tune-control-{name}-{}.json", std::process::id()))
     }
 
-    async fn ask(file: &Path) -> Result<(), Error> {
+    async fn ask(file: &Path) -> Result<Heard, Error> {
         let file = file.to_owned();
         tokio::task::spawn_blocking(move || ask_head(&file, request())).await.expect("it does not panic")
     }
@@ -217,7 +231,7 @@ mod tests {
         let (send, mut heard) = tokio::sync::mpsc::unbounded_channel();
         let door = ControlDoor::open(&file, move |request| {
             let sent = send.send(request);
-            async move { sent.map_err(|error| error.to_string()) }
+            async move { sent.map(|()| Heard::Done).map_err(|error| error.to_string()) }
         });
         let door = door.expect("it can be opened");
         assert_eq!(
@@ -225,12 +239,22 @@ mod tests {
             0o600,
             "nobody else may read it"
         );
-        ask(&file).await.expect("it is heard");
+        assert_eq!(ask(&file).await.expect("it is heard"), Heard::Done);
         assert_eq!(heard.recv().await, Some(request()));
         drop(door);
         assert!(!file.exists(), "it goes with its head");
         let error = ask(&file).await.expect_err("nobody is there");
         assert!(matches!(error, Error::Control { .. }), "{error}");
+    }
+
+    #[tokio::test]
+    async fn who_asks_hears_that_it_is_only_noted() {
+        let file = place("noted");
+        let _door = ControlDoor::open(&file, |_| async { Ok(Heard::Noted) }).expect("it can be opened");
+        assert_eq!(ask(&file).await.expect("it is heard"), Heard::Noted);
+        let earlier: Reply =
+            serde_json::from_str(r#"{"Ok":null}"#).expect("as heads of earlier versions say it");
+        assert_eq!(earlier, Ok(None));
     }
 
     #[tokio::test]

@@ -28,6 +28,7 @@ mod host_port;
 mod identity;
 mod join_file;
 mod private;
+mod program;
 #[expect(clippy::pedantic, unreachable_pub, reason = "it is generated")]
 #[rustfmt::skip]
 mod proto;
@@ -51,7 +52,7 @@ pub use bytes::{
     decode_agent_command, decode_agent_event, decode_agent_hello, decode_command, decode_event, decode_hello,
     encode_agent_command, encode_agent_event, encode_agent_hello, encode_command, encode_event,
 };
-pub use control::{ControlDoor, ControlRequest, ask_head};
+pub use control::{ControlDoor, ControlRequest, Heard, ask_head};
 pub use error::Error;
 pub(crate) use error::with_causes;
 pub use folder::SocketFolder;
@@ -60,6 +61,7 @@ pub use hello::{Hello, VERSION};
 pub use host_port::HostPort;
 pub use identity::HeadIdentity;
 pub use join_file::JoinFile;
+pub(crate) use program::{take_name, this_program};
 pub use secret::Secret;
 pub(crate) use secret::random_number;
 

@@ -11,7 +11,7 @@ use super::Error;
 use crate::{
     ids::SlotId,
     trials::agent::{AgentSlot, PythonWork},
-    wire::{Address, Secret},
+    wire::{Address, Secret, this_program},
 };
 
 /// What a program that is started again as a worker finds in its environment.
@@ -128,7 +128,7 @@ pub fn launch(launch: &Launch) -> Result<Command, Error> {
     let mut process = if let Some(work) = launch.python {
         python(work)
     } else {
-        let mut process = Command::new(env::current_exe().map_err(Error::io("finding this program"))?);
+        let mut process = this_program().map_err(Error::io("finding this program"))?;
         process.args(launch.arguments);
         process
     };

@@ -76,7 +76,27 @@ fn what_was_asked_and_told_is_on_the_disk_before_it_is_answered() {
 
 #[test]
 fn a_trial_is_on_the_disk_before_it_begins() {
-    let folder = folder("run");
+    let order = order_of_a_run("run", &[]);
+    assert_eq!(waits_before(&order, "begun"), [true; 4], "{order}");
+}
+
+/// The system takes what it could not write for written, so another wait for the disk would succeed without it.
+#[test]
+fn after_a_wait_that_failed_everything_is_written_again_before_the_next_one() {
+    let order = order_of_a_run("again", &[("FULL_AT", "3")]);
+    assert_eq!(waits_before(&order, "begun"), [true; 4], "{order}");
+    let mut rest = order.lines().skip_while(|line| *line != "full journal.sqlite-wal").skip(1);
+    let is_of_log = |line: &&str| line.ends_with(" journal.sqlite-wal");
+    assert_eq!(rest.find(is_of_log), Some("wrote journal.sqlite-wal"), "{order}");
+    assert_eq!(
+        rest.find(|line| is_of_log(line) && !line.starts_with("wrote")),
+        Some("disk journal.sqlite-wal")
+    );
+}
+
+/// What happens, in its order, when a study of four trials runs with these variables.
+fn order_of_a_run(name: &str, variables: &[(&str, &str)]) -> String {
+    let folder = folder(name);
     let study = folder.join("study.yaml");
     let script = r#"echo begun >> \"$ORDER_OF_THINGS\"; echo '{\"loss\": 1}'"#;
     let trial = format!("trial: {{command: [sh, -c, \"{script}\"]}}");
@@ -92,9 +112,9 @@ fn a_trial_is_on_the_disk_before_it_begins() {
         .arg("--cpu")
         .arg("--folder")
         .arg(folder.join("study"))
+        .envs(variables.iter().copied())
         .output();
     let run = run.unwrap();
     assert!(run.status.success(), "{run:?}");
-    let order = fs::read_to_string(folder.join("order")).unwrap();
-    assert_eq!(waits_before(&order, "begun"), [true; 4], "{order}");
+    fs::read_to_string(folder.join("order")).unwrap()
 }

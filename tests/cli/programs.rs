@@ -3,6 +3,7 @@
 use std::{
     env, fs,
     io::{BufRead, BufReader, Read, Write},
+    net::TcpStream,
     path::{Path, PathBuf},
     process::{Child, ChildStderr, Command, Stdio},
     sync::mpsc,
@@ -67,7 +68,11 @@ impl Scene {
     }
 
     fn command(&self) -> Command {
-        let mut run = Command::new(env!("CARGO_BIN_EXE_pollux-tune"));
+        self.command_of(Path::new(env!("CARGO_BIN_EXE_pollux-tune")))
+    }
+
+    fn command_of(&self, program: &Path) -> Command {
+        let mut run = Command::new(program);
         run.arg("run").arg(self.0.join("study.yaml")).arg("--folder").arg(self.0.join("study")).arg("--cpu");
         run
     }
@@ -140,12 +145,13 @@ impl Running {
     }
 
     /// Waits for a line with these words.
-    fn until(&mut self, words: &str) {
+    fn until(&mut self, words: &str) -> String {
         let mut line = String::new();
         while !line.contains(words) {
             line.clear();
             assert!(self.lines.read_line(&mut line).expect("it is text") > 0, "it ended without `{words}`");
         }
+        line
     }
 
     /// Waits for its end.
@@ -271,6 +277,70 @@ fn programs_end_with_a_head_that_is_killed_and_the_next_one_ends_the_rest() {
     assert_eq!(scene.run().end().0, Some(0));
     assert_eq!(scene.ends(), [End::Done(vec![1.0])], "two attempts at once");
     assert!(!is_alive(&scene.text("child")));
+}
+
+/// Upgrades do that: `make install`, `pip install --upgrade`. No trial could be started any more.
+#[test]
+fn a_study_goes_on_when_its_own_program_is_replaced() {
+    let script = "echo begun > begun; read line < release; echo '{\"loss\": 1}'";
+    let scene = Scene::new("replaced", script, "", 3);
+    let program = scene.file("pollux-tune");
+    fs::hard_link(env!("CARGO_BIN_EXE_pollux-tune"), &program).expect("they are on one file system");
+    let running = Running::start(&mut scene.command_of(&program));
+    scene.hear("begun");
+    fs::remove_file(&program).expect("it is there");
+    scene.tell("release");
+    scene.hear("begun");
+    fs::write(&program, "another version").expect("nothing has this name");
+    scene.tell("release");
+    scene.hear("begun");
+    scene.tell("release");
+    assert_eq!(running.end().0, Some(0));
+    assert_eq!(scene.ends(), vec![End::Done(vec![1.0]); 3]);
+}
+
+/// Everybody on the machine can connect to the page. The head had no files left for its trials.
+#[test]
+fn strangers_at_its_page_take_no_files_of_a_study() {
+    let script = "echo begun > begun; read line < release; echo '{\"loss\": 1}'";
+    let scene = Scene::new("strangers", script, "", 2);
+    let run = scene.command();
+    let mut limited = Command::new("sh");
+    limited.args(["-c", "ulimit -n 240; exec \"$@\"", "sh"]).arg(run.get_program()).args(run.get_args());
+    let mut running = Running::start(limited.arg("--dashboard"));
+    let line = running.until("dashboard: http://");
+    let (_, address) = line.trim().split_once("http://").expect("an address");
+    let (host, token) = address.split_once("/?token=").expect("a token");
+    let ask = |path: &str| {
+        let mut stream = TcpStream::connect(host).expect("it listens");
+        let request = format!("GET {path} HTTP/1.1\r\nHost: {host}\r\nAuthorization: Bearer {token}\r\n\r\n");
+        stream.write_all(request.as_bytes()).expect("it is heard");
+        BufReader::new(stream)
+    };
+    // Waits until the page says this.
+    let hear = |mut page: BufReader<TcpStream>, words: &'static str| {
+        in_time(words, move || {
+            let mut line = String::new();
+            while !line.contains(words) {
+                line.clear();
+                assert!(page.read_line(&mut line).expect("it is text") > 0, "it ended without `{words}`");
+            }
+            page
+        })
+    };
+    scene.hear("begun");
+    let viewer = hear(ask("/events"), "\"running\":true");
+    let strangers: Vec<TcpStream> = (0..230).map(|_| TcpStream::connect(host).expect("it listens")).collect();
+    scene.tell("release");
+    scene.hear("begun");
+    hear(viewer, "\"running\":true");
+    hear(ask("/api/studies"), "HTTP/1.1 200");
+    drop(strangers);
+    scene.tell("release");
+    let (code, said) = running.end();
+    assert_eq!(code, Some(0), "{said}");
+    assert!(!said.contains("the study waits"), "{said}");
+    assert_eq!(scene.ends(), vec![End::Done(vec![1.0]); 2]);
 }
 
 #[test]

@@ -160,6 +160,7 @@ fn a_study_in_a_storm_loses_nothing() {
     let mut faults: BTreeMap<Fault, usize> = BTreeMap::new();
     let (mut quiet, mut longest) = (10_u32, Duration::ZERO);
     let mut since: Option<Instant> = None;
+    let mut was_full = false;
     loop {
         let Some(fact) = head.next() else {
             let status = head.process.wait().expect("it has ended");
@@ -169,6 +170,10 @@ fn a_study_in_a_storm_loses_nothing() {
         if let Some(since) = since.take_if(|_| fact == "measured") {
             longest = longest.max(since.elapsed());
         }
+        if fact == "checkpoint_failed" && std::mem::take(&mut was_full) {
+            since = since.or_else(|| Some(Instant::now()));
+            *faults.entry(Fault::FullDisk).or_default() += 1;
+        }
         if quiet > 0 || faults.values().sum::<usize>() >= wanted {
             quiet = quiet.saturating_sub(1);
             continue;
@@ -177,10 +182,10 @@ fn a_study_in_a_storm_loses_nothing() {
         let kind = *kinds.choose(&mut random).expect("there are some");
         let workers = head.workers();
         match (kind, workers.choose(&mut random)) {
-            // It may have been the end of the study.
-            (Fault::KilledWorker, Some(worker)) => drop(kill_process(*worker, Signal::KILL)),
-            (Fault::StoppedWorker, Some(worker)) => drop(kill_process(*worker, Signal::STOP)),
-            (Fault::KilledWorker | Fault::StoppedWorker, None) => continue,
+            // It may have been the end of the study, or of the worker: that is no fault.
+            (Fault::KilledWorker, Some(worker)) if kill_process(*worker, Signal::KILL).is_ok() => {}
+            (Fault::StoppedWorker, Some(worker)) if kill_process(*worker, Signal::STOP).is_ok() => {}
+            (Fault::KilledWorker | Fault::StoppedWorker, _) => continue,
             (Fault::KilledHead, _) => {
                 head.process.kill().expect("it is ours");
                 head.process.wait().expect("it has ended");
@@ -190,6 +195,9 @@ fn a_study_in_a_storm_loses_nothing() {
                 let filler = disk.as_ref().map(SmallDisk::fill);
                 thread::sleep(FULL);
                 filler.map(fs::remove_file).transpose().expect("it is there");
+                // It counts when somebody has met it.
+                was_full = true;
+                continue;
             }
         }
         since = since.or_else(|| Some(Instant::now()));

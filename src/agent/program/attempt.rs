@@ -41,6 +41,8 @@ const AFTERMATH: Duration = Duration::from_secs(1);
 const QUIET: Duration = Duration::from_millis(100);
 /// How many characters of the last line of a program that has failed are in the first line of the reason.
 const COMPLAINT: usize = 160;
+/// How long to wait for a program that was killed, after its custody has given up: a file system or a driver may hold it.
+const LET_GO: Duration = Duration::from_secs(60);
 /// How often to look whether a program is silent, in the time that it may be.
 const LOOKS: u32 = 8;
 /// How often to look whether there is something new in the file of metrics.
@@ -252,15 +254,20 @@ impl Attempt {
     /// Ends the program with all that it has started. What it prints meanwhile goes to the log.
     async fn end(&mut self, launch: &mut Launch, output: &mut Output) {
         let Launch { custody, child, .. } = launch;
-        let mut ended = std::pin::pin!(async { tokio::join!(custody.end(), child.wait()).1 });
-        loop {
+        let mut ended = std::pin::pin!(in_time(custody.end(), child.wait()));
+        let has_ended = loop {
             tokio::select! {
                 biased;
-                _ = &mut ended => break,
+                ended = &mut ended => break ended.is_some(),
                 () = output.read(), if output.pipe.is_some() => output.log_lines(|_| {}),
             }
+        };
+        if has_ended {
+            custody.forget();
+        } else {
+            // It stays known, so that no other program takes it for its own. It gets no further than to its end.
+            tracing::error!(trial = %self.launch.trial, "a program does not end though it was killed: its slots are used again");
         }
-        custody.forget();
         output.pipe = None;
         output.log_lines(|_| {});
     }
@@ -341,6 +348,19 @@ impl Attempt {
     }
 }
 
+/// What comes of the wait for a program that is made to end meanwhile; none if the system does not let it go even then.
+async fn in_time<T>(end: impl Future<Output = ()>, wait: impl Future<Output = T>) -> Option<T> {
+    let (mut end, mut wait) = (std::pin::pin!(end), std::pin::pin!(wait));
+    tokio::select! {
+        biased;
+        ended = &mut wait => {
+            end.await;
+            Some(ended)
+        }
+        () = &mut end => time::timeout(LET_GO, wait).await.ok(),
+    }
+}
+
 /// What a program has most likely failed for: its last line that is neither the command nor a report.
 fn complaint(output: &str) -> Option<String> {
     let is_said = |line: &&str| !line.is_empty() && !line.starts_with(['#', '{']);
@@ -398,6 +418,14 @@ mod tests {
     use std::{env, process};
 
     use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_program_that_the_system_holds_is_not_waited_for_without_end() {
+        use std::future::{pending, ready};
+        assert_eq!(in_time(ready(()), pending::<()>()).await, None);
+        assert_eq!(in_time(ready(()), async { time::sleep(LET_GO / 2).await }).await, Some(()));
+        assert_eq!(in_time(time::sleep(LET_GO * 2), ready(7)).await, Some(7));
+    }
 
     /// Errors of a program go to the log without us.
     #[tokio::test(start_paused = true)]

@@ -28,10 +28,15 @@ use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::UnixStream,
     process::{Child, Command},
+    time::timeout,
 };
 
 use super::{Place, custody::Custody, record::Record};
-use crate::{trials::engine::FailureCause, wire::with_causes, worker::environment::is_to_blame};
+use crate::{
+    trials::engine::FailureCause,
+    wire::{this_program, with_causes},
+    worker::environment::is_to_blame,
+};
 
 /// In the environment of a launcher.
 const LAUNCHER: &str = "POLLUX_TUNE_LAUNCHER";
@@ -79,6 +84,9 @@ pub fn launch_if_program() {
     }
     process::exit(FAILED);
 }
+
+/// How long a program may take to begin. A file system that does not answer takes longer, or a launcher that somebody has stopped.
+const BEGINS: Duration = Duration::from_secs(60);
 
 /// The exit code of a launcher that failed.
 const FAILED: i32 = 125;
@@ -153,7 +161,7 @@ impl Launch {
             command.args(["-c", SHELL, "sh"]).args(&words).process_group(0);
             command
         } else {
-            let mut command = Command::new(env::current_exe()?);
+            let mut command = Command::from(this_program()?);
             command.args(&place.arguments).env(LAUNCHER, "1");
             command
         };
@@ -166,6 +174,11 @@ impl Launch {
     /// Waits until the program has begun, or else says why it has not. If the launcher has died, it is for those to notice who wait for
     /// its end.
     pub(super) async fn begin(&mut self) -> Result<(), (String, FailureCause)> {
+        let late = || (format!("it has not begun within {BEGINS:?}"), FailureCause::Infrastructure);
+        timeout(BEGINS, self.hand_over()).await.map_err(|_| late())?
+    }
+
+    async fn hand_over(&mut self) -> Result<(), (String, FailureCause)> {
         let refuse = |error: io::Error| {
             let Refusal { what, cause } = Refusal::of_system("preparing its process failed", &error);
             (what, cause)
@@ -188,5 +201,39 @@ impl Launch {
             Ok(Refusal { what, cause }) => Err((what, cause)),
             Err(_) => Ok(()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, sync::Arc};
+
+    use rustix::process::{Pid, kill_process};
+
+    use super::*;
+    use crate::{
+        agent::program::{custody::Children, surroundings::Ports},
+        store::Folder,
+    };
+
+    #[tokio::test(start_paused = true)]
+    async fn a_launcher_that_stands_still_is_not_waited_for_without_end() {
+        let root = env::temp_dir().join(format!("pollux-launch-{}", process::id()));
+        fs::create_dir_all(&root).expect("a folder");
+        let place = Place {
+            folder: Folder::new(&root),
+            arguments: Vec::new(),
+            children: Arc::new(Children::new(false)),
+            ports: Ports::default(),
+        };
+        let words = vec!["true".to_owned()];
+        let launch = Launch::start(&place, words, &root, Duration::ZERO, |_| {});
+        let mut launch = launch.expect("it can be started");
+        let pid = launch.child.id().and_then(|pid| Pid::from_raw(pid.cast_signed()));
+        kill_process(pid.expect("it runs"), Signal::STOP).expect("it runs");
+        let (reason, cause) = launch.begin().await.expect_err("it stands still");
+        assert_eq!((reason.as_str(), cause), ("it has not begun within 60s", FailureCause::Infrastructure));
+        drop(launch);
+        fs::remove_dir_all(root).expect("it can be removed");
     }
 }

@@ -105,6 +105,22 @@ pub(crate) enum Problem {
     Io(#[from] io::Error),
 }
 
+impl Problem {
+    /// What the system says, if it is not the file that is to blame: it may be whole.
+    pub(super) fn into_system_error(self) -> Result<io::Error, Self> {
+        match self {
+            // It became shorter meanwhile, or is no file at all.
+            Self::Io(error)
+                if matches!(error.kind(), io::ErrorKind::UnexpectedEof | io::ErrorKind::IsADirectory) =>
+            {
+                Err(Self::Io(error))
+            }
+            Self::Io(error) => Ok(error),
+            problem => Err(problem),
+        }
+    }
+}
+
 /// Texts only, as the format wants it.
 #[derive(Debug, Serialize, Deserialize)]
 struct Metadata {

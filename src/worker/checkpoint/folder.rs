@@ -53,7 +53,7 @@ impl fmt::Display for NotSaved {
     }
 }
 
-/// A folder that cannot be looked into: whether it has a checkpoint is not known.
+/// A folder or a file that cannot be read: whether there is a whole checkpoint is not known.
 #[derive(Debug)]
 pub(crate) struct Unreadable {
     pub(crate) path: PathBuf,
@@ -207,15 +207,19 @@ impl CheckpointFolder {
         Ok(Loaded { state: loaded.map(|(_, state)| state), warning })
     }
 
-    /// Opens a checkpoint that is whole and of this trial, at its numbers; none if somebody has removed it since it was listed.
+    /// Opens a checkpoint that is whole and of this trial, at its numbers; none if somebody has removed it since it was listed. A disk or
+    /// a server that fails does not make it damaged.
     fn open(&self, path: &Path) -> Result<Option<Opened>, Unreadable> {
         let mut file = match File::open(path) {
             Ok(file) => file,
             Err(source) if source.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(source) => return Err(Unreadable { path: path.to_owned(), source }),
         };
-        let verified = envelope::verify(&mut file, &self.identity, self.kind);
-        Ok(Some(verified.map(|contents| (contents, file))))
+        match envelope::verify(&mut file, &self.identity, self.kind).map_err(Problem::into_system_error) {
+            Ok(contents) => Ok(Some(Ok((contents, file)))),
+            Err(Err(problem)) => Ok(Some(Err(problem))),
+            Err(Ok(source)) => Err(Unreadable { path: path.to_owned(), source }),
+        }
     }
 
     /// Removes what was not written to its end. Gives what was.

@@ -62,7 +62,8 @@ pub fn load_checkpoint(task: &Task) -> Result<(Option<Restored>, Option<String>)
     let Loaded { state, warning } = folder.load(unreadable, |contents, input| {
         let read = |Stored { name, dtype, shape, bytes }: &Stored| {
             let mut data = vec![0; *bytes as usize];
-            input.read_exact(&mut data).map_err(Error::io(format!("reading `{name}` of a checkpoint")))?;
+            let unreadable = |source| Error::Checkpoint { path: task.checkpoint.clone(), source };
+            input.read_exact(&mut data).map_err(unreadable)?;
             Ok(SavedTensor { name: name.clone(), dtype: dtype.clone(), shape: shape.clone(), data })
         };
         let tensors = contents.vectors.iter().map(read).collect::<Result<_, Error>>()?;

@@ -1,6 +1,9 @@
 //! A trial on disk: the safety net for when all its workers are gone.
 
-use std::io::{self, Read, Write};
+use std::{
+    io::{self, Read, Write},
+    path::Path,
+};
 
 use serde::{Deserialize, Serialize};
 use tch::{Device, Kind, Tensor, no_grad};
@@ -81,12 +84,13 @@ fn write(vectors: &[Tensor], out: &mut dyn Write) -> io::Result<()> {
 }
 
 /// Fills vectors of the session. An error leaves them half filled.
-fn read(vectors: &[(String, Tensor)], input: &mut dyn Read) -> Result<(), Error> {
+fn read(vectors: &[(String, Tensor)], input: &mut dyn Read, folder: &Path) -> Result<(), Error> {
     let mut buffer = vec![0; PIECE as usize * NUMBER];
-    for (name, vector) in vectors {
+    for (_, vector) in vectors {
         for (start, length) in pieces(vector) {
             let bytes = &mut buffer[..length as usize * NUMBER];
-            input.read_exact(bytes).map_err(Error::io(format!("reading `{name}` of a checkpoint")))?;
+            let unreadable = |source| unreadable(Unreadable { path: folder.to_owned(), source });
+            input.read_exact(bytes).map_err(unreadable)?;
             let piece = Tensor::f_from_data_size(bytes, &[length], Kind::Float)?;
             no_grad(|| vector.f_narrow(0, start, length)?.f_copy_(&piece).map(drop))?;
         }
@@ -103,7 +107,7 @@ pub(super) fn load(session: &mut Session) -> Result<(), Error> {
             Ok(progress) => progress,
             Err(problem) => return Ok(Err(problem)),
         };
-        read(&vectors, input)?;
+        read(&vectors, input, &session.task.checkpoint)?;
         Ok(Ok(progress.counters))
     })?;
     session.warning = warning;
@@ -179,7 +183,7 @@ mod tests {
         let mut read_back = Vec::new();
         let loaded = folder.load(unreadable, |contents, input| {
             let mut vector = [("weights".to_owned(), Tensor::zeros([3], (Kind::Float, Device::Cpu)))];
-            read(&vector, input)?;
+            read(&vector, input, &path)?;
             let [(_, vector)] = &mut vector;
             read_back = Vec::<f32>::try_from(&*vector)?;
             Ok(Ok(contents.position.steps))

@@ -8,7 +8,7 @@ use tokio::runtime::Builder;
 use super::{backend::TorchBackend, memory, trainable::Registry};
 use crate::{
     trials::{engine::FailureCause, group::WorkerEvent},
-    wire::{self, EventSender, Hello, VERSION, with_causes},
+    wire::{self, EventSender, Hello, VERSION, take_name, with_causes},
     worker::{
         Error,
         abort::Aborts,
@@ -26,6 +26,7 @@ pub fn serve_if_worker(registry: &Registry) {
     let served = match Place::of_this_process() {
         Ok(None) => return,
         Ok(Some(place)) => {
+            take_name();
             serve(&place, registry).map_err(|error| format!("worker {}: {}", place.slot, with_causes(&error)))
         }
         Err(error) => Err(with_causes(&error)),

@@ -122,6 +122,24 @@ fn a_damaged_one_is_told_of_and_the_one_before_it_counts() {
     assert!(folder.names().iter().any(|name| name.ends_with(".unusable")), "{:?}", folder.names());
 }
 
+/// A disk, or the server of a network file system, that fails for a while.
+#[test]
+fn what_the_system_cannot_read_now_is_not_damaged() {
+    let folder = Folder::new();
+    let checkpoints = folder.checkpoints();
+    (1..=2).for_each(|at| save(&checkpoints, 10 * at).expect("it is written"));
+    let (newest, kept) = (folder.file(20), folder.0.join("kept"));
+    fs::rename(&newest, &kept).expect("it is there");
+    // It can be opened, and no byte of it be read: an error of the system that every user can have.
+    std::os::unix::fs::symlink("/proc/self/mem", &newest).expect("a link");
+    let before = folder.names();
+    let loaded = checkpoints.load::<u64, _>(|unreadable| unreadable, |_, _| panic!("an older one was used"));
+    assert_eq!(loaded.expect_err("it cannot be read").path, newest);
+    assert_eq!(folder.names(), before, "nothing was put aside");
+    fs::remove_file(&newest).and_then(|()| fs::rename(&kept, &newest)).expect("the disk is mended");
+    assert_eq!(load(&checkpoints), (Some(20), String::new()));
+}
+
 #[test]
 fn if_all_are_damaged_the_trial_starts_over() {
     let folder = Folder::new();
