@@ -8,9 +8,12 @@
 mod freeze;
 mod replay;
 
-use std::{collections::BTreeSet, error::Error};
+use std::{cmp::Ordering, collections::BTreeSet, error::Error};
 
-use pollux_tune::space::{EarlyStopping, StoppingRule, Study};
+use pollux_tune::{
+    space::{Dims, EarlyStopping, StoppingRule, Study},
+    tpe::{Gp, Suggester},
+};
 use replay::{Choice, Conditions, Table, families, study, tables};
 
 /// In full trainings.
@@ -80,7 +83,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     for base in [own, NONE] {
         print_row("freeze | | ", &outcomes(&measured, base, CALM), &frozen);
     }
-    let tpe = |startup| Conditions { choice: Choice::Tpe(startup), ..CALM };
+    let tpe = |startup| Conditions { choice: Choice::Suggested(replay::tpe, startup), ..CALM };
     for (name, tables) in [("families", &families), ("measured curves", &measured)] {
         println!("\n`tpe` on {name}, against `tpe` without stopping; then 5 random trials against 10:\n");
         print_head();
@@ -90,7 +93,41 @@ fn main() -> Result<(), Box<dyn Error>> {
         }
         print_row("5 random | | ", &outcomes(tables, own, tpe(10)), &outcomes(tables, own, tpe(5)));
     }
+    print_startup(&[&families[..], &measured].concat(), own);
     Ok(())
+}
+
+fn gp(dims: Dims, startup: usize) -> Box<dyn Suggester> {
+    Box::new(Gp::new(dims).with_startup(startup))
+}
+
+/// Shorter starts of `gp` against its usual one, with early stopping. A model of many results takes its time, so there are fewer studies and
+/// the largest budget is left out.
+fn print_startup(tables: &[&Table], rule: Candidate) {
+    const SEEDS: u64 = 40;
+    println!("\nShorter starts of `gp` under `asha`, studies better / worse than with 16 random trials:\n");
+    println!("| random trials | 5 | 10 | 20 |\n|---|---|---|---|");
+    let budgets = &BUDGETS[..3];
+    let gp = |startup| {
+        outcomes_of(
+            tables,
+            rule,
+            Conditions { choice: Choice::Suggested(gp, startup), ..CALM },
+            budgets,
+            SEEDS,
+        )
+    };
+    let usual = gp(usize::MAX);
+    for startup in [4, 5, 7, 10] {
+        let short = gp(startup);
+        let count = |budget: usize, order: Ordering| {
+            let studies = short.best.iter().flatten().zip(usual.best.iter().flatten());
+            studies.filter(|(short, usual)| short[budget].total_cmp(&usual[budget]) == order).count()
+        };
+        let cell =
+            |budget| format!("{} / {}", count(budget, Ordering::Less), count(budget, Ordering::Greater));
+        println!("| {startup} | {} |", [0, 1, 2].map(cell).join(" | "));
+    }
 }
 
 /// What a study file gets that only names the rule.
@@ -109,15 +146,25 @@ struct Outcomes {
     cost: f64,
 }
 
-fn outcomes(tables: &[&Table], (rule, grace, reduction): Candidate, conditions: Conditions) -> Outcomes {
+fn outcomes(tables: &[&Table], candidate: Candidate, conditions: Conditions) -> Outcomes {
+    outcomes_of(tables, candidate, conditions, &BUDGETS, SEEDS)
+}
+
+fn outcomes_of(
+    tables: &[&Table],
+    (rule, grace, reduction): Candidate,
+    conditions: Conditions,
+    budgets: &[f64],
+    seeds: u64,
+) -> Outcomes {
     let (mut names, mut costs, mut best) = (Vec::new(), Vec::new(), Vec::new());
     for table in tables {
         let grace = grace * table.epochs;
         let settings =
             EarlyStopping { rule, grace, reduction, patience: 0.25 * table.epochs, threshold: None };
         let mut of_table = Vec::new();
-        for seed in 0..SEEDS {
-            let found = study(table, &settings, conditions, &BUDGETS, seed);
+        for seed in 0..seeds {
+            let found = study(table, &settings, conditions, budgets, seed);
             costs.push(found.cost);
             of_table.push(found.best);
         }

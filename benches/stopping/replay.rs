@@ -52,13 +52,21 @@ pub(crate) struct Row {
 }
 
 /// How configurations are chosen.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy)]
 pub(crate) enum Choice {
     /// Independently of each other: of a table, each row may come more than once, as if there were more rows like them.
     Random,
-    /// What `tpe` suggests, with this number of random trials first; of a table, the row that is nearest to it of those that were not used
+    /// What this suggests, with this number of random trials first; of a table, the row that is nearest to it of those that were not used
     /// since all were.
-    Tpe(usize),
+    Suggested(Begin, usize),
+}
+
+/// Begins a search with some random trials.
+pub(crate) type Begin = fn(Dims, usize) -> Box<dyn Suggester>;
+
+pub(crate) fn tpe(dims: Dims, startup: usize) -> Box<dyn Suggester> {
+    let options = TpeOptions { startup, ..TpeOptions::default() };
+    Box::new(Tpe::with_options(dims, options).expect("there is a random trial"))
 }
 
 /// How a study is done.
@@ -175,29 +183,28 @@ const NOISE: f64 = 0.01;
 /// Which training comes next.
 pub(crate) struct Chooser<'t> {
     table: &'t Table,
-    tpe: Option<Tpe>,
-    /// Rows that `tpe` has not used.
+    suggester: Option<Box<dyn Suggester>>,
+    /// Rows that it has not used.
     left: Vec<usize>,
     seed: u64,
 }
 
 impl<'t> Chooser<'t> {
     pub(crate) fn new(table: &'t Table, choice: Choice, seed: u64) -> Self {
-        let tpe = match choice {
+        let suggester = match choice {
             Choice::Random => None,
-            Choice::Tpe(startup) => {
+            Choice::Suggested(begin, startup) => {
                 let dims = Dims::flat(vec![Dim::Continuous; HYPERPARAMETERS]).expect("it is a space");
-                let options = TpeOptions { startup, ..TpeOptions::default() };
-                Some(Tpe::with_options(dims, options).expect("there is a random trial"))
+                Some(begin(dims, startup))
             }
         };
-        Self { table, tpe, left: Vec::new(), seed }
+        Self { table, suggester, left: Vec::new(), seed }
     }
 
     pub(crate) fn next(&mut self, trial: TrialId) -> Row {
         let rng = &mut ChaCha8Rng::seed_from_u64(self.seed << 32 | u64::from(trial.0));
-        let point: Option<Vec<f64>> = self.tpe.as_mut().map(|tpe| {
-            let point = tpe.ask(trial, rng).expect("there are more points");
+        let point: Option<Vec<f64>> = self.suggester.as_mut().map(|suggester| {
+            let point = suggester.ask(trial, rng).expect("there are more points");
             point.into_iter().map(|x| x.expect("all parameters are active")).collect()
         });
         match &self.table.curves {
@@ -217,8 +224,8 @@ impl<'t> Chooser<'t> {
     }
 
     fn tell(&mut self, trial: TrialId, outcome: Outcome) {
-        if let Some(tpe) = &mut self.tpe {
-            tpe.tell(trial, outcome).expect("it is running");
+        if let Some(suggester) = &mut self.suggester {
+            suggester.tell(trial, outcome).expect("it is running");
         }
     }
 }

@@ -184,6 +184,7 @@ fn report(number: u32) -> JournalEntry {
         gpu_type: "t4".to_owned().try_into().ok(),
         steps,
         noise: None,
+        noise_batch: None,
     };
     JournalEntry { at_s: f64::from(number), fact }
 }

@@ -356,6 +356,7 @@ impl Backend for ModelledBackend {
             batch: Some(group.batch),
             step_times: if steps > 0 { vec![seen] } else { Vec::new() },
             noise: Some(GradientStats { sqr: 1.0, var: 100.0 + 200.0 * session.epochs() }),
+            noise_batch: Some(f64::from(group.batch.total)),
             ..WorkerReport::default()
         })
     }

@@ -123,7 +123,17 @@ impl Scene {
         let noise = Some(NoiseScale::new(128.0).expect("it is positive"));
         let metrics = [("loss".to_owned(), loss.into())].into();
         let gpu_type = GpuType::new("t4").ok();
-        self.fact(Fact::Measured { trial, generation, number, epochs, metrics, gpu_type, steps, noise });
+        self.fact(Fact::Measured {
+            trial,
+            generation,
+            number,
+            epochs,
+            metrics,
+            gpu_type,
+            steps,
+            noise,
+            noise_batch: None,
+        });
     }
 
     fn view<T>(&self, look: impl FnOnce(&View<'_>) -> T) -> T {

@@ -350,6 +350,7 @@ impl Backend for EmulatedBackend {
             batch: Some(batch),
             step_times: seen.iter().map(|times| Observation { shape: group.shape, ..times }).collect(),
             noise: session.noise(batch),
+            noise_batch: Some(f64::from(batch.total)),
             ..WorkerReport::default()
         })
     }

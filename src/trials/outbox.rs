@@ -209,7 +209,7 @@ impl<A> Outbox<A> {
 }
 
 /// Adds a report to the one before it: the last value of each metric, and all steps.
-fn merge(before: &mut Report, Report { number, epochs, metrics, steps, noise }: Report) {
+fn merge(before: &mut Report, Report { number, epochs, metrics, steps, noise, noise_batch }: Report) {
     let mut all = Observations::default();
     for steps in before.steps.iter().chain(&steps) {
         // One that cannot be used would not have been used later either.
@@ -217,7 +217,9 @@ fn merge(before: &mut Report, Report { number, epochs, metrics, steps, noise }: 
     }
     before.steps = all.iter().collect();
     before.metrics.extend(metrics);
-    before.noise = noise.or(before.noise);
+    if noise.is_some() {
+        (before.noise, before.noise_batch) = (noise, noise_batch);
+    }
     (before.number, before.epochs) = (number, epochs);
 }
 
@@ -239,6 +241,7 @@ mod tests {
             metrics: [("loss".to_owned(), f64::from(number).into())].into(),
             steps: vec![steps],
             noise: None,
+            noise_batch: None,
         };
         Input::group(TrialId(trial), Generation(1), GroupEvent::Reported(report))
     }

@@ -291,6 +291,7 @@ impl From<WorkerReport> for proto::Report {
             batch: report.batch.map(Into::into),
             step_times: each(report.step_times),
             noise: report.noise.map(Into::into),
+            noise_batch: report.noise_batch,
             evaluations: each(report.evaluations),
         }
     }
@@ -311,6 +312,7 @@ impl TryFrom<proto::Report> for WorkerReport {
             batch: report.batch.map(Into::into),
             step_times: report.step_times.into_iter().map(Observation::try_from).collect::<Result<_, _>>()?,
             noise: report.noise.map(Into::into),
+            noise_batch: report.noise_batch,
             evaluations: each(report.evaluations),
         })
     }

@@ -401,9 +401,9 @@ impl From<GroupEvent> for proto::GroupEvent {
     fn from(event: GroupEvent) -> Self {
         let kind = match event {
             GroupEvent::Formed => GroupKind::Formed(proto::Nothing {}),
-            GroupEvent::Reported(Report { number, epochs, metrics, steps, noise }) => {
+            GroupEvent::Reported(Report { number, epochs, metrics, steps, noise, noise_batch }) => {
                 let (metrics, steps, noise) = (numbers(metrics), each(steps), noise.map(NoiseScale::value));
-                GroupKind::Reported(proto::TrialReport { number, epochs, metrics, steps, noise })
+                GroupKind::Reported(proto::TrialReport { number, epochs, metrics, steps, noise, noise_batch })
             }
             GroupEvent::Checkpointed(checkpoint) => GroupKind::Checkpointed(checkpoint.into()),
             GroupEvent::CheckpointFailed(reason) => GroupKind::CheckpointFailed(reason),
@@ -429,11 +429,13 @@ impl TryFrom<proto::GroupEvent> for GroupEvent {
     fn try_from(event: proto::GroupEvent) -> Result<Self, Error> {
         Ok(match part(event.kind, "GroupEvent", "kind that is known")? {
             GroupKind::Formed(proto::Nothing {}) => Self::Formed,
-            GroupKind::Reported(proto::TrialReport { number, epochs, metrics: values, steps, noise }) => {
+            GroupKind::Reported(report) => {
+                let proto::TrialReport { number, epochs, metrics: values, steps, noise, noise_batch } =
+                    report;
                 let steps = steps.into_iter().map(Observation::try_from).collect::<Result<_, _>>()?;
                 let noise = noise.map(NoiseScale::new).transpose();
                 let noise = noise.map_err(wrong::<goodput::Error>("TrialReport"))?;
-                Self::Reported(Report { number, epochs, metrics: metrics(values), steps, noise })
+                Self::Reported(Report { number, epochs, metrics: metrics(values), steps, noise, noise_batch })
             }
             GroupKind::Checkpointed(checkpoint) => Self::Checkpointed(checkpoint.into()),
             GroupKind::CheckpointFailed(reason) => Self::CheckpointFailed(reason),

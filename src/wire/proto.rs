@@ -245,6 +245,9 @@ pub struct Report {
     pub noise: ::core::option::Option<GradientStats>,
     #[prost(message, repeated, tag = "11")]
     pub evaluations: ::prost::alloc::vec::Vec<Evaluation>,
+    /// The total batch that the noise belongs to; none is that of the last steps.
+    #[prost(double, optional, tag = "12")]
+    pub noise_batch: ::core::option::Option<f64>,
 }
 /// Steps of one configuration.
 #[derive(Clone, Copy, PartialEq, ::prost::Message)]
@@ -605,6 +608,9 @@ pub struct TrialReport {
     pub steps: ::prost::alloc::vec::Vec<Observation>,
     #[prost(double, optional, tag = "5")]
     pub noise: ::core::option::Option<f64>,
+    /// The total batch that it belongs to; none is that of the last steps.
+    #[prost(double, optional, tag = "6")]
+    pub noise_batch: ::core::option::Option<f64>,
 }
 /// The state of a trial on disk.
 #[derive(Clone, PartialEq, ::prost::Message)]

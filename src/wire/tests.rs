@@ -106,9 +106,10 @@ prop_compose! {
         batch in option::of(batch()),
         step_times in vec(step_time(), 0..3),
         noise in option::of(any::<(f64, f64)>().prop_map(|(sqr, var)| GradientStats { sqr, var })),
+        noise_batch in any::<Option<f64>>(),
         evaluations in vec((any::<f64>(), metrics()).prop_map(|(epochs, values)| Evaluation { epochs, values }), 0..3),
     ) -> WorkerReport {
-        WorkerReport { trial, round, steps, examples, epochs, loss, learning_rate, batch, step_times, noise, evaluations }
+        WorkerReport { trial, round, steps, examples, epochs, loss, learning_rate, batch, step_times, noise, noise_batch, evaluations }
     }
 }
 

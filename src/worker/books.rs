@@ -201,6 +201,7 @@ impl Books {
             batch: Some(batch),
             step_times: times.iter().map(|times| Observation { shape, ..times }).collect(),
             noise: noise.settled(),
+            noise_batch: noise.settled().and_then(|_| noise.batch()),
             ..WorkerReport::default()
         })
     }

@@ -66,6 +66,7 @@ fn measured(trial: u32, epochs: f64, accuracy: f64) -> Fact {
         gpu_type: None,
         steps,
         noise: None,
+        noise_batch: None,
     }
 }
 

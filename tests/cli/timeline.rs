@@ -134,6 +134,7 @@ impl Story {
                 gpu_type: None,
                 steps: vec![],
                 noise: None,
+                noise_batch: None,
             });
             if trial.epochs >= 10.0 {
                 ended.push(Fact::TrialDone { trial: id, values: vec![accuracy] });

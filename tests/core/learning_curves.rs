@@ -318,7 +318,7 @@ fn the_default_is_so_with_three_reports_and_with_four_trials_at_a_time() {
 
 #[test]
 fn the_default_is_so_on_families_that_cross() {
-    for choice in [Choice::Random, Choice::Tpe(5)] {
+    for choice in [Choice::Random, Choice::Suggested(replay::tpe, 5)] {
         let (better, all) =
             clearly_better(&replay::families(), StoppingRule::Asha, Plan { choice, ..CALMLY });
         assert!(better * 2 >= all, "{choice:?}: {better} of {all}");

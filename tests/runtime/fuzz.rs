@@ -102,6 +102,7 @@ fn report(trial: TrialId, round: Round, epochs: f64) -> WorkerEvent {
         batch: Some(Batch { total: 32, accumulation: 0 }),
         step_times: vec![seen],
         noise: Some(GradientStats { sqr: 1.0, var: 2.0 }),
+        noise_batch: Some(24.0),
         evaluations: vec![Evaluation { epochs, values }],
     }))
 }
@@ -198,7 +199,7 @@ fn agent_messages() -> Vec<(String, Vec<u8>)> {
     ]);
     all.extend(told.enumerate().map(|(number, it)| (format!("command-{number}"), encode_agent_command(it))));
     let metrics: Metrics = [("accuracy".to_owned(), 0.5.into())].into();
-    let report = Report { number: 1, epochs: 2.0, metrics: metrics.clone(), steps: vec![], noise: None };
+    let report = Report { number: 1, epochs: 2.0, metrics: metrics.clone(), ..Report::default() };
     let program = |event| AgentEvent::Program { trial, generation, event };
     let said = life(3).into_iter().map(|event| AgentEvent::Worker { slot, event });
     let (how, output) = ("exit status: 1".to_owned(), "no room".to_owned());

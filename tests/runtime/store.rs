@@ -312,6 +312,7 @@ fn numbered(number: u64) -> JournalEntry {
             gpu_type: None,
             steps: vec![],
             noise: None,
+            noise_batch: None,
         },
     };
     JournalEntry { at_s: number as f64, fact }

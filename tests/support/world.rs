@@ -432,7 +432,7 @@ impl World {
         };
         let metrics = BTreeMap::from([("loss".to_owned(), self.loss(trial, epochs).into())]);
         let number = self.groups[&trial].reports;
-        let report = Report { number, epochs, metrics: metrics.clone(), steps, noise };
+        let report = Report { number, epochs, metrics: metrics.clone(), steps, noise, noise_batch: None };
         self.inbox.push(Input::group(trial, generation, GroupEvent::Reported(report)));
         if checkpoint {
             let checkpoint = Checkpoint { name: format!("{trial}"), epochs };

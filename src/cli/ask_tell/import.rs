@@ -178,6 +178,7 @@ impl Replay {
                     gpu_type: None,
                     steps: Vec::new(),
                     noise: None,
+                    noise_batch: None,
                 };
                 self.apply(fact)
             }

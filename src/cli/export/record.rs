@@ -239,7 +239,17 @@ objective: {maximize: acc}
         let metrics = metrics.iter().map(|(name, value)| ((*name).to_owned(), (*value).into())).collect();
         let (trial, generation) = (TrialId(trial), Generation(1));
         let (steps, gpu_type, noise) = (Vec::new(), None, None);
-        let fact = Fact::Measured { trial, generation, number: 1, epochs, metrics, gpu_type, steps, noise };
+        let fact = Fact::Measured {
+            trial,
+            generation,
+            number: 1,
+            epochs,
+            metrics,
+            gpu_type,
+            steps,
+            noise,
+            noise_batch: None,
+        };
         JournalEntry { at_s, fact }
     }
 

@@ -46,6 +46,7 @@ fn facts() -> Vec<(f64, Fact)> {
         gpu_type: None,
         steps: vec![],
         noise: None,
+        noise_batch: None,
     };
     vec![
         (500.0, Fact::StudyCreated { yaml: YAML.to_owned() }),

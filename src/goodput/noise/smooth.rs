@@ -14,6 +14,9 @@ pub struct NoiseState {
     pub var: f64,
     /// The weight behind the averages, from 0 (nothing seen) to 1 (the window is full).
     pub weight: f64,
+    /// The average of the logarithm of the total batch of the steps; none if they were taken by a version that did not keep it.
+    #[serde(default)]
+    pub log_batch: Option<f64>,
 }
 
 /// The noise scale of a trial as it trains: exponential moving averages of `|Pg|^2` and `tr(P Sigma P^T)`.
@@ -54,7 +57,8 @@ impl NoiseEstimator {
 
     /// The same with another smoothing, from 0 (the last step only) to below 1.
     pub fn with_smoothing(initial_batch: f64, smoothing: f64) -> Result<Self, Error> {
-        Self::restore(NoiseState { initial_batch, smoothing, sqr: 0.0, var: 0.0, weight: 0.0 })
+        let (sqr, var, weight, log_batch) = (0.0, 0.0, 0.0, None);
+        Self::restore(NoiseState { initial_batch, smoothing, sqr, var, weight, log_batch })
     }
 
     /// The estimator that `state` was taken from, exactly.
@@ -70,6 +74,8 @@ impl NoiseEstimator {
         }
         Error::check_finite("the average of |Pg|^2", state.sqr)?;
         Error::check_finite("the average of tr(P Sigma P^T)", state.var)?;
+        let log_batch = state.log_batch.unwrap_or(0.0);
+        Error::check_finite("the average of the logarithm of the batch", log_batch)?;
         Ok(Self { state })
     }
 
@@ -89,15 +95,22 @@ impl NoiseEstimator {
     /// and had looked like this one.
     pub fn push_for(&mut self, sample: impl Into<GradientSample>, steps: u32) -> Result<(), Error> {
         let sample = sample.into();
-        self.push_stats(sample.stats()?, sample.batch() * f64::from(steps))
+        self.push_weighted(sample.stats()?, sample.batch(), f64::from(steps))
     }
 
     /// Takes in the raw estimates of one step at total batch `batch`; an error leaves all as it was.
     pub fn push_stats(&mut self, raw: GradientStats, batch: f64) -> Result<(), Error> {
+        self.push_weighted(raw, batch, 1.0)
+    }
+
+    /// The same for a step that stands for several.
+    pub(crate) fn push_weighted(&mut self, raw: GradientStats, batch: f64, steps: f64) -> Result<(), Error> {
+        let examples = batch * steps;
         Error::check_positive("the batch", batch)?;
+        Error::check_positive("the batch", examples)?;
         let state = self.state;
         // 1 - theta with theta = smoothing^(M / M0), without cancellation where theta is close to 1.
-        let exponent = batch / state.initial_batch * state.smoothing.ln();
+        let exponent = examples / state.initial_batch * state.smoothing.ln();
         let fresh = (-exponent.exp_m1()).clamp(f64::MIN_POSITIVE, 1.0);
         let weight = (1.0 - fresh).mul_add(state.weight, fresh).min(1.0);
         // A running mean with this share is the bias-corrected average; the first share is exactly 1.
@@ -105,7 +118,9 @@ impl NoiseEstimator {
         let mix = |mean: f64, value: f64| (1.0 - share) * mean + share * value;
         let sqr = Error::check_finite("the average of |Pg|^2", mix(state.sqr, raw.sqr))?;
         let var = Error::check_finite("the average of tr(P Sigma P^T)", mix(state.var, raw.var))?;
-        self.state = NoiseState { sqr, var, weight, ..state };
+        // Where the batches of earlier steps are not known, these are the best guess.
+        let log_batch = Some(mix(state.log_batch.unwrap_or_else(|| batch.ln()), batch.ln()));
+        self.state = NoiseState { sqr, var, weight, log_batch, ..state };
         Ok(())
     }
 
@@ -113,7 +128,7 @@ impl NoiseEstimator {
     ///
     /// [`Optimizer::changes_unit`]: super::Optimizer::changes_unit
     pub const fn reset(&mut self) {
-        self.state = NoiseState { sqr: 0.0, var: 0.0, weight: 0.0, ..self.state };
+        self.state = NoiseState { sqr: 0.0, var: 0.0, weight: 0.0, log_batch: None, ..self.state };
     }
 
     /// The averages, once there is enough behind them to act on: a tenth of the window, 100 steps at the initial batch with
@@ -140,6 +155,24 @@ impl NoiseEstimator {
     pub fn stats(&self) -> Option<GradientStats> {
         let NoiseState { sqr, var, weight, .. } = self.state;
         (weight > 0.0).then_some(GradientStats { sqr, var })
+    }
+
+    /// The total batch that the averages belong to: the geometric mean of those of the steps, with the same weights; none before
+    /// the first step. The noise scale depends on the batch, and for a window after a change most of what is averaged was
+    /// measured at the one before.
+    ///
+    /// ```
+    /// use pollux_tune::goodput::{GradientStats, NoiseEstimator};
+    /// let mut estimator = NoiseEstimator::with_smoothing(10.0, 0.5)?;
+    /// estimator.push_stats(GradientStats { sqr: 1.0, var: 10.0 }, 10.0)?;
+    /// estimator.push_stats(GradientStats { sqr: 1.0, var: 40.0 }, 20.0)?;
+    /// let batch = estimator.batch().expect("two steps are in"); // weights 1/7 and 6/7
+    /// assert!((batch - 10.0 * 2.0_f64.powf(6.0 / 7.0)).abs() < 1e-9);
+    /// # Ok::<(), pollux_tune::goodput::Error>(())
+    /// ```
+    #[must_use]
+    pub fn batch(&self) -> Option<f64> {
+        self.state.log_batch.map(f64::exp)
     }
 
     /// phi from the averages (see [`GradientStats::noise_scale`]); none before the first step.

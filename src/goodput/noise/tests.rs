@@ -186,6 +186,7 @@ fn averages_by_hand() {
     assert!(near(stats.sqr, (0.125 * 1.0 + 0.75 * 4.0) / 0.875));
     assert!(near(stats.var, (0.125 * 10.0 + 0.75 * 40.0) / 0.875));
     assert!(near(estimator.state().weight, 0.875));
+    assert!(near(estimator.batch().unwrap(), 10.0 * 2.0_f64.powf(0.75 / 0.875)));
 }
 
 #[test]
@@ -218,6 +219,20 @@ fn an_estimator_goes_on_from_its_state_exactly() {
     assert_eq!(original, NoiseEstimator::with_smoothing(16.0, 0.9).unwrap());
 }
 
+/// Checkpoints of earlier versions have no batch.
+#[test]
+fn a_state_without_a_batch_goes_on() {
+    let mut estimator = NoiseEstimator::new(16.0).unwrap();
+    let raw = GradientStats { sqr: 6.0, var: 40.0 };
+    estimator.push_stats(raw, 32.0).unwrap();
+    let mut state = serde_json::to_value(estimator.state()).unwrap();
+    assert!(state.as_object_mut().unwrap().remove("log_batch").is_some());
+    let mut restored = NoiseEstimator::restore(serde_json::from_value(state).unwrap()).unwrap();
+    assert_eq!((restored.stats(), restored.batch()), (Some(raw), None));
+    restored.push_stats(raw, 64.0).unwrap();
+    assert!(near(restored.batch().unwrap(), 64.0));
+}
+
 #[test]
 fn bad_states_are_refused() {
     let good = NoiseEstimator::new(16.0).unwrap().state();
@@ -225,6 +240,7 @@ fn bad_states_are_refused() {
         NoiseState { initial_batch: 0.0, ..good },
         NoiseState { smoothing: 1.0, ..good },
         NoiseState { smoothing: f64::NAN, ..good },
+        NoiseState { log_batch: Some(f64::INFINITY), ..good },
         NoiseState { weight: 1.5, ..good },
         NoiseState { weight: f64::NAN, ..good },
         NoiseState { sqr: f64::INFINITY, ..good },
@@ -314,6 +330,7 @@ fn a_step_can_stand_for_several() {
     }
     let (sparse, dense) = (sparse.state(), dense.state());
     assert!(near(sparse.sqr, dense.sqr) && near(sparse.var, dense.var) && near(sparse.weight, dense.weight));
+    assert!(near(sparse.log_batch.unwrap(), 20.0_f64.ln()), "several steps are no larger batch");
     let mut nothing = NoiseEstimator::new(30.0).unwrap();
     assert!(nothing.push_for(norms(10.0), 0).is_err(), "no step at all");
 }

@@ -43,13 +43,16 @@ pub struct SimulatedCluster {
     pub realloc_s: f64,
     /// Seconds between two reports of a trial.
     pub report_s: f64,
+    /// Whether trials report their noise smoothed, as workers do, or as it is at the moment.
+    pub smooth_noise: bool,
 }
 
 impl SimulatedCluster {
-    /// A change of GPUs takes 0.1 s, as measured with workers that hand over their state in memory, and trials report every 5 s.
+    /// A change of GPUs takes 0.1 s, as measured with workers that hand over their state in memory, and trials report every 5 s,
+    /// with their noise as it is.
     #[must_use]
     pub const fn new(cluster: Cluster) -> Self {
-        Self { cluster, realloc_s: 0.1, report_s: 5.0 }
+        Self { cluster, realloc_s: 0.1, report_s: 5.0, smooth_noise: false }
     }
 
     fn check(&self, study: &Study) -> Result<(), Error> {
@@ -265,7 +268,7 @@ impl Run<'_> {
                 let modelled = Modelled::new(self.trainable, &params, seed, self.study.trial.epochs)?;
                 let epochs = checkpoint.map_or(0.0, |checkpoint| checkpoint.epochs);
                 self.trained.entry(trial).or_insert_with(|| (modelled.clone(), 0.0));
-                self.teams.insert(trial, Team::new(modelled, self.study, epochs));
+                self.teams.insert(trial, Team::new(modelled, self.study, epochs)?);
                 if let Some(batch) = batch {
                     self.form(trial, generation, &slots, batch);
                 }
@@ -329,12 +332,14 @@ impl Run<'_> {
             return Ok(());
         }
         team.reports += 1;
+        let (noise, noise_batch) = team.noise(self.simulated.smooth_noise);
         let report = Report {
             number: team.reports,
             epochs: team.epochs,
             metrics,
             steps: std::mem::take(&mut team.steps),
-            noise: Some(team.noise()),
+            noise,
+            noise_batch,
         };
         self.inputs.push_back(Input::group(trial, generation, GroupEvent::Reported(report)));
         self.schedule_report(trial)

@@ -2,7 +2,7 @@ use std::collections::BTreeMap;
 
 use super::super::{Error, Modelled};
 use crate::{
-    goodput::{BatchPlan, NoiseScale, Observation, Shape},
+    goodput::{BatchPlan, GradientStats, NoiseEstimator, NoiseScale, Observation, Shape},
     ids::{Generation, GpuType, SlotId},
     space::Study,
     trials::group::Batch,
@@ -25,6 +25,8 @@ pub(super) struct Team {
     since_s: Option<f64>,
     epochs_max: f64,
     initial_batch: f64,
+    /// Begins anew after a pause.
+    smoothed: NoiseEstimator,
 }
 
 struct Place {
@@ -45,8 +47,9 @@ struct Pace {
 const ROUNDING: f64 = 1e-9;
 
 impl Team {
-    pub(super) fn new(modelled: Modelled, study: &Study, epochs: f64) -> Self {
-        Self {
+    pub(super) fn new(modelled: Modelled, study: &Study, epochs: f64) -> Result<Self, Error> {
+        let initial_batch = f64::from(study.trial.initial_batch);
+        Ok(Self {
             modelled,
             generation: Generation::NONE,
             version: 0,
@@ -57,8 +60,9 @@ impl Team {
             place: None,
             since_s: None,
             epochs_max: study.trial.epochs,
-            initial_batch: f64::from(study.trial.initial_batch),
-        }
+            initial_batch,
+            smoothed: NoiseEstimator::new(initial_batch)?,
+        })
     }
 
     /// It stops training where it is, and begins to form elsewhere.
@@ -99,8 +103,17 @@ impl Team {
         self.epochs >= self.epochs_max * (1.0 - ROUNDING)
     }
 
-    pub(super) fn noise(&self) -> NoiseScale {
-        self.noise_after(self.epochs)
+    /// The noise that it reports, and the total batch that this belongs to.
+    pub(super) fn noise(&self, smooth: bool) -> (Option<NoiseScale>, Option<f64>) {
+        if smooth {
+            let settled = self.smoothed.settled();
+            return (settled.map(GradientStats::noise_scale), settled.and_then(|_| self.smoothed.batch()));
+        }
+        (Some(self.noise_after(self.epochs)), Some(self.total()))
+    }
+
+    fn total(&self) -> f64 {
+        self.batch.total(self.gpus()) as f64
     }
 
     fn noise_after(&self, epochs: f64) -> NoiseScale {
@@ -124,7 +137,7 @@ impl Team {
                 let (wanted, known) = (&place.gpu_type, known.join(", "));
                 unknown(format!("nothing was measured on GPUs of type {wanted}, allowed are {known}"))
             })?;
-        let batch = self.batch.total(self.gpus()) as f64;
+        let batch = self.total();
         let examples = batch * self.noise_after(epochs).efficiency(self.initial_batch, batch);
         let epochs_per_s = examples / self.modelled.examples_per_epoch() as f64 / step_s;
         let measured = self.modelled.application().epochs() as f64;
@@ -159,8 +172,18 @@ impl Team {
                 (left_s, epochs_per_s.mul_add(left_s, self.epochs))
             };
             self.count(step_s, spent_s / step_s);
+            self.smooth(spent_s / step_s)?;
             self.epochs = epochs;
             left_s -= spent_s;
+        }
+        Ok(())
+    }
+
+    /// Takes in what steps measure of the noise.
+    fn smooth(&mut self, steps: f64) -> Result<(), Error> {
+        let stats = GradientStats { sqr: 1.0, var: self.noise_after(self.epochs).value() };
+        if steps > 0.0 {
+            self.smoothed.push_weighted(stats, self.total(), steps)?;
         }
         Ok(())
     }

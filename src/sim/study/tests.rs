@@ -89,3 +89,19 @@ fn what_cannot_be_simulated_says_why() {
     let never = SimulatedCluster { report_s: 0.0, ..simulated("1x8xa100") };
     assert!(simulate_study(&study(|_| ()), &never).is_err());
 }
+
+/// Smoothed noise lags behind, which costs next to nothing.
+#[test]
+fn smoothed_noise_leads_to_about_the_same_batches() {
+    let makespan = |smooth_noise| {
+        let study = study(|study| {
+            (study.search.trials, study.search.parallel) = (4, crate::space::Parallel::Fixed(1));
+            study.search.algorithm = crate::space::Algorithm::Random;
+        });
+        simulate_study(&study, &SimulatedCluster { smooth_noise, ..simulated("1x1xa100") })
+            .unwrap()
+            .makespan_s
+    };
+    let (exact_s, smoothed_s) = (makespan(false), makespan(true));
+    assert!((smoothed_s - exact_s).abs() > 0.0 && smoothed_s < 1.03 * exact_s, "{smoothed_s} {exact_s}");
+}

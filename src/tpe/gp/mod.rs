@@ -82,6 +82,7 @@ pub struct Gp {
     history: History,
     axes: Vec<Axis>,
     expert: Option<Expert>,
+    startup: usize,
     fitted: Option<Fitted>,
 }
 
@@ -100,7 +101,15 @@ impl Gp {
     #[must_use]
     pub fn new(dims: Dims) -> Self {
         let (axes, expert) = (Axis::all(&dims), Expert::new(&dims));
-        Self { history: History::new(dims), axes, expert, fitted: None }
+        let startup = (STARTUP + axes.len()).min(MAX_STARTUP);
+        Self { history: History::new(dims), axes, expert, startup, fitted: None }
+    }
+
+    /// With at most so many random trials first, where a study is short of time.
+    #[must_use]
+    pub fn with_startup(mut self, most: usize) -> Self {
+        self.startup = self.startup.min(most);
+        self
     }
 
     fn best_candidate(&mut self, rng: &mut ChaCha8Rng) -> Option<Point> {
@@ -257,11 +266,10 @@ impl FromHistory for Gp {
     }
 
     fn choose(&mut self, rng: &mut ChaCha8Rng) -> Result<Point, Error> {
-        let startup = (STARTUP + self.axes.len()).min(MAX_STARTUP);
         let known = self.history.informative() + self.history.foreign_best().len();
         let found = match self.next_of_earlier() {
             Some(row) => self.first_of(row, rng),
-            None if known < startup => self.begin(rng),
+            None if known < self.startup => self.begin(rng),
             None => self.best_candidate(rng),
         };
         let dims = self.history.dims();

@@ -11,6 +11,9 @@ use super::super::history::Merit;
 
 /// A result that is so many times farther from the best than the next better one is an outlier, and so are all that are worse.
 const GAP: f64 = 10.0;
+/// Results whose distances from the best differ by less than this share count once where outliers are looked for: most results of a
+/// study may be the same penalty.
+const SAME: f64 = 1e-3;
 /// No result counts as farther away than this number of units.
 const FARTHEST: f64 = 1e150;
 
@@ -95,12 +98,13 @@ fn numbers(merits: &[Merit]) -> Vec<f64> {
     merits.iter().map(number).collect()
 }
 
-/// Results that are far worse than the worse half of the others, such as a penalty of 1e6, become twice as far from the best as
+/// Results that are far worse than the worse half of the others, however many they are, such as a penalty of 1e6, become twice as far from the best as
 /// the last one before them: the model is to know that they are bad, not to bend everything for them.
 fn without_outliers(mut values: Vec<f64>) -> Vec<f64> {
     let mut sorted = values.clone();
     sorted.sort_by(f64::total_cmp);
     let Some(&min) = sorted.first() else { return values };
+    sorted.dedup_by(|worse, better| *worse - *better <= SAME * (*worse - min));
     let worse_half = &sorted[sorted.len() / 2..];
     let far = worse_half.windows(2).find(|pair| pair[0] > min && pair[1] - min > GAP * (pair[0] - min));
     if let Some(pair) = far {
@@ -167,6 +171,25 @@ mod tests {
             assert!(targets[19] - targets[0] > 1.5, "{bend:?}: {targets:?}");
             assert!(targets[20] > targets[19] && (targets[20] - targets[21]).abs() < 1e-12, "{targets:?}");
         }
+    }
+
+    /// With more than half of them, the worse half once was nothing but penalties.
+    #[test]
+    fn many_penalties_leave_the_others_apart() {
+        let penalties: [fn(u32) -> f64; 2] = [|_| 1e6, |number| 1e6 + f64::from(number % 10)];
+        for penalty in penalties {
+            let mut merits: Vec<Merit> = (0..10).map(|value| Merit::Done(f64::from(value))).collect();
+            merits.extend((0..30).map(|number| Merit::Done(penalty(number))));
+            for bend in Bend::ALL {
+                let targets = Targets::new(&merits, bend).values;
+                assert!(targets[9] - targets[0] > 1.0, "{bend:?}: {targets:?}");
+                assert!(targets[10] > targets[9], "{bend:?}: {targets:?}");
+            }
+        }
+        // A good half far below the rest is what a search is for.
+        let found: Vec<f64> =
+            (0..20).map(|number| if number < 8 { 1e-6 } else { 1.0 } * f64::from(number + 1)).collect();
+        assert_eq!(without_outliers(found.clone()), found);
     }
 
     #[test]

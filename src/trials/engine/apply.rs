@@ -317,11 +317,11 @@ impl ActiveTrial {
                     group.batch = Some(*batch);
                 }
             }
-            Fact::Measured { generation, number, epochs, metrics, steps, noise, .. } => {
+            Fact::Measured { generation, number, epochs, metrics, steps, noise, noise_batch, .. } => {
                 change.is_progress = self.measure(*generation, *number, *epochs, metrics);
                 if noise.is_some() {
                     self.noise = *noise;
-                    self.noise_batch = total_batch(steps).or(self.noise_batch);
+                    self.noise_batch = noise_batch.or_else(|| total_batch(steps)).or(self.noise_batch);
                 }
             }
             Fact::Refitted { fit, .. } => self.fit = Some(fit.clone()),

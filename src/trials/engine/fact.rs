@@ -185,6 +185,9 @@ pub enum Fact {
         /// The noise scale of the gradients.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         noise: Option<NoiseScale>,
+        /// The total batch that it belongs to; none is that of the last steps.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        noise_batch: Option<f64>,
     },
     /// What is known of the speed of a trial has changed.
     Refitted {

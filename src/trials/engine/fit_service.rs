@@ -94,7 +94,7 @@ impl FitService {
                 self.trials.insert(*trial, seen);
                 self.changes += 1;
             }
-            Fact::Measured { trial, epochs, gpu_type, steps, noise, .. } => {
+            Fact::Measured { trial, epochs, gpu_type, steps, noise, noise_batch, .. } => {
                 let Some(seen) = self.trials.get_mut(trial) else { return Ok(()) };
                 seen.epochs = seen.epochs.max(*epochs);
                 seen.batch = total_batch(steps).unwrap_or(seen.batch);
@@ -107,7 +107,8 @@ impl FitService {
                     self.unseen.insert(*trial);
                 }
                 if let Some(noise) = noise {
-                    self.knowledge.record_noise(*trial, *epochs, seen.batch, *noise)?;
+                    let batch = noise_batch.unwrap_or(seen.batch);
+                    self.knowledge.record_noise(*trial, *epochs, batch, *noise)?;
                 }
             }
             fact => {
@@ -246,8 +247,9 @@ fn features(dims: &[Dim], point: &Point) -> Vec<f64> {
 mod tests {
     use super::*;
     use crate::{
-        goodput::{NoiseScale, Shape},
+        goodput::{GradientStats, NoiseEstimator, NoiseScale, Shape},
         ids::{Generation, NodeId},
+        trials::engine::State,
     };
 
     /// Runs a trial to its end, with a step on so many GPUs if it is elastic.
@@ -267,6 +269,7 @@ mod tests {
             gpu_type: Some(gpu_type.clone()),
             steps: steps.into_iter().collect(),
             noise: NoiseScale::new(100.0).ok(),
+            noise_batch: None,
         };
         let facts = [
             Fact::NodeJoined { node: NodeId(0), name: String::new(), gpu_type, island: 0, slots: 8 },
@@ -293,6 +296,59 @@ mod tests {
         assert_eq!((service.trials.len(), service.ended.len()), (ENDED_MAX, ENDED_MAX));
         assert!(!service.trials.contains_key(&TrialId(1000)) && service.trials.contains_key(&TrialId(2999)));
         assert_eq!(service.knowledge.exploration_cap(TrialId(3000), None), 8, "once is enough for a study");
+    }
+
+    /// A trial whose batch changes between 64 and 256, six reports each, a quarter of the window of its smoothing apart. Its noise
+    /// scale is 100 sqrt(M).
+    fn trial_with_batch_changes(trial: TrialId) -> Vec<Fact> {
+        let gpu_type = GpuType::new("t4").unwrap();
+        let params = [("x", 0.5.into())].into_iter().collect();
+        let mut estimator = NoiseEstimator::new(64.0).unwrap();
+        let mut facts = vec![Fact::TrialCreated { trial, params, point: vec![Some(0.5)] }];
+        for number in 1..=96 {
+            let batch = if (number + 6 * trial.0) % 12 < 6 { 64.0 } else { 256.0_f64 };
+            let steps = 250.0 * 64.0 / batch;
+            let raw = GradientStats { sqr: 1.0, var: 100.0 * batch.sqrt() };
+            (0..steps as u32).for_each(|_| estimator.push_stats(raw, batch).unwrap());
+            let shape = Shape::single();
+            let seen = Observation { shape, per_gpu: batch, accumulation: 0, iter_time_s: 0.1, steps };
+            facts.push(Fact::Measured {
+                trial,
+                generation: Generation(1),
+                number,
+                epochs: f64::from(number),
+                metrics: [].into(),
+                gpu_type: Some(gpu_type.clone()),
+                steps: vec![seen],
+                noise: estimator.settled().map(GradientStats::noise_scale),
+                noise_batch: estimator.batch(),
+            });
+        }
+        facts
+    }
+
+    /// Most of a smoothed noise scale is of before a change of the batch. It once counted as measured at the batch of the last steps.
+    #[test]
+    fn smoothed_noise_belongs_to_the_batches_it_was_measured_at() {
+        let (mut service, mut state) = (service(), State::default());
+        service.types.insert(GpuType::new("t4").unwrap());
+        for trial in (0..4).map(TrialId) {
+            for fact in trial_with_batch_changes(trial) {
+                let entry = JournalEntry { at_s: 0.0, fact };
+                service.apply(&entry).unwrap();
+                state.apply(&entry).unwrap();
+                let active = state.active.get_mut(&trial).unwrap();
+                active.fit = Some(Refit { noise_slope: 0.5, ..Refit::default() });
+                if active.noise.is_some() {
+                    let off = active.noise_curve(64).at(128.0).value() / (100.0 * 128.0_f64.sqrt());
+                    assert!((0.9..1.1).contains(&off), "{off}");
+                }
+            }
+            service.fit(trial).unwrap();
+        }
+        service.comparison().map(|comparison| service.learn(comparison.run())).expect("one is due");
+        let slope = service.fit(TrialId(0)).unwrap().noise_slope;
+        assert!((slope - 0.5).abs() < 0.1, "{slope}");
     }
 
     fn service() -> FitService {

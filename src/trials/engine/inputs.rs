@@ -253,12 +253,13 @@ impl Engine {
     fn reported(&mut self, step: &mut StepBuilder, trial: TrialId, generation: Generation, report: Report) {
         let is_current = self.current(trial, generation).is_some();
         let Some((last, slots)) = self.last_report(trial, generation) else { return };
-        let Report { number, epochs, metrics, mut steps, noise } = report;
+        let Report { number, epochs, metrics, mut steps, noise, noise_batch } = report;
         if number <= last || !(epochs.is_finite() && epochs >= 0.0) {
             return;
         }
         // Times that are no numbers could not be read from the journal again.
         steps.retain(|times| times.check().is_ok());
+        let noise_batch = noise_batch.filter(|batch| batch.is_finite() && *batch > 0.0);
         let gpu_type = self.state.gpu_type(&slots).filter(|_| !steps.is_empty()).cloned();
         let measured = is_current && !steps.is_empty();
         if is_current {
@@ -267,7 +268,17 @@ impl Engine {
             self.mended(step, trial);
         }
         let known = self.known_paces(trial);
-        let fact = Fact::Measured { trial, generation, number, epochs, metrics, gpu_type, steps, noise };
+        let fact = Fact::Measured {
+            trial,
+            generation,
+            number,
+            epochs,
+            metrics,
+            gpu_type,
+            steps,
+            noise,
+            noise_batch,
+        };
         let verdict = self.emit(step, fact);
         self.pending.dirty |= noise.is_some() && self.has_other_noise(trial);
         // How fast a program is with so many GPUs has just become known.

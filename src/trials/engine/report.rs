@@ -19,6 +19,8 @@ pub struct Report {
     pub steps: Vec<Observation>,
     /// The smoothed noise scale of its gradients, once there is one.
     pub noise: Option<NoiseScale>,
+    /// The total batch that it belongs to; none is that of the last steps.
+    pub noise_batch: Option<f64>,
 }
 
 /// Metrics by name.

@@ -231,7 +231,7 @@ pub struct ActiveTrial {
     pub metrics: Metrics,
     /// The noise scale it reported last.
     pub noise: Option<NoiseScale>,
-    /// The total batch of its last steps that it reported; none before the first.
+    /// The total batch that this noise belongs to; none before the first steps.
     pub noise_batch: Option<f64>,
     /// What is known of its speed.
     pub fit: Option<Refit>,

@@ -488,7 +488,8 @@ fn engine_reports(report: &WorkerReport) -> Vec<Report> {
     });
     let noise = report.noise.map(GradientStats::noise_scale);
     let steps = report.step_times.clone();
-    let last = Report { epochs: report.epochs, steps, noise, ..Report::default() };
+    let last =
+        Report { epochs: report.epochs, steps, noise, noise_batch: report.noise_batch, ..Report::default() };
     evaluated.chain([last]).collect()
 }
 

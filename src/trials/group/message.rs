@@ -323,6 +323,9 @@ pub struct WorkerReport {
     pub step_times: Vec<Observation>,
     /// The gradient's statistics, once there are any.
     pub noise: Option<GradientStats>,
+    /// The total batch that they belong to. None from workers of earlier versions: then it is taken for that of the last steps.
+    #[serde(default)]
+    pub noise_batch: Option<f64>,
     /// Evaluations since the last report.
     pub evaluations: Vec<Evaluation>,
 }

@@ -236,6 +236,7 @@ impl Search {
             gpu_type: None,
             steps: Vec::new(),
             noise: None,
+            noise_batch: None,
         });
         match &verdict {
             Verdict::Continue => {}

@@ -155,8 +155,9 @@ prop_compose! {
         metrics in metrics(),
         steps in vec(step_time(), 0..3),
         noise in option::of((0.0..1e12).prop_map(|phi| NoiseScale::new(phi).expect("it is one"))),
+        noise_batch in any::<Option<f64>>(),
     ) -> Report {
-        Report { number, epochs, metrics, steps, noise }
+        Report { number, epochs, metrics, steps, noise, noise_batch }
     }
 }
 
