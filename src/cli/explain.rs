@@ -11,7 +11,7 @@ use crate::{
     cli,
     ids::{SlotId, TrialId},
     space::{Objective, Study, Value},
-    store::Reader,
+    store::{Reader, TrialState},
     trials::{
         End,
         engine::{Engine, Fact, JournalEntry, Prospects, State, Target, TrialKind},
@@ -125,7 +125,7 @@ impl Account {
     fn lines(&self, study: &Study) -> Vec<String> {
         let state = self.engine.state();
         let (params, text) = match (state.active.get(&self.trial), state.ended.get(&self.trial)) {
-            (Some(active), _) => (&active.params, self.now(state, active.phase.name())),
+            (Some(active), _) => (&active.params, self.now(state, TrialState::of(active))),
             (None, Some(ended)) => (&ended.params, ended.end.to_string()),
             (None, None) => return Vec::new(),
         };
@@ -139,12 +139,11 @@ impl Account {
         lines
     }
 
-    fn now(&self, state: &State, phase: &str) -> String {
-        let phase = if phase == "forming" { "starting" } else { phase };
+    fn now(&self, state: &State, phase: TrialState) -> String {
         let gpu_type = state.gpu_type(&self.slots).map_or_else(String::new, |known| format!(" ({known})"));
         let slots: Vec<String> = self.slots.iter().map(ToString::to_string).collect();
         if slots.is_empty() {
-            phase.to_owned()
+            phase.to_string()
         } else {
             format!("{phase} on {}{gpu_type}: {}", pluralize(slots.len(), "slot"), slots.join(" "))
         }

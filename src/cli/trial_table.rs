@@ -356,7 +356,7 @@ fn first_line(text: &str) -> String {
 
 /// A state by its name, for the command line.
 pub(super) fn state(text: &str) -> Result<TrialState, String> {
-    let found = TrialState::all().find(|state| state.to_string() == text || state.name() == text);
+    let found = TrialState::all().find(|state| state.name() == text);
     found.ok_or_else(|| {
         let names: Vec<String> = TrialState::all().map(|state| state.to_string()).collect();
         format!("allowed is one of {}", names.join(", "))

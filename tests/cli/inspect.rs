@@ -190,6 +190,30 @@ fn trials_are_listed() {
 }
 
 #[test]
+fn a_trial_whose_workers_get_ready_is_starting_wherever_it_is_named() {
+    let root = folder("starting");
+    let mut store = Store::open(&root).expect("it can be made");
+    // Up to the first group, before it has formed.
+    let entries = facts().into_iter().take(10).map(|(at_s, fact)| JournalEntry { at_s, fact });
+    store.append(&entries.collect::<Vec<_>>()).expect("it can be written");
+    let file = root.join("trials.csv").display().to_string();
+    said(&["export", "--format", "csv", "-o", &file], &root);
+    let csv = fs::read_to_string(&file).expect("it was written");
+    for (what, text) in [
+        ("status", said(&["status"], &root)),
+        ("status --json", said(&["status", "--json"], &root)),
+        ("trials", said(&["trials", "--state", "starting"], &root)),
+        ("trials --json", said(&["trials", "--json"], &root)),
+        ("show", said(&["show", "2"], &root)),
+        ("show --json", said(&["show", "2", "--json"], &root)),
+        ("explain", said(&["explain", "2"], &root)),
+        ("export", csv),
+    ] {
+        assert!(text.contains("starting") && !text.contains("forming"), "{what}: {text}");
+    }
+}
+
+#[test]
 fn a_trial_is_explained() {
     let (root, _store) = study("explain");
     let explained = said(&["explain", "2"], &root);

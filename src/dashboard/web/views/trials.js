@@ -2,7 +2,7 @@
 
 import { ask, card, duration, h, link, number, state, table } from "/assets/common.js";
 
-const STATES = ["waiting", "forming", "running", "pausing", "done", "stopped", "failed", "cancelled"];
+const STATES = ["waiting", "starting", "running", "pausing", "done", "stopped", "failed", "cancelled"];
 const PAGE = 50;
 
 export async function show({ root, study, path, query, isGone }) {
