@@ -76,7 +76,7 @@ def optimize(
         ValueError: For settings that are wrong, and when all trials fail: with the last traceback.
     """
     if parallel < 1:
-        raise ValueError(f"parallel: found {parallel}, allowed is 1 or more")
+        raise ValueError(f"parallel: found {parallel}; expected 1 or more")
     if isinstance(space, Study):
         study = space
     else:
@@ -201,7 +201,7 @@ class _Pool:
     def __init__(self, session: _Session, function: Function, parallel: int, start_method: str) -> None:
         methods = multiprocessing.get_all_start_methods()
         if start_method not in methods:
-            raise ValueError(f"start_method: found {start_method!r}, allowed is one of {', '.join(methods)}")
+            raise ValueError(f"start_method: found {start_method!r}; expected one of {', '.join(methods)}")
         try:
             multiprocessing.reduction.ForkingPickler.dumps(function)
         except Exception as error:

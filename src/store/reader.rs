@@ -431,7 +431,7 @@ fn trial_row(row: &Row<'_>, at_s: f64) -> rusqlite::Result<TrialRow> {
 
 fn state(row: &Row<'_>, column: usize) -> rusqlite::Result<TrialState> {
     let name = row.get_ref(column)?.as_str()?;
-    TrialState::from_name(name).ok_or_else(|| {
+    TrialState::from_stored(name).ok_or_else(|| {
         let problem = format!("there is no state `{name}`");
         rusqlite::Error::FromSqlConversionFailure(column, Type::Text, problem.into())
     })

@@ -166,7 +166,7 @@ where
     let answer = match serde_json::from_str::<Call>(&line) {
         Ok(call) if secret.is(call.secret.as_bytes()) => handle(call.request).await,
         Ok(_) => Err("the secret is that of another run of the study".to_owned()),
-        Err(error) => Err(format!("this is no request: {error}")),
+        Err(error) => Err(format!("this is not a request: {error}")),
     };
     let answer = serde_json::to_string(&answer)?;
     write.write_all(format!("{answer}\n").as_bytes()).await
@@ -251,6 +251,6 @@ mod tests {
         stream.write_all(b"hello\n").await.unwrap();
         let mut answer = String::new();
         stream.read_to_string(&mut answer).await.unwrap();
-        assert!(answer.contains("this is no request"), "{answer}");
+        assert!(answer.contains("this is not a request"), "{answer}");
     }
 }
