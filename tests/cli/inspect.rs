@@ -352,17 +352,32 @@ fn shown_as_before(root: &Path) {
         let before = fs::read_to_string(earlier(file)).expect("it is there");
         // These words have changed since.
         let before = before.replace("to go on", "to resume").replace("told to leave", "asked to leave");
+        let is_over = !before.contains("  state   waiting");
         let line = |line: &str| match line.strip_suffix(" examples in 1 passes on each slot") {
+            None if is_over && line.starts_with("  slots   0; ") => {
+                line.replace("0; ", "").replace(" so far", "")
+            }
             Some(rest) => {
                 let (at, count) = rest.rsplit_once("  ").expect("a time comes first");
                 format!("{at}  changes its batch to {count} examples on each slot")
             }
             None => line.to_owned(),
         };
-        let before: Vec<String> = before.lines().map(line).collect();
+        // And plans that changed nothing were shown one by one.
+        let is_kept = |line: &&str| line.ends_with(": keeps its GPUs");
+        let kept = before.lines().filter(is_kept).count();
+        let before: Vec<String> = before.lines().filter(|line| !is_kept(line)).map(line).collect();
         // And there were no curves.
         let now = said(arguments, root);
-        let now: Vec<&str> = now.lines().filter(|line| !line.contains(['▁', '█'])).collect();
+        let (counts, now): (Vec<&str>, Vec<&str>) = now
+            .lines()
+            .filter(|line| !line.contains(['▁', '█']))
+            .partition(|line| line.contains(" left its slots as they were"));
+        assert_eq!(
+            (counts.len(), kept > 0),
+            (usize::from(kept > 0), !counts.is_empty()),
+            "{file}: {counts:?}"
+        );
         assert_eq!(now, before, "{file}");
     }
 }
