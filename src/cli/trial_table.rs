@@ -168,7 +168,8 @@ pub(super) fn list(
             chosen.iter().map(trial).collect::<Vec<_>>().join("\n")
         }
         Format::Text => {
-            let note = reader.folder().emulated().map(|devices| format!("{}\n", of_emulation(&devices)));
+            let note = reader.folder().emulated();
+            let note = note.map(|devices| format!("{}\n", terminal::folded(&of_emulation(&devices))));
             let mut columns = all.columns(&wanted.columns)?;
             if wanted.columns.is_empty() {
                 // What no trial has would only take room.

@@ -307,12 +307,7 @@ impl Model {
     /// Where a trial stands.
     pub(super) fn state_of(&self, trial: TrialId) -> TrialState {
         if let Some(ended) = self.state.ended.get(&trial) {
-            return match ended.end {
-                End::Done(_) => TrialState::Done,
-                End::Stopped(_) => TrialState::Stopped,
-                End::Failed(_) => TrialState::Failed,
-                End::Cancelled(_) => TrialState::Cancelled,
-            };
+            return TrialState::of_end(&ended.end);
         }
         match self.state.active.get(&trial).map_or(TrialState::Waiting, TrialState::of) {
             // Those who ask and tell run trials without slots.

@@ -19,7 +19,7 @@ use crate::{
     ids::{NodeId, SlotId, StudyId, TrialId},
     space::{Params, Study},
     trials::{
-        best,
+        End, best,
         engine::{ActiveTrial, JournalEntry, Metrics, Phase},
     },
 };
@@ -93,6 +93,17 @@ impl TrialState {
             Phase::Forming { .. } | Phase::Broken { .. } => Self::Forming,
             Phase::Running(_) => Self::Running,
             Phase::Pausing(_) => Self::Pausing,
+        }
+    }
+
+    /// Where a trial stands that is over.
+    #[cfg(feature = "cli")]
+    pub(crate) const fn of_end(end: &End) -> Self {
+        match end {
+            End::Done(_) => Self::Done,
+            End::Stopped(_) => Self::Stopped,
+            End::Failed(_) => Self::Failed,
+            End::Cancelled(_) => Self::Cancelled,
         }
     }
 

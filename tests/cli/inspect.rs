@@ -228,6 +228,17 @@ with other numbers of slots:
   nothing is known of its speed yet: that takes a report with step times
 ";
     assert_eq!(explained, wanted);
+    let json = |arguments: &[&str]| -> serde_json::Value {
+        serde_json::from_str(&said(arguments, &root)).expect("it is JSON")
+    };
+    let explained = json(&["explain", "2", "--json"]);
+    assert_eq!((&explained["version"], &explained["state"]), (&1.into(), &"running".into()));
+    assert_eq!(explained["plans"][0]["slots"], serde_json::json!(["0.2", "0.3"]));
+    assert_eq!(
+        (&explained["prospects"], &explained["stopped"]),
+        (&serde_json::Value::Null, &serde_json::Value::Null)
+    );
+    assert_eq!(json(&["explain", "1", "--json"])["stopped"][0], "rank 2 of 2");
     let stopped = said(&["explain", "1"], &root);
     assert!(stopped.contains("why it was stopped:\n  rank 2 of 2\n"), "{stopped}");
 }
@@ -260,6 +271,17 @@ fn studies_and_trials_are_compared() {
     let both = said(&["compare", &other.display().to_string()], &root);
     assert!(both.contains("0.9 (trial 0)  0.9 (trial 0)\n"), "{both}");
     assert!(both.ends_with("all settings are the same\n"), "{both}");
+    let json = |arguments: &[&str]| -> serde_json::Value {
+        serde_json::from_str(&said(arguments, &root)).expect("it is JSON")
+    };
+    let both = json(&["compare", &other.display().to_string(), "--json"]);
+    assert_eq!((&both["version"], &both["differences"]), (&1.into(), &serde_json::json!([])));
+    assert_eq!(both["studies"][0]["best"]["accuracy"], serde_json::json!({"trial": 0, "value": 0.9}));
+    let trials = json(&["compare", "--trials", "0,2", "--json"]);
+    assert_eq!(
+        (&trials["trials"][1]["id"], &trials["trials"][0]["values"]["accuracy"]),
+        (&2.into(), &0.9.into())
+    );
     let trials = said(&["compare", "--trials", "0,2"], &root);
     assert!(trials.contains("* lr") && trials.contains("state"), "{trials}");
     for (arguments, message) in [
