@@ -162,9 +162,9 @@ pub(crate) fn show(
     let created_s = status.created_s;
     let (mut events, mut reports): (Vec<(f64, String)>, Vec<ShownReport>) = (Vec::new(), Vec::new());
     // Most plans leave a trial as it is, and would hide what has happened to it.
-    let mut kept = 0;
+    let (mut kept, mut planned) = (0, Vec::new());
     reader.replay(|entry| -> Result<(), cli::Error> {
-        if format == Format::Text && keeps_slots(&entry, row.trial) {
+        if format == Format::Text && is_no_news(&entry, row.trial, &mut planned) {
             kept += 1;
         } else {
             events.extend(event(&entry, row.trial).map(|event| (entry.at_s - created_s, event)));
@@ -182,9 +182,8 @@ pub(crate) fn show(
         }
         Format::Text => {
             let note = reader.folder().emulated().map(|devices| format!("\n{}", of_emulation(&devices)));
-            let plans = pluralize(kept, "plan");
-            let kept =
-                if kept == 0 { String::new() } else { format!("\n  {plans} left its slots as they were") };
+            let plans = pluralize(kept, "other plan");
+            let kept = if kept == 0 { String::new() } else { format!("\n  {plans} changed nothing for it") };
             folded(&format!(
                 "{}{kept}{}",
                 show_text(&study, &row, &annotation, &events, &reports),
@@ -279,10 +278,20 @@ fn show_text(
     lines.join("\n")
 }
 
-/// Whether it is a plan that means no other slots for a trial.
-fn keeps_slots(entry: &JournalEntry, trial: TrialId) -> bool {
-    let Fact::PlanAdopted { targets, .. } = &entry.fact else { return false };
-    targets.iter().any(|target| target.trial == trial && target.reason == Reason::Kept)
+/// Whether it is a plan that means no other slots for a trial than it has, or than those of the plan before.
+fn is_no_news(entry: &JournalEntry, trial: TrialId, planned: &mut Vec<SlotId>) -> bool {
+    let Fact::PlanAdopted { targets, .. } = &entry.fact else {
+        // What has lost its slots is planned for anew.
+        if matches!(&entry.fact, Fact::TrialPaused { trial: of, .. } | Fact::TrialInterrupted { trial: of, .. } if *of == trial)
+        {
+            planned.clear();
+        }
+        return false;
+    };
+    let Some(target) = targets.iter().find(|target| target.trial == trial) else { return false };
+    let is_same = *planned == target.slots;
+    planned.clone_from(&target.slots);
+    target.reason == Reason::Kept || (is_same && !target.slots.is_empty())
 }
 
 /// What a fact means for a trial; none where it means nothing to its user.

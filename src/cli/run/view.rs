@@ -217,7 +217,7 @@ mod tests {
         };
         assert_eq!(
             head(9.9, "1 to 2 min left", 500.0, 7),
-            "7 of 40 trials ━━────── 9.9 s, 1 to 2 min left, emulated: 8 min 20 s, 3/5 slots"
+            "7 of 40 trials ━━─────── 9.9 s, 1 to 2 min left, emulated: 8 min 20 s, 3/5 slots"
         );
         assert_eq!(
             head(750.0, "1 h 20 min to 2 h 40 min left", 40_000.0, 17),

@@ -14,7 +14,7 @@ export async function show({ root, study, path, query, isGone }) {
   const pages = h("div", { class: "buttons" });
   const count = h("p", { class: "note", role: "status" });
   const compare = h("button", { type: "button", disabled: true, onclick: () => (location.hash = link(study, "compare", { trials: [...chosen].join(",") })) }, "Compare");
-  const search = h("input", { type: "search", value: wanted.search, placeholder: "lr=0.1, a tag or a number", "aria-label": "Find trials",
+  const search = h("input", { type: "search", value: wanted.search, placeholder: "lr=0.1, tag, number", "aria-label": "Find trials",
     onchange: () => change({ search: search.value }), onkeydown: (event) => event.key === "Enter" && change({ search: search.value }) });
   search.value = wanted.search;
   const states = h("select", { "aria-label": "State", onchange: () => change({ state: states.value }) },
