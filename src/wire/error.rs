@@ -8,7 +8,7 @@ use super::{Address, HostPort};
 pub enum Error {
     /// A text that is no address.
     #[error(
-        "`{0}` is not an address; expected `unix:` with an absolute path, or an IP address with a port such as \
+        "`{0}` is no address; expected `unix:` with an absolute path, or an IP address with a port such as \
          `127.0.0.1:4000`"
     )]
     Address(String),

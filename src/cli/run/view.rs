@@ -212,7 +212,7 @@ mod tests {
     fn the_bar_gives_way_before_a_time_is_cut() {
         let look = Look { emulated: true, ..look(80) };
         let head = |elapsed_s, left: &str, seconds, ended| {
-            let progress = Progress { seconds, ended, ..progress() };
+            let progress = Progress { ended, seconds, ..progress() };
             lines(&progress, Some(elapsed_s), Some(left), &look).swap_remove(0)
         };
         assert_eq!(
