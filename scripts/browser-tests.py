@@ -14,6 +14,7 @@ import base64
 import math
 import random
 import shutil
+import subprocess
 import sys
 import tempfile
 import time
@@ -21,11 +22,12 @@ import traceback
 import urllib.error
 import urllib.request
 from pathlib import Path
+from urllib.parse import quote
 
 sys.path.insert(0, str(Path(__file__).parent))
 sys.dont_write_bytecode = True
 from browser import (  # noqa: E402
-    NARROW, PATIENCE_S, VIEWS, WIDE, Asked, Browser, Running, Terminal, ask_tell, emulated, failing, install, serve,
+    NARROW, PATIENCE_S, VIEWS, WIDE, Asked, Browser, Running, Terminal, ask_tell, emulated, failing, install, serve, study_file,
 )
 
 
@@ -42,12 +44,90 @@ def every_view_is_shown_without_complaints(browser, program, root):
             browser.check(page)
         browser.go("#/cifar10/trial/0")
         assert "Allocations" in browser.text() and "Goodput" in browser.text(), browser.text()
-        charts = browser.run("return [...document.querySelectorAll('.chart')].filter((one) => one.offsetParent).map((one) => [one.getAttribute('aria-label'), one.querySelector('canvas') !== null])")
+        charts = browser.charts()
         assert len(charts) >= 7 and all(label and drawn for label, drawn in charts), charts
         browser.go("#/cifar10/analysis")
         browser.until("the importance is there", "document.getElementById('main').innerText.includes('Share of the variance')")
+        charts = browser.charts()
+        assert [label.split(":")[0] for label, _ in charts] == ["Parallel coordinates", "Importance of parameters", "Slice", "Contour"], charts
+        assert all(drawn for _, drawn in charts), charts
+        # Another parameter is drawn in place of the first one.
+        browser.run("const one = [...document.querySelectorAll('main label')].find((one) => one.innerText.startsWith('Parameter')).querySelector('select'); one.value = '1'; one.dispatchEvent(new Event('change'))")
+        browser.until("the slice is that of the momentum", "[...document.querySelectorAll('.chart')].some((one) => one.getAttribute('aria-label').includes('by momentum, later'))")
         browser.go("#/cifar10/timeline")
         browser.click("+")
+        browser.check(page)
+
+
+def what_words_mean_is_told(browser, program, root):
+    emulated(program, root / "cifar10", trials=4)
+    with serve(program, root / "cifar10") as page:
+        browser.login(page)
+        browser.go("#/cifar10/trial/0")
+        titles = browser.run("return [...document.querySelectorAll('main th[title], main h2[title]')].map((one) => one.innerText)")
+        assert {"Speedup", "Goodput", "Statistical efficiency", "Learning-rate factor"} <= set(titles), titles
+        # By the keyboard, too: pointing is not for everybody.
+        summary = browser.driver.find_element("css selector", "details.terms summary")
+        summary.send_keys("\ue007")
+        browser.until("it is told", "document.querySelector('details.terms').innerText.includes('each counted by how much it teaches')")
+        browser.check(page)
+
+
+def a_report_is_one_file_that_asks_for_nothing(browser, program, root):
+    emulated(program, root / "cifar10")
+    report = root / "report.html"
+    subprocess.run([program, "report", root / "cifar10", "-o", report], check=True, stdout=subprocess.DEVNULL)
+    browser.driver.get("about:blank")
+    browser.driver.get_log("performance")
+    address = report.as_uri()
+    browser.driver.get(address)
+    browser.until("the report comes up", "document.getElementById('main')?.dataset.ready !== undefined")
+    for view, least in (("overview", 1), ("timeline", 1), ("analysis", 4), ("trial/0", 7)):
+        browser.go(f"#/cifar10/{view}")
+        if view == "analysis":
+            browser.until("the importance is there", "document.getElementById('main').innerText.includes('Share of the variance')")
+        assert browser.run("return document.querySelector('[role=alert]:not([hidden])') === null"), (view, browser.text())
+        charts = browser.charts()
+        assert len(charts) >= least and all(label and drawn for label, drawn in charts), (view, charts)
+    assert "Trial 0" in browser.text() and "Goodput" in browser.text(), browser.text()
+    # Nothing that needs a server is offered.
+    assert browser.run("return [...document.querySelectorAll('#tabs a')].map((one) => one.innerText)") == ["Overview", "GPU timeline", "Analysis"]
+    browser.check(file=address)
+
+
+def a_simulation_is_shown(browser, program, root):
+    emulated_file = root / "study.yaml"
+    emulated_file.write_text(study_file(trials=10))
+    command = [program, "simulate", "study", emulated_file, "--cluster", "1x4xt4", "--policy", "goodput,static", "--seeds", "1", "--keep", root / "simulated"]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    with serve(program, root / "simulated") as page:
+        browser.login(page)
+        assert browser.run("return document.querySelectorAll('main tbody tr').length") == 2, browser.text()
+        names = browser.run("return [...document.querySelectorAll('main tbody a')].map((one) => one.innerText)")
+        for view in ("overview", "timeline", "trials", "compare"):
+            browser.go(f"#/{names[0]}/{view}")
+            assert browser.run("return document.querySelector('[role=alert]:not([hidden])') === null"), (view, browser.text())
+            charts = browser.charts()
+            assert all(label and drawn for label, drawn in charts), (view, charts)
+        browser.go(f"#/{names[0]}/overview")
+        assert "10 of 10" in browser.text(), browser.text()
+        browser.check(page)
+
+
+def tags_and_notes_are_shown(browser, program, root):
+    ask_tell(program, root / "asked", "space: {x: {float: [0, 1]}}\nobjective: {minimize: loss}\nsearch: {trials: 5, algorithm: random}\n",
+             lambda params: {"value": params["x"]}, 5)
+    for arguments in (["tag", root / "asked", "baseline"], ["note", root / "asked", "<b>first</b> try"], ["tag", root / "asked", "--trial", "3", "good"], ["note", root / "asked", "--trial", "3", "best so far"]):
+        subprocess.run([program, *arguments], check=True, stdout=subprocess.DEVNULL)
+    with serve(program, root / "asked") as page:
+        browser.login(page)
+        browser.go("#/asked/overview")
+        assert "baseline" in browser.text() and "<b>first</b> try" in browser.text(), browser.text()
+        browser.go("#/asked/trial/3")
+        assert "good" in browser.text() and "best so far" in browser.text(), browser.text()
+        browser.go("#/asked/trials?search=good")
+        rows = browser.run("return [...document.querySelectorAll('main tbody tr')].map((row) => row.innerText)")
+        assert len(rows) == 1 and "good" in rows[0] and "best so far" in rows[0], rows
         browser.check(page)
 
 
@@ -109,6 +189,9 @@ def trials_are_filtered_sorted_and_compared(browser, program, root):
         browser.run("const one = document.querySelector('main select'); one.value = 'failed'; one.dispatchEvent(new Event('change'))")
         browser.until("only those that failed", "[...document.querySelectorAll('main .state')].every((one) => one.innerText === 'failed')")
         assert "state=failed" in browser.driver.current_url
+        for column in browser.run("return [...document.querySelectorAll('main th button')].map((one) => one.dataset.sort)"):
+            browser.go(f"#/asked/trials?sort={quote(column)}")
+            browser.until(f"sorted by {column}", "document.querySelector(`main th[aria-sort=ascending] [data-sort='${arguments[0]}']`) !== null", column)
         browser.go("#/asked/trials?sort=value%3Aloss")
         values = browser.run("return [...document.querySelectorAll('main tbody tr')].map((row) => Number(row.children[3].innerText))")
         assert values == sorted(values), values
@@ -257,12 +340,16 @@ def keyboard_colours_and_narrow_screens(browser, program, root):
         browser.driver.switch_to.active_element.send_keys(Keys.ENTER)
         browser.until("the link leads to the content", "document.activeElement.id === 'main'")
         browser.size(NARROW)
-        for view in [*VIEWS, "trial/0"]:
+        for view in [*VIEWS, "trial/0", "trials?state=stopped"]:
             browser.go(f"#/cifar10/{view}")
             # Charts follow the size of the window in a later frame.
             browser.until(f"{view} is not wider than the screen", "document.documentElement.scrollWidth <= arguments[0]", NARROW[0])
             unnamed = browser.run("return [...document.querySelectorAll('button, select, input, a')].filter((one) => !(one.textContent.trim() || one.getAttribute('aria-label') || one.labels?.length)).map((one) => one.outerHTML)")
             assert not unnamed, unnamed
+            # A column that is off the screen does not make all rows high.
+            if view.startswith(("trials", "timeline")):
+                heights = browser.run("return [...document.querySelectorAll('main tbody tr')].map((row) => row.offsetHeight)")
+                assert heights and max(heights) < 45, (view, heights)
         browser.size(WIDE)
         browser.check(page)
 
@@ -305,14 +392,19 @@ def a_study_of_10000_trials_is_usable_within_2_s(browser, program, root):
         browser.check(page)
 
 
-TESTS = [nothing_is_shown_without_the_token, every_view_is_shown_without_complaints, a_running_study_updates_and_is_stopped,
+TESTS = [nothing_is_shown_without_the_token, every_view_is_shown_without_complaints, what_words_mean_is_told,
+         a_report_is_one_file_that_asks_for_nothing, a_simulation_is_shown, tags_and_notes_are_shown, a_running_study_updates_and_is_stopped,
          a_study_is_paused_and_known_parameters_are_tried, trials_are_filtered_sorted_and_compared, failed_trials_show_why_and_are_retried,
          studies_are_listed_and_compared, many_studies_are_found_and_new_ones_join, keyboard_colours_and_narrow_screens,
          screen_readers_and_weak_eyes_are_served, a_hundred_running_trials_are_followed, a_study_of_10000_trials_is_usable_within_2_s]
 
 
+# In bytes.
+LARGEST_PICTURE = 200 << 10
+
+
 def keep(browser, file, size=None):
-    """The picture that the browser shows, in few colours and bytes."""
+    """The picture that the browser shows: in all its colours, unless that takes too many bytes for a repository."""
     from PIL import Image
 
     browser.run("return new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
@@ -320,7 +412,11 @@ def keep(browser, file, size=None):
     picture = Image.open(file).convert("RGB")
     if size:
         picture = picture.crop((0, 0, *size))
-    picture.quantize(200, dither=Image.Dither.NONE).save(file, optimize=True)
+    picture.save(file, optimize=True)
+    if file.stat().st_size > LARGEST_PICTURE:
+        # By coverage: colours that are rare, as those of states and trials, stay what they are.
+        picture.quantize(256, method=Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE).save(file, optimize=True)
+    assert file.stat().st_size <= LARGEST_PICTURE, (file, file.stat().st_size)
 
 
 def terminal_pictures(browser, terminal, name, out):
@@ -347,11 +443,15 @@ def screenshots(browser, program, root, out):
                 browser.size(size)
                 browser.colors(theme)
                 browser.login(page)
-                for name, place in [("studies", "#/"), *((view, f"#/cifar10/{view}") for view in VIEWS if view != "running"), ("running", "#/live/running"), ("trial", "#/cifar10/trial/1")]:
+                for name, place in [("studies", "#/"), *((view, f"#/cifar10/{view}") for view in VIEWS if view not in ("running", "nodes")), ("running", "#/live/running"), ("nodes", "#/live/nodes"), ("trial", "#/cifar10/trial/1")]:
                     browser.go(place)
                     if name == "running":
                         browser.until("there are curves", "document.querySelectorAll('main tbody tr').length > 2")
                     keep(browser, out / f"dashboard-{name}-{width}-{theme}.png")
+                    if name == "analysis":
+                        browser.until("the importance is there", "document.getElementById('main').innerText.includes('Share of the variance')")
+                        browser.run("document.querySelector('[aria-label=Slice]').scrollIntoView()")
+                        keep(browser, out / f"dashboard-slice-{width}-{theme}.png")
         browser.size(WIDE)
         terminal.until("trials are done", lambda text: " done" in text)
         terminal_pictures(browser, terminal, "run", out)

@@ -82,9 +82,8 @@ def ask_tell(program, folder, yaml, objective, trials):
     assert process.wait() == 0
 
 
-def emulated(program, folder, trials=40, seed=3):
-    file = folder.with_suffix(".yaml")
-    file.write_text(f"""
+def study_file(trials=40, seed=3):
+    return f"""
 space:
   lr: {{log: [5e-3, 5e-1]}}
   momentum: {{float: [0.5, 0.97]}}
@@ -93,7 +92,12 @@ space:
 objective: {{maximize: accuracy}}
 trial: {{trainable: cifar10, epochs: 12, initial_batch: 128, max_batch: 4Ki, max_batch_per_gpu: 1Ki}}
 search: {{trials: {trials}, parallel: 5, seed: {seed}, early_stopping: {{rule: asha, grace: 3, reduction: 2}}}}
-""")
+"""
+
+
+def emulated(program, folder, trials=40, seed=3):
+    file = folder.with_suffix(".yaml")
+    file.write_text(study_file(trials, seed))
     command = [program, "run", file, "--emulate", "2x4xt4,1x4xa100", "--time-scale", "0.01", "--folder", folder, "--quiet"]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
 
@@ -333,7 +337,22 @@ class Browser:
         self.until(f"there is {text!r}", script, text, within)
         self.run(f"({script}).click()", text, within)
 
-    def check(self, page=None):
+    def charts(self):
+        """All charts that are shown: their labels, and whether something is drawn there."""
+        # What is below the window is drawn when somebody looks.
+        script = """
+            const seen = (one) => { one.scrollIntoView({ block: "center" }); return new Promise((done) => setTimeout(() => requestAnimationFrame(done))); };
+            const drawn = (one) => [...one.querySelectorAll("canvas")].some((canvas) =>
+              canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data.some((value, place) => place % 4 === 3 && value > 0));
+            const all = [];
+            for (const one of [...document.querySelectorAll(".chart")].filter((one) => one.offsetParent)) {
+              await seen(one);
+              all.push([one.getAttribute("aria-label"), drawn(one)]);
+            }
+            return all;"""
+        return self.run(f"return (async () => {{ {script} }})()")
+
+    def check(self, page=None, file=None):
         """Nothing was complained about, and nothing was asked of others."""
         complaints = [entry["message"] for entry in self.driver.get_log("browser") if entry["level"] in ("SEVERE", "WARNING")]
         # Chromium asks for the icon of a page that was refused when it likes, and is refused that, too.
@@ -343,5 +362,6 @@ class Browser:
             message = json.loads(entry["message"])["message"]
             if message["method"] == "Network.requestWillBeSent":
                 url = message["params"]["request"]["url"]
-                assert url.startswith(("http://127.0.0.1:", "data:", "about:", "chrome:")), url
+                assert url.startswith(("http://127.0.0.1:", "data:", "about:", "chrome:")) or (file and url.split("#")[0] == file), url
+                assert not (file and url.startswith("http")), url
                 assert page is None or not url.startswith("http") or url.startswith(page.base), url

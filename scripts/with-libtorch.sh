@@ -31,7 +31,7 @@ case "$flavour" in
     if has_gpus && { [ -z "${LIBTORCH:-}" ] || [ -e "$LIBTORCH/lib/libtorch_cuda.so" ]; }; then flavour=gpu; fi
     ;;
   *)
-    echo "with-libtorch: LIBTORCH_FLAVOUR is $flavour, allowed is cpu, cuda, gpu or auto" >&2
+    echo "with-libtorch: LIBTORCH_FLAVOUR is $flavour; expected cpu, cuda, gpu or auto" >&2
     exit 2
     ;;
 esac

@@ -210,7 +210,7 @@ def main():
     settings = parser.parse_args()
     only = settings.only.split(",")
     if unknown := set(only) - set(CONTENDERS):
-        parser.error(f"--only: there is no {', '.join(sorted(unknown))}, allowed are {', '.join(CONTENDERS)}")
+        parser.error(f"--only: there is no {', '.join(sorted(unknown))}; expected {', '.join(CONTENDERS)}")
     settings.folder = settings.folder.resolve()
     # Contenders run in other folders.
     settings.peer = os.path.abspath(settings.peer)

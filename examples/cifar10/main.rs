@@ -28,7 +28,7 @@ impl SmallCnn {
     fn new(root: &nn::Path, params: &Params) -> Result<Self, BoxError> {
         let channels = params.get("channels").map_or(Ok(16), |_| params.int("channels"))?;
         if !(1..=256).contains(&channels) {
-            return Err(format!("`channels` is {channels}, allowed is 1 to 256").into());
+            return Err(format!("`channels` is {channels}; expected 1 to 256").into());
         }
         let conv = |name: &str, inputs, outputs| {
             let config = nn::ConvConfig { padding: 1, ..Default::default() };

@@ -77,13 +77,13 @@ def optimize(
         ValueError: For settings that are wrong, and when all trials fail: with the last traceback.
     """
     if parallel < 1:
-        raise ValueError(f"parallel: found {parallel}, allowed is 1 or more")
+        raise ValueError(f"parallel: found {parallel}; expected 1 or more")
     settings: dict[str, Any] = dict(algorithm=algorithm, seed=seed, early_stopping=early_stopping, epochs=epochs)
     if isinstance(space, Study):
         given = {"objective": objective, "trials": trials, **settings, "constraints": constraints or None, "folder": folder}
         for name, value in given.items():
             if value is not None:
-                raise ValueError(f"{name}: given beside a study that is open already, allowed is an argument of that study")
+                raise ValueError(f"{name}: given beside a study that is open already; expected as an argument of that study")
         study = space
     else:
         study = Study(space, objective, trials=trials, parallel=parallel, constraints=constraints, folder=folder, **settings)
@@ -206,7 +206,7 @@ class _Pool:
     def __init__(self, session: _Session, function: Function, parallel: int, start_method: str) -> None:
         methods = multiprocessing.get_all_start_methods()
         if start_method not in methods:
-            raise ValueError(f"start_method: found {start_method!r}, allowed is one of {', '.join(methods)}")
+            raise ValueError(f"start_method: found {start_method!r}; expected one of {', '.join(methods)}")
         try:
             multiprocessing.reduction.ForkingPickler.dumps(function)
         except Exception as error:

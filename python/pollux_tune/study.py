@@ -66,7 +66,7 @@ class SearchTrial:
             metrics = {self._metrics[0]: value, **metrics}
         name = self._metrics[0]
         if name not in metrics:
-            raise ValueError(f"report: found {', '.join(metrics) or 'nothing'}, allowed is a value of `{name}`")
+            raise ValueError(f"report: found {', '.join(metrics) or 'nothing'}; expected a value of `{name}`")
         self._epochs = self._epochs + 1.0 if epochs is None else float(epochs)
         measured = _number(metrics[name], f"report: {name}")
         if math.isfinite(measured):
@@ -126,7 +126,7 @@ class Study:
         counts = {"trials": trials, "parallel": parallel, "seed": seed}
         if isinstance(space, Mapping):
             if objective is None:
-                raise ValueError('objective: missing, allowed is "minimize", "maximize", {"maximize": "accuracy"} or a list of them')
+                raise ValueError('objective: missing; expected "minimize", "maximize", {"maximize": "accuracy"} or a list of them')
             text = _text(space, objective, algorithm, early_stopping, epochs, constraints)
             self._search = _core.Search(text=text, folder=folder, **counts)
         else:
@@ -134,7 +134,7 @@ class Study:
             given["constraints"] = constraints or None
             for name, value in given.items():
                 if value is not None:
-                    raise ValueError(f"{name}: given beside the study file {os.fspath(space)}, allowed is one of both")
+                    raise ValueError(f"{name}: given beside the study file {os.fspath(space)}; expected one of the two")
             self._search = _core.Search(source=space, folder=folder, **counts)
         self.metrics: list[str] = [name for name, _ in self._search.objectives()]
 
@@ -162,7 +162,7 @@ class Study:
         if state is not None:
             if state not in _ENDS or result is not None:
                 found = f"{state!r} beside a result" if result is not None else repr(state)
-                raise ValueError(f"state: found {found}, allowed is one of {', '.join(_ENDS)} without a result")
+                raise ValueError(f"state: found {found}; expected one of {', '.join(_ENDS)} without a result")
             getattr(self._search, f"tell_{state}")(id, reason)
         else:
             self._search.tell(id, values_of(result, self.metrics))
@@ -207,7 +207,7 @@ class Study:
         """The share of an objective's variance that each parameter explains, the most important first."""
         metric = self.metrics[0] if metric is None else metric
         if metric not in self.metrics:
-            raise ValueError(f"metric: found {metric!r}, allowed is one of {', '.join(self.metrics)}")
+            raise ValueError(f"metric: found {metric!r}; expected one of {', '.join(self.metrics)}")
         return dict(self._search.importance(self.metrics.index(metric)))
 
     def trials_dataframe(self) -> pandas.DataFrame:
@@ -273,7 +273,7 @@ def values_of(result: Any, metrics: Sequence[str]) -> list[float]:
         return [_number(result[name], name) for name in metrics]
     values = list(result) if isinstance(result, (list, tuple)) else [result]
     if len(values) != len(metrics):
-        raise ValueError(f"result: found {len(values)} values, allowed is one for each of {', '.join(metrics)}")
+        raise ValueError(f"result: found {len(values)} values; expected one for each of {', '.join(metrics)}")
     return [_number(value, "result") for value in values]
 
 
@@ -282,7 +282,7 @@ def _number(value: Any, name: str) -> float:
     if hasattr(value, "item") and not isinstance(value, numbers.Real):
         value = value.item()
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
-        raise ValueError(f"{name}: found {value!r}, allowed is a number")
+        raise ValueError(f"{name}: found {value!r}; expected a number")
     return float(value)
 
 
@@ -298,7 +298,7 @@ def _text(
     if isinstance(objective, str):
         if objective not in _DIRECTIONS:
             allowed = f'"minimize", "maximize", or with the direction {{"minimize": {objective!r}}}'
-            raise ValueError(f"objective: found {objective!r}, allowed is {allowed}")
+            raise ValueError(f"objective: found {objective!r}; expected {allowed}")
         objective = {objective: "value"}
     search: dict[str, Any] = {}
     if algorithm is not None:
@@ -321,4 +321,4 @@ def _plain(value: Any) -> Any:
         return list(value)
     if hasattr(value, "item"):
         return value.item()
-    raise ValueError(f"space: found {value!r}, allowed are numbers, strings, True and False")
+    raise ValueError(f"space: found {value!r}; expected numbers, strings, True and False")

@@ -333,4 +333,4 @@ search: {{trials: 1, parallel: 1, algorithm: random}}
             assert row["values"]["accuracy"] == accuracy, row
     (tmp_path / "files" / "missing.yaml").write_text("space: {lr: 0.01}\nobjective: {maximize: accuracy}\ntrial: {python: script.py}\n")
     refused = program("check", "files/missing.yaml", code=2, cwd=tmp_path)
-    assert "`script.py`, which is not there, allowed is the path of a Python script, from the folder of the study file" in refused
+    assert "`script.py`, which does not exist; expected the path of a Python script, relative to the folder of the study file" in refused

@@ -9,7 +9,7 @@ import warnings
 from pathlib import Path
 
 import pytest
-from installed import PROGRAM, program
+from installed import PATIENCE_S, PROGRAM, program
 
 STUDY = """
 space:
@@ -208,6 +208,44 @@ def test_optuna_continues_the_study(study, tmp_path):
     assert len(loaded.trials) == RUNNING + 3
 
 
+def test_optuna_dashboard_shows_the_study(study, tmp_path):
+    import threading
+    import urllib.request
+    from wsgiref.simple_server import WSGIRequestHandler, make_server
+
+    from optuna_dashboard import wsgi
+    from optuna.storages import RDBStorage
+
+    class Quiet(WSGIRequestHandler):
+        def log_message(self, *_):
+            pass
+
+    program("export", study, "-o", tmp_path / "optuna.db")
+    server = make_server("127.0.0.1", 0, wsgi(RDBStorage(f"sqlite:///{tmp_path}/optuna.db")), handler_class=Quiet)
+    serving = threading.Thread(target=server.serve_forever)
+    serving.start()
+
+    def ask(path):
+        with urllib.request.urlopen(f"http://127.0.0.1:{server.server_port}{path}", timeout=PATIENCE_S) as answer:
+            return answer.read()
+
+    try:
+        [known] = json.loads(ask("/api/studies"))["study_summaries"]
+        assert (known["study_name"], known["directions"]) == ("demo", ["maximize"])
+        shown = json.loads(ask(f"/api/studies/{known['study_id']}"))
+        # With the enqueued parameters, which wait.
+        assert len(shown["trials"]) == RUNNING + 2
+        states = [trial["state"] for trial in shown["trials"]]
+        assert states.count("Complete") == DONE and states[FAILED] == "Fail" and states[STOPPED] == "Pruned", states
+        assert [trial["values"] for trial in shown["trials"][:DONE]] == [[accuracy(number, 3)] for number in range(DONE)]
+        assert {"lr", "width", "momentum"} <= {one["name"] for one in shown["union_search_space"]}
+        assert b"<html" in ask(f"/dashboard/studies/{known['study_id']}").lower()
+    finally:
+        server.shutdown()
+        serving.join()
+        server.server_close()
+
+
 def test_optuna_loads_several_objectives(tmp_path):
     import optuna
 
@@ -307,7 +345,7 @@ def test_a_name_without_a_format_is_an_error(study, tmp_path):
     assert re.search(r"--format.*\.csv.*\.parquet", said) and not list(tmp_path.iterdir())
     assert "--trial is for the weights" in program("export", study, "-o", tmp_path / "a.csv", "--trial", "1", code=2)
     assert "asked for and told" in program("export", study, "-o", tmp_path / "a.safetensors", code=2)
-    assert "there is no folder" in program("export", study, "-o", tmp_path / "none" / "a.db", code=2) and not os.path.exists(tmp_path / "none")
+    assert "there is not a folder" in program("export", study, "-o", tmp_path / "none" / "a.db", code=2) and not os.path.exists(tmp_path / "none")
 
 
 # --- studies of Optuna as warm starts
@@ -354,7 +392,7 @@ objective: {minimize: loss}
 search: {trials: 3, parallel: 1}
 trial: {command: [echo, '{"loss": 0.5}']}
 """
-LEARNED = "learned from 5 of 8 trials; not used: 1: `lr` is 5.0, allowed is a value of {float: [1e-5, 1.0], log: true}; 1: `optimizer` is lion"
+LEARNED = "learned from 5 of 8 trials; not used: 1 (`lr` is 5.0; expected a value of {float: [1e-5, 1.0], log: true}), 1 (`optimizer` is lion"
 
 
 def imported(folder):
@@ -375,7 +413,7 @@ def test_ask_tell_learns_from_optuna(optuna_database, tmp_path):
     session = Session(tmp_path / "study.yaml", "--folder", tmp_path / "new", "--warm-start", f"{optuna_database}#first")
     assert session.send({"status": {}})["status"]["learned"] == 5
     said = session.end()
-    assert f"{optuna_database}#first: {LEARNED}" in said and "1: it failed" in said, said
+    assert f"{optuna_database}#first: {LEARNED}" in said and "1 (it failed)" in said, said
     check_imported(imported(tmp_path / "new"))
 
 
@@ -397,7 +435,7 @@ def test_a_warm_start_that_cannot_be_used_says_why(optuna_database, tmp_path):
         return program("run", tmp_path / "study.yaml", "--folder", tmp_path / "new", "--warm-start", earlier, code=2)
 
     assert re.search(r"several studies: choose one of them, as in .*optuna.db#first; there are first, second", refused(optuna_database))
-    assert "has no study `third`, allowed is one of first, second" in refused(f"{optuna_database}#third")
+    assert "has no study `third`; expected one of first, second" in refused(f"{optuna_database}#third")
     assert "other objectives (maximize a value) than this study (minimize loss)" in refused(f"{optuna_database}#second")
     (tmp_path / "other.db").write_bytes(b"SQLite format 3\0" + b"x" * 5000)
     assert "cannot be read as a database of Optuna" in refused(tmp_path / "other.db")
@@ -409,7 +447,7 @@ def test_an_export_is_a_warm_start(study, trials, tmp_path):
     program("export", study, "-o", tmp_path / "optuna.db")
     session = Session(study.parent / "study.yaml", "--folder", tmp_path / "new", "--warm-start", tmp_path / "optuna.db")
     assert session.send({"status": {}})["status"]["learned"] == DONE + 1
-    assert "learned from 7 of 8 trials; not used: 1: it failed" in session.end()
+    assert "learned from 7 of 8 trials; not used: 1 (it failed)" in session.end()
     facts = imported(tmp_path / "new")
     assert [fact["params"] for fact in facts] == [trial["params"] for trial in trials if trial["state"] in ("done", "stopped")]
     assert [fact["end"].get("done") for fact in facts] == [[accuracy(number, 3)] for number in range(DONE)] + [None]

@@ -41,7 +41,7 @@ def test_searches_begin_with_priors():
     first = dict(pt.Study(space, "minimize").ask().params)
     assert (first.pop("lr"), first.pop("momentum")) == pytest.approx((1e-3, 0.9))
     assert first == {"width": 128, "bias": False, "optimizer": "sgd"}
-    with pytest.raises(ValueError, match="the prior of `lr` is 1.*allowed is a value of"):
+    with pytest.raises(ValueError, match="the prior of `lr` is 1.*expected a value of"):
         pt.Study({"lr": pt.log(1e-4, 1e-1, prior=1.0)}, "minimize")
 
 
@@ -78,12 +78,12 @@ def test_domains_are_those_of_study_files():
         ({"space": {"lr": {"lgo": [1, 2]}}}, "unknown key `lgo`"),
         ({"space": {"a b": pt.int(1, 2)}}, "a b"),
         ({"space": {"x": object()}}, "space: found <object"),
-        ({"objective": "loss"}, "objective: found 'loss', allowed is \"minimize\""),
+        ({"objective": "loss"}, "objective: found 'loss'; expected \"minimize\""),
         ({"objective": None}, "objective: missing"),
         ({"objective": {"minimise": "loss"}}, "objective"),
         ({"algorithm": "tpo"}, "search.algorithm: found .*did you mean `tpe`"),
         ({"early_stopping": {"rule": "asha", "grace": 20}, "epochs": 10}, "grace"),
-        ({"trials": 0}, "trials: found 0, allowed is 1 or more"),
+        ({"trials": 0}, "trials: found 0; expected 1 or more"),
         ({"parallel": 0}, "parallel: found 0"),
         ({"constraints": ["y < 1"]}, "constraints"),
     ],
@@ -177,7 +177,7 @@ def test_reports_stop_trials():
     stopped = next(trial for trial in study.trials if trial["state"] == "stopped")
     assert 1 <= stopped["epochs"] < 9 and stopped["reason"]
     trial = pt.Study(LINE, {"minimize": "loss"}).ask()
-    with pytest.raises(ValueError, match="report: found accuracy, allowed is a value of `loss`"):
+    with pytest.raises(ValueError, match="report: found accuracy; expected a value of `loss`"):
         trial.report(accuracy=1)
 
 
@@ -261,7 +261,7 @@ def test_the_death_of_a_process_is_the_failure_of_its_trial(function, end):
 def test_functions_that_processes_cannot_import_are_refused():
     with pytest.raises(ValueError, match="top level of a file, no lambda"):
         pt.optimize(lambda trial: 1.0, LINE, "minimize", trials=2, parallel=2)
-    with pytest.raises(ValueError, match="start_method: found 'span', allowed is one of"):
+    with pytest.raises(ValueError, match="start_method: found 'span'; expected one of"):
         pt.optimize(functions.bowl, LINE, "minimize", parallel=2, start_method="span")
     with pytest.raises(ValueError, match="parallel: found 0"):
         pt.optimize(functions.bowl, LINE, "minimize", parallel=0)

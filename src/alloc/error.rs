@@ -10,7 +10,7 @@ use crate::{
 #[non_exhaustive]
 pub enum Error {
     /// A number of a trial or of the problem is NaN, infinite or outside its range.
-    #[error("{owner}: {what} is {value}, allowed is {allowed}")]
+    #[error("{owner}: {what} is {value}; expected {allowed}")]
     OutOfRange {
         /// The trial or setting the number belongs to.
         owner: String,
@@ -52,7 +52,7 @@ pub enum Error {
         text: String,
     },
     /// No policy has this name.
-    #[error("there is no policy `{name}`: choose {allowed}")]
+    #[error("there is no policy `{name}`; expected one of {allowed}")]
     UnknownPolicy {
         /// What was given.
         name: String,

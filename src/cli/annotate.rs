@@ -19,7 +19,7 @@ const LONGEST_NOTE: usize = 64 * 1024;
 /// What is wrong with an annotation.
 #[derive(Debug, Error)]
 pub(crate) enum Error {
-    #[error("a note has {bytes} bytes, allowed are {LONGEST_NOTE}")]
+    #[error("a note has {bytes} bytes; expected at most {LONGEST_NOTE}")]
     LongNote { bytes: usize },
 }
 

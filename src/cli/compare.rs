@@ -2,19 +2,21 @@
 
 use std::{collections::BTreeMap, io::Write, path::Path};
 
+use serde_json::json;
 use thiserror::Error;
 
 use super::{
     inspect::{self, duration},
-    output::{pluralize, table},
+    json::{self, Times},
+    output::{Format, pluralize, table},
     sparkline::sparkline,
     terminal,
 };
 use crate::{
     cli,
     ids::TrialId,
-    space::{Direction, Study, Value},
-    store::{Reader, Status, TrialRow},
+    space::{Direction, Objective, Study, Value},
+    store::{Annotations, Reader, Status, TrialRow},
     trials::engine::Fact,
 };
 
@@ -66,6 +68,23 @@ impl Side {
         values.min_by(|a, b| objective.loss(a.1).total_cmp(&objective.loss(b.1)))
     }
 
+    fn json(&self) -> serde_json::Value {
+        let best = |objective: &Objective| {
+            let (trial, value) = self.best(&objective.metric).unzip();
+            (objective.metric.clone(), json!({"trial": trial.map(|trial| trial.0), "value": value}))
+        };
+        let trials = self.status.trials.iter().map(|(state, count)| (state.name().to_owned(), json!(count)));
+        json!({
+            "folder": self.name,
+            "wanted": self.status.wanted,
+            "trials": trials.collect::<serde_json::Map<_, _>>(),
+            "best": self.study.objectives.iter().map(best).collect::<serde_json::Map<_, _>>(),
+            "seconds": self.status.at_s - self.status.created_s,
+            "slot_seconds": self.rows.iter().map(|row| row.slot_s).sum::<f64>(),
+            "emulated": self.emulated,
+        })
+    }
+
     fn slot_hours(&self) -> f64 {
         self.rows.iter().map(|row| row.slot_s).sum::<f64>() / 3600.0
     }
@@ -85,17 +104,36 @@ impl Side {
 pub(super) fn run(
     folders: &[impl AsRef<Path>],
     trials: &[u32],
+    format: Format,
     out: &mut impl Write,
 ) -> Result<(), cli::Error> {
-    let text = match (folders, trials) {
-        ([one], trials) if !trials.is_empty() => compare_trials(one.as_ref(), trials)?,
-        ([one, other], []) => compare_studies(&Side::read(one.as_ref())?, &Side::read(other.as_ref())?),
+    let is_json = format == Format::Json;
+    let lines = match (folders, trials) {
+        ([one], trials) if !trials.is_empty() => {
+            let compared = Compared::read(one.as_ref(), trials)?;
+            if is_json { vec![compared.json()?] } else { compared.lines()? }
+        }
+        ([one, other], []) => {
+            let (one, other) = (Side::read(one.as_ref())?, Side::read(other.as_ref())?);
+            if is_json { vec![studies_json(&one, &other)] } else { compare_studies(&one, &other) }
+        }
         ([_], []) => return Err(Error::Nothing.into()),
         _ => return Err(Error::Both.into()),
     };
-    let width = terminal::stdout_width();
-    let lines: Vec<String> = text.iter().map(|line| terminal::cut(line, width)).collect();
+    let width = terminal::stdout_width().filter(|_| !is_json);
+    let lines: Vec<String> = lines.iter().map(|line| terminal::cut(line, width)).collect();
     writeln!(out, "{}", lines.join("\n")).map_err(cli::Error::Stdout)
+}
+
+/// Two studies for programs: what each has reached, and the settings in which they differ.
+fn studies_json(a: &Side, b: &Side) -> String {
+    let differences = differences(&settings(&a.study), &settings(&b.study));
+    let difference =
+        |(name, a, b): &(String, Option<String>, Option<String>)| json!({"name": name, "values": [a, b]});
+    json::object(json!({
+        "studies": [a.json(), b.json()],
+        "differences": differences.iter().map(difference).collect::<Vec<_>>(),
+    }))
 }
 
 fn compare_studies(a: &Side, b: &Side) -> Vec<String> {
@@ -135,7 +173,9 @@ fn compare_studies(a: &Side, b: &Side) -> Vec<String> {
         "{}:",
         pluralize(differences.len(), "setting") + if differences.len() == 1 { " differs" } else { " differ" }
     ));
-    lines.extend(table(&differences.into_iter().map(|(name, a, b)| cells(&name, a, b)).collect::<Vec<_>>()));
+    let shown = |value: Option<String>| value.unwrap_or_else(|| "-".to_owned());
+    let differ = differences.into_iter().map(|(name, a, b)| cells(&name, shown(a), shown(b)));
+    lines.extend(table(&differ.collect::<Vec<_>>()));
     lines
 }
 
@@ -172,26 +212,53 @@ fn settings(study: &Study) -> BTreeMap<String, String> {
 }
 
 /// Settings that are not the same: name, one, the other.
-fn differences(a: &BTreeMap<String, String>, b: &BTreeMap<String, String>) -> Vec<(String, String, String)> {
+fn differences(
+    a: &BTreeMap<String, String>,
+    b: &BTreeMap<String, String>,
+) -> Vec<(String, Option<String>, Option<String>)> {
     let names: std::collections::BTreeSet<&String> = a.keys().chain(b.keys()).collect();
-    let shown = |value: Option<&String>| value.map_or_else(|| "-".to_owned(), Clone::clone);
     let differ = names.into_iter().filter(|name| a.get(*name) != b.get(*name));
-    differ.map(|name| (name.clone(), shown(a.get(name)), shown(b.get(name)))).collect()
+    differ.map(|name| (name.clone(), a.get(name).cloned(), b.get(name).cloned())).collect()
 }
 
-fn compare_trials(folder: &Path, trials: &[u32]) -> Result<Vec<String>, cli::Error> {
-    let reader = Reader::open(folder)?;
-    let study = reader.study()?;
-    let status = reader.status()?;
-    let mut rows = Vec::new();
-    for &trial in trials {
-        let Some(row) = reader.trial(TrialId(trial))? else {
-            let (folder, count) = (folder.display().to_string(), reader.trials()?.len());
-            return Err(inspect::Error::NoTrial { trial, folder, count }.into());
-        };
-        rows.push(row);
+/// Trials as they are compared.
+struct Compared {
+    reader: Reader,
+    study: Study,
+    status: Status,
+    rows: Vec<TrialRow>,
+}
+
+impl Compared {
+    fn read(folder: &Path, trials: &[u32]) -> Result<Self, cli::Error> {
+        let reader = Reader::open(folder)?;
+        let (study, status) = (reader.study()?, reader.status()?);
+        let mut rows = Vec::new();
+        for &trial in trials {
+            let Some(row) = reader.trial(TrialId(trial))? else {
+                let (folder, count) = (folder.display().to_string(), reader.trials()?.len());
+                return Err(inspect::Error::NoTrial { trial, folder, count }.into());
+            };
+            rows.push(row);
+        }
+        Ok(Self { reader, study, status, rows })
     }
-    let curves = read_curves(&reader, &study, &rows)?;
+
+    fn json(&self) -> Result<String, cli::Error> {
+        let notes = Annotations::read(self.reader.folder())?;
+        let times = Times { created_s: self.status.created_s, at_s: self.status.at_s };
+        let trial =
+            |row: &TrialRow| json::trial(&self.study.objectives, row, &times, &notes.trial(row.trial));
+        Ok(json::object(json!({"trials": self.rows.iter().map(trial).collect::<Vec<_>>()})))
+    }
+
+    fn lines(&self) -> Result<Vec<String>, cli::Error> {
+        Ok(trial_lines(self, &read_curves(&self.reader, &self.study, &self.rows)?))
+    }
+}
+
+fn trial_lines(compared: &Compared, curves: &BTreeMap<(TrialId, usize), String>) -> Vec<String> {
+    let Compared { study, status, rows, .. } = compared;
     let line = |name: &str, cell: &dyn Fn(&TrialRow) -> String| {
         let mut cells = vec![name.to_owned()];
         cells.extend(rows.iter().map(cell));
@@ -231,7 +298,7 @@ fn compare_trials(folder: &Path, trials: &[u32]) -> Result<Vec<String>, cli::Err
     }
     let mut lines = table(&all);
     lines.push("* differs".to_owned());
-    Ok(lines)
+    lines
 }
 
 /// What trials reported of each objective, drawn.
@@ -277,8 +344,8 @@ mod tests {
         let found = differences(&settings(&one), &settings(&other));
         let names: Vec<&str> = found.iter().map(|(name, ..)| name.as_str()).collect();
         assert_eq!(names, ["objective", "search.algorithm", "space.act", "space.lr"]);
-        assert_eq!(found[0].2, "{minimize: loss}, {maximize: f1}");
-        assert_eq!(found[2].2, "-");
+        assert_eq!(found[0].2.as_deref(), Some("{minimize: loss}, {maximize: f1}"));
+        assert_eq!(found[2].2, None);
         assert_eq!(differences(&settings(&one), &settings(&one)), []);
     }
 }

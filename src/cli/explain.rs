@@ -2,19 +2,22 @@
 
 use std::{collections::BTreeMap, io::Write, path::Path};
 
+use serde_json::json;
+
 use super::{
     inspect::{self, duration, of_emulation},
-    output::{pluralize, table},
+    json,
+    output::{Format, pluralize, table},
     terminal::folded,
 };
 use crate::{
     cli,
     ids::{SlotId, TrialId},
     space::{Objective, Study, Value},
-    store::Reader,
+    store::{Reader, TrialState},
     trials::{
         End,
-        engine::{Engine, Fact, JournalEntry, Prospects, State, Target, TrialKind},
+        engine::{Engine, Fact, JournalEntry, Prospect, Prospects, State, Target, TrialKind},
         stopping::{Reason, StopReason, value_at_rung},
     },
 };
@@ -47,7 +50,7 @@ struct Account {
 }
 
 /// Explains a trial.
-pub(super) fn run(folder: &Path, trial: u32, out: &mut impl Write) -> Result<(), cli::Error> {
+pub(super) fn run(folder: &Path, trial: u32, format: Format, out: &mut impl Write) -> Result<(), cli::Error> {
     let reader = Reader::open(folder)?;
     let (study, id) = (reader.study()?, TrialId(trial));
     if reader.trial(id)?.is_none() {
@@ -55,9 +58,20 @@ pub(super) fn run(folder: &Path, trial: u32, out: &mut impl Write) -> Result<(),
         return Err(inspect::Error::NoTrial { trial, folder, count }.into());
     }
     let account = Account::read(&reader, &study, id)?;
-    let mut lines = account.lines(&study);
-    lines.extend(reader.folder().emulated().map(|devices| of_emulation(&devices)));
-    writeln!(out, "{}", folded(&lines.join("\n"))).map_err(cli::Error::Stdout)
+    let emulated = reader.folder().emulated();
+    let text = match format {
+        Format::Json => {
+            let mut object = account.json(&study);
+            object["emulated"] = json!(emulated);
+            json::object(object)
+        }
+        Format::Text => {
+            let mut lines = account.lines(&study);
+            lines.extend(emulated.map(|devices| of_emulation(&devices)));
+            folded(&lines.join("\n"))
+        }
+    };
+    writeln!(out, "{text}").map_err(cli::Error::Stdout)
 }
 
 impl Account {
@@ -125,7 +139,7 @@ impl Account {
     fn lines(&self, study: &Study) -> Vec<String> {
         let state = self.engine.state();
         let (params, text) = match (state.active.get(&self.trial), state.ended.get(&self.trial)) {
-            (Some(active), _) => (&active.params, self.now(state, active.phase.name())),
+            (Some(active), _) => (&active.params, self.now(state, TrialState::of(active))),
             (None, Some(ended)) => (&ended.params, ended.end.to_string()),
             (None, None) => return Vec::new(),
         };
@@ -139,12 +153,41 @@ impl Account {
         lines
     }
 
-    fn now(&self, state: &State, phase: &str) -> String {
-        let phase = if phase == "forming" { "starting" } else { phase };
+    /// The same for programs.
+    fn json(&self, study: &Study) -> serde_json::Value {
+        let state = self.engine.state();
+        let (active, ended) = (state.active.get(&self.trial), state.ended.get(&self.trial));
+        let params = active.map(|active| &active.params).or_else(|| ended.map(|ended| &ended.params));
+        let now = active.map(TrialState::of).or_else(|| ended.map(|ended| TrialState::of_end(&ended.end)));
+        let slots = |slots: &[SlotId]| slots.iter().map(ToString::to_string).collect::<Vec<_>>();
+        let plan = |(at_s, target): &(f64, Target)| json!({"seconds": at_s, "slots": slots(&target.slots), "speedup": target.speedup, "reason": target.reason.to_string()});
+        let prospects = self.prospects.as_ref().map(|Prospects { all, cap }| {
+            let one = |it: &Prospect| {
+                json!({"slots": it.gpus, "type": it.gpu_type.to_string(), "machines": it.nodes, "goodput": it.goodput, "batch": it.batch, "explored": it.gpus <= *cap})
+            };
+            all.iter().map(one).collect::<Vec<_>>()
+        });
+        let stopped = match ended.map(|ended| &ended.end) {
+            Some(End::Stopped(reason)) => Some(self.stopped(study, reason)),
+            _ => None,
+        };
+        json!({
+            "id": self.trial.0,
+            "params": params.map(json::params),
+            "state": now.map(TrialState::name),
+            "slots": slots(&self.slots),
+            "plans": self.plans.iter().map(plan).collect::<Vec<_>>(),
+            "kept": self.kept,
+            "prospects": prospects,
+            "stopped": stopped,
+        })
+    }
+
+    fn now(&self, state: &State, phase: TrialState) -> String {
         let gpu_type = state.gpu_type(&self.slots).map_or_else(String::new, |known| format!(" ({known})"));
         let slots: Vec<String> = self.slots.iter().map(ToString::to_string).collect();
         if slots.is_empty() {
-            phase.to_owned()
+            phase.to_string()
         } else {
             format!("{phase} on {}{gpu_type}: {}", pluralize(slots.len(), "slot"), slots.join(" "))
         }

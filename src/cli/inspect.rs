@@ -3,6 +3,7 @@
 use std::{collections::BTreeSet, io::Write, path::Path};
 
 use crate::{
+    alloc::Reason,
     cli,
     goodput::BatchPlan,
     ids::{NodeId, SlotId, TrialId},
@@ -160,8 +161,14 @@ pub(crate) fn show(
     let annotation = Annotations::read(reader.folder())?.trial(row.trial);
     let created_s = status.created_s;
     let (mut events, mut reports): (Vec<(f64, String)>, Vec<ShownReport>) = (Vec::new(), Vec::new());
+    // Most plans leave a trial as it is, and would hide what has happened to it.
+    let (mut kept, mut planned) = (0, Vec::new());
     reader.replay(|entry| -> Result<(), cli::Error> {
-        events.extend(event(&entry, row.trial).map(|event| (entry.at_s - created_s, event)));
+        if format == Format::Text && is_no_news(&entry, row.trial, &mut planned) {
+            kept += 1;
+        } else {
+            events.extend(event(&entry, row.trial).map(|event| (entry.at_s - created_s, event)));
+        }
         reports.extend(ShownReport::of(&entry, row.trial, created_s));
         Ok(())
     })?;
@@ -175,8 +182,10 @@ pub(crate) fn show(
         }
         Format::Text => {
             let note = reader.folder().emulated().map(|devices| format!("\n{}", of_emulation(&devices)));
+            let plans = pluralize(kept, "other plan");
+            let kept = if kept == 0 { String::new() } else { format!("\n  {plans} changed nothing for it") };
             folded(&format!(
-                "{}{}",
+                "{}{kept}{}",
                 show_text(&study, &row, &annotation, &events, &reports),
                 note.unwrap_or_default()
             ))
@@ -256,12 +265,33 @@ fn show_text(
     lines.push(format!("  state   {}{result}", row.state));
     lines.push(format!("  epochs  {:.2} of {}", row.epochs, Value::from(study.trial.epochs).short()));
     let batch = row.batch.map_or_else(String::new, |batch| format!(", batch {batch}"));
-    lines.push(format!("  slots   {}{batch}; {} slot-seconds so far", row.slots, row.slot_s.round()));
+    let used = format!("{} slot-seconds", row.slot_s.round());
+    lines.push(if row.state.is_end() {
+        format!("  slots   {used}")
+    } else {
+        format!("  slots   {}{batch}; {used} so far", row.slots)
+    });
     lines.extend(annotate::lines(annotation));
     lines.extend(curves(study, reports));
     let rows: Vec<_> = events.iter().map(|(at_s, event)| vec![duration(*at_s), event.clone()]).collect();
     lines.extend(table(&rows));
     lines.join("\n")
+}
+
+/// Whether it is a plan that means no other slots for a trial than it has, or than those of the plan before.
+fn is_no_news(entry: &JournalEntry, trial: TrialId, planned: &mut Vec<SlotId>) -> bool {
+    let Fact::PlanAdopted { targets, .. } = &entry.fact else {
+        // What has lost its slots is planned for anew.
+        if matches!(&entry.fact, Fact::TrialPaused { trial: of, .. } | Fact::TrialInterrupted { trial: of, .. } if *of == trial)
+        {
+            planned.clear();
+        }
+        return false;
+    };
+    let Some(target) = targets.iter().find(|target| target.trial == trial) else { return false };
+    let is_same = *planned == target.slots;
+    planned.clone_from(&target.slots);
+    target.reason == Reason::Kept || (is_same && !target.slots.is_empty())
 }
 
 /// What a fact means for a trial; none where it means nothing to its user.

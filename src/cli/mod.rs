@@ -142,8 +142,12 @@ fn run(
             trial_table::list(&folder, &args.into(), format(json), out)
         }
         Command::Show(ShowArgs { folder, trial, json }) => inspect::show(&folder, trial, format(json), out),
-        Command::Explain(ExplainArgs { folder, trial }) => explain::run(&folder, trial, out),
-        Command::Compare(CompareArgs { folders, trials }) => compare::run(&folders, &trials, out),
+        Command::Explain(ExplainArgs { folder, trial, json }) => {
+            explain::run(&folder, trial, format(json), out)
+        }
+        Command::Compare(CompareArgs { folders, trials, json }) => {
+            compare::run(&folders, &trials, format(json), out)
+        }
         Command::Tail(args) => tail::tail(&args.folder, &(&args).into(), out),
         Command::Top(TopArgs { folder, once }) => tail::top(&folder, once, out),
         Command::Rm(RmArgs { folders, yes }) => remove_study::run(&folders, yes, stdin, out, stderr),

@@ -50,7 +50,7 @@ pub(crate) enum Error {
     #[error("{}:{line}: the row has {fields} fields, the header has {expected}", .file.display())]
     WrongWidth { file: PathBuf, line: u64, fields: u64, expected: u64 },
     /// A field holds something else than it should.
-    #[error("{}:{line}: {column} is `{value}`, allowed is {allowed}", .file.display())]
+    #[error("{}:{line}: {column} is `{value}`; expected {allowed}", .file.display())]
     BadField { file: PathBuf, line: u64, column: &'static str, value: String, allowed: String },
     /// No model describes the rows.
     #[error("{files}: the step times cannot be fitted")]

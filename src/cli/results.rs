@@ -28,7 +28,7 @@ const BAR: f64 = 40.0;
 /// What can be wrong with a question about results.
 #[derive(Debug, Error)]
 pub(crate) enum Error {
-    #[error("there is no objective `{name}` in {}, allowed is one of {}", .file.display(), .allowed.join(", "))]
+    #[error("there is no objective `{name}` in {}; expected one of {}", .file.display(), .allowed.join(", "))]
     NoObjective { name: String, file: PathBuf, allowed: Vec<String> },
     #[error("{}", .file.display())]
     TooLittle { file: PathBuf, source: crate::trials::Error },

@@ -35,7 +35,7 @@ pub(super) struct Wanted {
 /// What can be wrong with it.
 #[derive(Debug, Error)]
 pub(crate) enum Error {
-    #[error("there is no column `{name}`, allowed is one of: {allowed}")]
+    #[error("there is no column `{name}`; expected one of {allowed}")]
     NoColumn { name: String, allowed: String },
     #[error(
         "`{name}` and `{value}` are compared as texts: they are equal or not, so only = and != can be used"
@@ -168,8 +168,14 @@ pub(super) fn list(
             chosen.iter().map(trial).collect::<Vec<_>>().join("\n")
         }
         Format::Text => {
-            let note = reader.folder().emulated().map(|devices| format!("{}\n", of_emulation(&devices)));
-            let columns = all.columns(&wanted.columns)?;
+            let note = reader.folder().emulated();
+            let note = note.map(|devices| format!("{}\n", terminal::folded(&of_emulation(&devices))));
+            let mut columns = all.columns(&wanted.columns)?;
+            if wanted.columns.is_empty() {
+                // What no trial has would only take room.
+                let is_told = |column: &Column| chosen.iter().any(|row| all.value(row, column).is_some());
+                columns.retain(|(_, column)| matches!(column, Column::Metric(_)) || is_told(column));
+            }
             let width = terminal::stdout_width();
             let lines = all.lines(&columns, &chosen);
             let lines: Vec<String> = lines.iter().map(|line| terminal::cut(line, width)).collect();
@@ -356,10 +362,10 @@ fn first_line(text: &str) -> String {
 
 /// A state by its name, for the command line.
 pub(super) fn state(text: &str) -> Result<TrialState, String> {
-    let found = TrialState::all().find(|state| state.to_string() == text || state.name() == text);
+    let found = TrialState::all().find(|state| state.name() == text);
     found.ok_or_else(|| {
         let names: Vec<String> = TrialState::all().map(|state| state.to_string()).collect();
-        format!("allowed is one of {}", names.join(", "))
+        format!("expected one of {}", names.join(", "))
     })
 }
 
@@ -438,7 +444,7 @@ mod tests {
             "`act` and `relu` are compared as texts: they are equal or not, so only = and != can be used"
         );
         let error = chosen(&conditions(&["loss<1"])).unwrap_err();
-        assert!(error.starts_with("there is no column `loss`, allowed is one of: trial, state,"), "{error}");
+        assert!(error.starts_with("there is no column `loss`; expected one of trial, state,"), "{error}");
         assert!(error.ends_with("accuracy, lr, act, state"), "{error}");
         for wrong in ["lr", "<1", "lr<", "lr!1"] {
             assert!(wrong.parse::<Condition>().is_err(), "{wrong}");

@@ -25,7 +25,7 @@ const REASONS: usize = 3;
 pub(crate) enum Error {
     #[error("{} has other objectives ({theirs}) than this study ({ours}): nothing can be learned from it", .path.display())]
     OtherObjectives { path: PathBuf, theirs: String, ours: String },
-    #[error("{} has no study `{name}`, allowed is one of {}", .path.display(), .known.join(", "))]
+    #[error("{} has no study `{name}`; expected one of {}", .path.display(), .known.join(", "))]
     NoSuchStudy { path: PathBuf, name: String, known: Vec<String> },
     #[error("{} has several studies: choose one of them, as in {}#{}; there are {}",
         .path.display(), .path.display(), .known[0], .known.join(", "))]
@@ -140,9 +140,9 @@ impl Misfits {
         reasons.sort_by_key(|(_, count)| std::cmp::Reverse(**count));
         let others: usize = reasons.iter().skip(REASONS).map(|(_, count)| **count).sum();
         let mut texts: Vec<String> =
-            reasons.iter().take(REASONS).map(|(reason, count)| format!("{count}: {reason}")).collect();
+            reasons.iter().take(REASONS).map(|(reason, count)| format!("{count} ({reason})")).collect();
         texts.extend((others > 0).then(|| format!("{others} for other reasons")));
-        format!("; not used: {}", texts.join("; "))
+        format!("; not used: {}", texts.join(", "))
     }
 }
 
@@ -337,9 +337,9 @@ objective: {maximize: acc}
         let (mut search, mut said) = (Search::new(&study()).expect("a search"), Vec::new());
         known.teach(&mut search, &mut said);
         let said = String::from_utf8(said).expect("text");
-        assert!(said.starts_with("a.db: learned from 2 of 6 trials; not used: 1: "), "{said}");
+        assert!(said.starts_with("a.db: learned from 2 of 6 trials; not used: 1 ("), "{said}");
         assert!(
-            said.contains("1: `lr` is 2.0, allowed is a value of {float: [1e-5, 1.0], log: true}"),
+            said.contains("1 (`lr` is 2.0; expected a value of {float: [1e-5, 1.0], log: true})"),
             "{said}"
         );
         assert!(said.trim_end().ends_with("1 for other reasons"), "{said}");

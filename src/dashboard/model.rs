@@ -11,7 +11,7 @@ use crate::{
     store::TrialState,
     trials::{
         End,
-        engine::{Error, Fact, JournalEntry, Phase, State},
+        engine::{Error, Fact, JournalEntry, State},
     },
 };
 
@@ -307,20 +307,14 @@ impl Model {
     /// Where a trial stands.
     pub(super) fn state_of(&self, trial: TrialId) -> TrialState {
         if let Some(ended) = self.state.ended.get(&trial) {
-            return match ended.end {
-                End::Done(_) => TrialState::Done,
-                End::Stopped(_) => TrialState::Stopped,
-                End::Failed(_) => TrialState::Failed,
-                End::Cancelled(_) => TrialState::Cancelled,
-            };
+            return TrialState::of_end(&ended.end);
         }
-        match self.state.active.get(&trial).map(|active| &active.phase) {
+        match self.state.active.get(&trial).map_or(TrialState::Waiting, TrialState::of) {
             // Those who ask and tell run trials without slots.
-            Some(Phase::Waiting) if self.clock.heads == 0 => TrialState::Running,
-            None | Some(Phase::Waiting) => TrialState::Waiting,
-            Some(Phase::Forming { .. } | Phase::Broken { .. }) => TrialState::Forming,
-            Some(Phase::Running(_)) => TrialState::Running,
-            Some(Phase::Pausing(_)) => TrialState::Pausing,
+            TrialState::Waiting if self.clock.heads == 0 && self.state.active.contains_key(&trial) => {
+                TrialState::Running
+            }
+            state => state,
         }
     }
 

@@ -10,7 +10,7 @@ use std::{
 
 use super::{Commands, Error, model::Model};
 use crate::{
-    store::{Folder, Reader},
+    store::{Annotations, Folder, Reader},
     wire::with_causes,
 };
 
@@ -48,6 +48,13 @@ pub(super) struct View<'a> {
     pub(super) problem: Option<&'a str>,
     /// A process runs it.
     pub(super) is_run: bool,
+}
+
+impl View<'_> {
+    /// What people have written about it. A file that cannot be read is a matter of the commands that change it.
+    pub(super) fn notes(&self) -> Annotations {
+        Annotations::read(&self.folder).unwrap_or_default()
+    }
 }
 
 impl Studies {

@@ -157,6 +157,8 @@ fn a_trial_has_its_slots_its_speed_and_the_reasons() {
     scene.plan(trial, &[0], Reason::Started);
     scene.start(trial, 1, &[0], &[]);
     scene.at_s += 5.0;
+    let page = scene.view(|view| answers::trial(view, trial)).expect("it is there");
+    assert_eq!(page["state"], json!("starting"), "as in other texts");
     scene.fact(Fact::GroupFormed { trial, generation: Generation(1) });
     scene.at_s += 5.0;
     scene.plan(trial, &[0, 1], Reason::Grown);

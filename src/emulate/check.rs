@@ -9,7 +9,7 @@ use crate::{alloc::ClusterSpec, ids::GpuType, sim::Modelled};
 /// use pollux_tune::{alloc::ClusterSpec, internal::emulate};
 /// let check = |trainable: &str, cluster: &str| emulate::check(trainable, &ClusterSpec::parse(cluster).unwrap());
 /// assert!(check("cifar10", "2x8xa100,4x4xt4").is_ok());
-/// assert!(check("cifar10", "1x8xh100").unwrap_err().to_string().ends_with("allowed are a100, rtx2080ti, t4"));
+/// assert!(check("cifar10", "1x8xh100").unwrap_err().to_string().ends_with("expected one of a100, rtx2080ti, t4"));
 /// assert!(check("mnist", "4x4xt4").is_err());
 /// ```
 pub fn check(trainable: &str, cluster: &ClusterSpec) -> Result<(), Error> {

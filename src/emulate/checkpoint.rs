@@ -32,7 +32,7 @@ pub(super) fn load(session: &Session) -> Result<Loaded<session::State>, Error> {
             if (0.0..f64::INFINITY).contains(&state.useful) {
                 Ok(state)
             } else {
-                Err(Problem::State(format!("its progress is {}, allowed is a number from 0", state.useful)))
+                Err(Problem::State(format!("its progress is {}; expected a number from 0", state.useful)))
             }
         }))
     })

@@ -21,7 +21,7 @@ pub enum Error {
     #[error(transparent)]
     GpuType(#[from] EmptyGpuType),
     /// A number is outside of its range.
-    #[error("{what} is {value}, allowed is {allowed}")]
+    #[error("{what} is {value}; expected {allowed}")]
     OutOfRange {
         /// What it is.
         what: &'static str,
@@ -31,7 +31,7 @@ pub enum Error {
         allowed: &'static str,
     },
     /// GPUs on which nothing is known.
-    #[error("`{trainable}` was not measured on GPUs of type `{gpu_type}`, allowed are {allowed}")]
+    #[error("`{trainable}` was not measured on GPUs of type `{gpu_type}`; expected one of {allowed}")]
     UnknownType {
         /// What is trained.
         trainable: String,
@@ -43,7 +43,7 @@ pub enum Error {
     /// A step whose time is not known.
     #[error(
         "how long a step of `{trainable}` takes on `{gpu_type}` GPUs with {per_gpu} examples on each was not measured; \
-         allowed are {allowed}"
+         expected {allowed}"
     )]
     NotMeasured {
         /// What is trained.

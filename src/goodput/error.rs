@@ -7,7 +7,7 @@ use crate::ids::EmptyGpuType;
 #[non_exhaustive]
 pub enum Error {
     /// A number is NaN, infinite, or outside its range.
-    #[error("{what} is {value}, allowed is {allowed}")]
+    #[error("{what} is {value}; expected {allowed}")]
     OutOfRange {
         /// The quantity, as a user would call it.
         what: &'static str,
@@ -40,7 +40,7 @@ pub enum Error {
     #[error(transparent)]
     GpuType(#[from] EmptyGpuType),
     /// A name that is not among the known ones.
-    #[error("no {what} is called `{name}`, allowed are {allowed}")]
+    #[error("unknown {what} `{name}`; known are {allowed}")]
     UnknownName {
         /// The kind of thing that was named.
         what: &'static str,

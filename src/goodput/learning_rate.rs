@@ -63,7 +63,7 @@ pub fn scale_lr(rule: &dyn LrScaling, context: &LrContext) -> Result<f64, Error>
 /// use pollux_tune::goodput::LrRule;
 /// assert_eq!("sqrt".parse::<LrRule>()?, LrRule::SquareRoot);
 /// let error = "cosine".parse::<LrRule>().unwrap_err().to_string();
-/// assert!(error.ends_with("allowed are adascale, linear, sqrt, legw, none"));
+/// assert!(error.ends_with("known are adascale, linear, sqrt, legw, none"));
 /// # Ok::<(), pollux_tune::goodput::Error>(())
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
@@ -227,7 +227,7 @@ mod tests {
         assert!(matches!(&error, Error::UnknownName { name, .. } if name == "AdaGrad"));
         assert_eq!(
             error.to_string(),
-            "no learning-rate rule is called `AdaGrad`, allowed are adascale, linear, sqrt, legw, none"
+            "unknown learning-rate rule `AdaGrad`; known are adascale, linear, sqrt, legw, none"
         );
     }
 

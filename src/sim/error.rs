@@ -23,7 +23,7 @@ pub enum Error {
         present: String,
     },
     /// A field holds something else than it should.
-    #[error("line {line}: {column} is `{value}`, allowed is {allowed}")]
+    #[error("line {line}: {column} is `{value}`; expected {allowed}")]
     BadField {
         /// The line.
         line: u64,
@@ -51,7 +51,7 @@ pub enum Error {
         reason: String,
     },
     /// A trainable that was never measured.
-    #[error("no measurements of `{name}`: allowed are {allowed}")]
+    #[error("no measurements of `{name}`; expected one of {allowed}")]
     UnknownTrainable {
         /// Its name.
         name: String,
@@ -59,7 +59,7 @@ pub enum Error {
         allowed: String,
     },
     /// A setting is outside of its range.
-    #[error("{what} is {value}, allowed is {allowed}")]
+    #[error("{what} is {value}; expected {allowed}")]
     OutOfRange {
         /// The setting.
         what: &'static str,
@@ -69,7 +69,7 @@ pub enum Error {
         allowed: &'static str,
     },
     /// The cluster has GPUs that no step time was measured on, or nodes larger than any measured one.
-    #[error("no step times were measured on {nodes}: allowed are {allowed}")]
+    #[error("no step times were measured on {nodes}; expected {allowed}")]
     BadCluster {
         /// The nodes in question.
         nodes: String,

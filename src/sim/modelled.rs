@@ -244,7 +244,7 @@ mod tests {
         let error = Modelled::new("mnist", &Map::new(), 0, 3.0).unwrap_err().to_string();
         assert_eq!(
             error,
-            "no measurements of `mnist`: allowed are bert, cifar10, deepspeech2, imagenet, ncf, yolov3"
+            "no measurements of `mnist`; expected one of bert, cifar10, deepspeech2, imagenet, ncf, yolov3"
         );
         assert!(Modelled::new("bert", &Map::new(), 0, 0.0).is_err());
     }

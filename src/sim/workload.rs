@@ -33,7 +33,7 @@ pub struct JobSpec {
 /// let text = "name,time,application,num_replicas,batch_size\nfirst,107,cifar10,6,2048\n";
 /// assert_eq!(Workload::parse(text)?.jobs()[0].requested_gpus, 6);
 /// let error = Workload::parse(&text.replace("cifar10", "mnist")).unwrap_err();
-/// assert!(error.to_string().starts_with("line 2: application is `mnist`, allowed is bert,"));
+/// assert!(error.to_string().starts_with("line 2: application is `mnist`; expected one of bert,"));
 /// # Ok::<(), pollux_tune::sim::Error>(())
 /// ```
 #[derive(Debug, Clone)]
@@ -171,7 +171,7 @@ const GPUS_MAX: u32 = 4096;
 
 fn application_names() -> String {
     let names: Vec<_> = Application::all().iter().map(Application::name).collect();
-    names.join(", ")
+    format!("one of {}", names.join(", "))
 }
 
 #[cfg(test)]

@@ -73,10 +73,13 @@ impl Partitions {
         let able: Vec<&&Row> = rows.iter().filter(|row| row.has(spec)).collect();
         if able.is_empty() {
             let there = list(rows.iter().flat_map(|row| row.gpus.iter().map(ToString::to_string)));
-            let there = if there.is_empty() { "nodes without GPUs".to_owned() } else { there };
+            let allowed = match there.as_str() {
+                "" => "`slots` in its place: these nodes have no GPUs".to_owned(),
+                _ => format!("one of {there}"),
+            };
             let asked = spec.gres.as_ref().map_or_else(String::new, ToString::to_string);
             let found = format!("no node of the partition {where_} has {asked}");
-            return Err(wrong("gres", found, format!("what there is: {there}")));
+            return Err(wrong("gres", found, allowed));
         }
         let limit = able.iter().map(|row| row.minutes.unwrap_or(u64::MAX)).max().unwrap_or(u64::MAX);
         let asked = spec.time.map_or(0, |time| time.as_secs().div_ceil(60));
@@ -251,31 +254,31 @@ mod tests {
         for (spec, message) in [
             (
                 "gres: 'gpu:8', partition: nope",
-                "partition: there is no partition nope, allowed is one of cpu, gpu, spot",
+                "partition: there is no partition nope; expected one of cpu, gpu, spot",
             ),
             (
                 "gres: 'gpu:v100:1'",
-                "gres: no node of the partition gpu has gpu:v100:1, allowed is what there is: gpu:a100:8, gpu:h100:8",
+                "gres: no node of the partition gpu has gpu:v100:1; expected one of gpu:a100:8, gpu:h100:8",
             ),
             (
                 "gres: 'gpu:t4:8', partition: spot",
-                "gres: no node of the partition spot has gpu:t4:8, allowed is what",
+                "gres: no node of the partition spot has gpu:t4:8; expected one of gpu:t4:4",
             ),
             (
                 "gres: 'gpu:1', partition: cpu",
-                "gres: no node of the partition cpu has gpu:1, allowed is what there is: nodes",
+                "gres: no node of the partition cpu has gpu:1; expected `slots` in its place",
             ),
             (
                 "gres: 'gpu:t4:4', partition: spot, time: 4h",
-                "time: 240 minutes are more than the partition spot gives a job, allowed is at most 60m",
+                "time: 240 minutes are more than the partition spot gives a job; expected at most 60m",
             ),
             (
                 "gres: 'gpu:t4:4', partition: spot, cpus: 33",
-                "cpus: no such node of the partition spot has 33 cores, allowed is at",
+                "cpus: no such node of the partition spot has 33 cores; expected at",
             ),
             (
                 "gres: 'gpu:a100:8', nodes: 1..3",
-                "nodes: the partition gpu has room for 2 jobs like that, not for 3, allowed is at most 2",
+                "nodes: the partition gpu has room for 2 jobs like that, not for 3; expected at most 2",
             ),
         ] {
             let found = checked(spec).unwrap_err();

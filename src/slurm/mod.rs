@@ -79,7 +79,7 @@ pub enum Error {
         text: String,
     },
     /// What the study file asks for is not there.
-    #[error("{field}: {found}, allowed is {allowed}")]
+    #[error("{field}: {found}; expected {allowed}")]
     Impossible {
         /// The field.
         field: String,

@@ -220,28 +220,28 @@ mod tests {
     #[test]
     fn mistakes_have_columns() {
         for (text, message) in [
-            (
-                "batch <= ",
-                "the constraint ends too early, allowed is a number, name, text or `(` at column 10",
-            ),
-            ("batch <= 3 3", "`3` is too much, allowed is an operator or the end at column 12"),
-            ("1 < lr < 2", "comparisons cannot be chained, allowed is `a < b and b < c` at column 8"),
+            ("batch <= ", "the constraint ends too early; expected a number, name, text or `(` at column 10"),
+            ("batch <= 3 3", "`3` is too much; expected an operator or the end at column 12"),
+            ("1 < lr < 2", "comparisons cannot be chained; write `a < b and b < c` at column 8"),
             ("btach < 3", "there is no parameter `btach` in the space; did you mean `batch`? at column 1"),
-            ("lr + 1", "this is a number, allowed is a comparison at column 1"),
-            ("lr < 'x'", "a number is compared with a text, allowed are two of one kind at column 4"),
-            ("act < 'x'", "`<` has a text on its left, allowed is a number at column 5"),
-            ("(lr < 1", "a `(` is not closed, allowed is `)` at column 8"),
-            ("lr < 1 and 3", "`and` has a number on its right, allowed is true or false at column 8"),
+            ("lr + 1", "this is a number; expected a comparison at column 1"),
+            ("lr < 'x'", "a number is compared with a text; expected two of the same kind at column 4"),
+            ("act < 'x'", "`<` has a text on its left; expected a number at column 5"),
+            ("(lr < 1", "a `(` is not closed; expected `)` at column 8"),
+            ("lr < 1 and 3", "`and` has a number on its right; expected true or false at column 8"),
             (
                 "lr ~ 1",
-                "`~` is unknown, allowed are numbers, names, texts, + - * / < <= > >= == != and or not ( ) \
+                "`~` is unknown; expected one of numbers, names, texts, + - * / < <= > >= == != and or not ( ) \
                  at column 4",
             ),
-            ("lr = 1", "`=` is unknown, allowed for equality is `==` at column 4"),
-            ("lr < 1.2.3", "`1.2.3` is no number at column 6"),
-            ("act == 'relu", "a text is not closed, allowed is another `'` at column 8"),
-            ("mixed == 1", "`mixed` has values of several kinds, allowed are parameters of one at column 1"),
-            ("", "the constraint ends too early, allowed is a number, name, text or `(` at column 1"),
+            ("lr = 1", "`=` is unknown; write `==` for equality at column 4"),
+            ("lr < 1.2.3", "`1.2.3` is not a number at column 6"),
+            ("act == 'relu", "a text is not closed; expected another `'` at column 8"),
+            (
+                "mixed == 1",
+                "`mixed` has values of several kinds; expected a parameter whose values are of one kind at column 1",
+            ),
+            ("", "the constraint ends too early; expected a number, name, text or `(` at column 1"),
         ] {
             assert_eq!(wrong(text), format!("{message} of `{}`", text.trim()), "{text}");
         }

@@ -26,7 +26,7 @@ pub enum BadDims {
         parents: usize,
     },
     /// A parameter has nothing to choose from, or more cells than a number can tell apart.
-    #[error("parameter {dim} has {count} values, allowed are 1 to 2^52")]
+    #[error("parameter {dim} has {count} values; expected 1 to 2^52")]
     Count {
         /// The parameter.
         dim: usize,
@@ -34,7 +34,7 @@ pub enum BadDims {
         count: u64,
     },
     /// A parent stands behind its child or is a continuum.
-    #[error("parameter {dim} depends on {parent}: allowed are discrete parameters that stand before it")]
+    #[error("parameter {dim} depends on {parent}; expected a discrete parameter that stands before it")]
     Order {
         /// The child.
         dim: usize,

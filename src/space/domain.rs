@@ -48,7 +48,7 @@ impl Domain {
     /// Numbers from `low` to `high`, all equally likely.
     pub fn float(low: f64, high: f64) -> Result<Self, Error> {
         let fine = low < high && (high - low).is_finite();
-        let allowed = "are finite numbers, the first below the second";
+        let allowed = "finite numbers, the first below the second";
         let domain = Self(Kind::Float { low, high });
         fine.then_some(domain).ok_or_else(|| bounds(format!("{low:?} and {high:?}"), allowed))
     }
@@ -56,7 +56,7 @@ impl Domain {
     /// Numbers from `low` to `high` whose logarithms are equally likely.
     pub fn log(low: f64, high: f64) -> Result<Self, Error> {
         let fine = 0.0 < low && low < high && high.is_finite();
-        let allowed = "for a log domain are finite numbers above 0, the first below the second";
+        let allowed = "finite numbers above 0 for a log domain, the first below the second";
         let domain = Self(Kind::LogFloat { low, high });
         fine.then_some(domain).ok_or_else(|| bounds(format!("{low:?} and {high:?}"), allowed))
     }
@@ -64,7 +64,7 @@ impl Domain {
     /// Whole numbers from `low` to `high`, all equally likely.
     pub fn int(low: i64, high: i64) -> Result<Self, Error> {
         let fine = -EXACT <= low && low <= high && high <= EXACT && high - low < EXACT;
-        let allowed = "are whole numbers of at most 2^53, the first not above the second";
+        let allowed = "whole numbers of at most 2^53, the first not above the second";
         let domain = Self(Kind::Int { low, high, step: 1 });
         fine.then_some(domain).ok_or_else(|| bounds(format!("{low} and {high}"), allowed))
     }
@@ -77,7 +77,7 @@ impl Domain {
     /// Numbers between two cells are allowed values, and are encoded as the nearest cell.
     pub fn log_int(low: i64, high: i64) -> Result<Self, Error> {
         let fine = 1 <= low && low <= high && high <= EXACT;
-        let allowed = "for a log domain are whole numbers from 1 to 2^53, the first not above the second";
+        let allowed = "whole numbers from 1 to 2^53 for a log domain, the first not above the second";
         if !fine {
             return Err(bounds(format!("{low} and {high}"), allowed));
         }
@@ -91,13 +91,13 @@ impl Domain {
         let step = step.into();
         match self.0 {
             Kind::Int { low, high, .. } => {
-                let allowed = "is a whole number from 1 to the width of the range";
+                let allowed = "a whole number from 1 to the width of the range";
                 let whole = step.as_int().filter(|step| (1..=(high - low).max(1)).contains(step));
                 let step = whole.ok_or_else(|| bad("the step is", step.to_string(), allowed))?;
                 Ok(Self(Kind::Int { low, high, step }))
             }
             Kind::Float { low, high } => {
-                let allowed = "is a number above 0, at most the width and at least a billionth of it";
+                let allowed = "a number above 0, at most the width and at least a billionth of it";
                 let min = (high - low) / Self::STEPS_MAX as f64;
                 // A step as wide as the range must not be lost to rounding.
                 let max = (high - low) * (1.0 + 1e-9);
@@ -108,7 +108,7 @@ impl Domain {
             _ => Err(bad(
                 "the step is",
                 step.to_string(),
-                "is no step here, only for float and int without log",
+                "no step here: only float and int without log have one",
             )),
         }
     }
@@ -256,10 +256,10 @@ fn bounds(found: String, allowed: &'static str) -> Error {
 fn finite(value: Value) -> Result<Value, Error> {
     match value {
         Value::Float(number) if !number.is_finite() => {
-            Err(bad("a value is", number.to_string(), "are finite numbers"))
+            Err(bad("a value is", number.to_string(), "a finite number"))
         }
         Value::Int(number) if number.abs() > EXACT => {
-            Err(bad("a value is", number.to_string(), "are whole numbers of at most 2^53"))
+            Err(bad("a value is", number.to_string(), "a whole number of at most 2^53"))
         }
         value => Ok(value),
     }
@@ -270,12 +270,12 @@ fn distinct<V: Into<Value>>(values: impl IntoIterator<Item = V>) -> Result<Vec<V
     for value in values {
         let value = finite(value.into())?;
         if all.iter().any(|known| known.same(&value)) {
-            return Err(bad("a choice is there twice:", value.to_string(), "are distinct values"));
+            return Err(bad("a choice is given twice:", value.to_string(), "distinct values"));
         }
         all.push(value);
     }
     if all.is_empty() {
-        return Err(bad("the choices are", "none".to_owned(), "is at least one"));
+        return Err(bad("the choices are", "none".to_owned(), "at least one"));
     }
     Ok(all)
 }
@@ -405,7 +405,7 @@ mod tests {
         let message = |domain: Result<Domain, Error>| domain.unwrap_err().to_string();
         assert_eq!(
             message(Domain::log(0.0, 1.0)),
-            "the bounds are 0.0 and 1.0, allowed for a log domain are finite numbers above 0, \
+            "the bounds are 0.0 and 1.0; expected finite numbers above 0 for a log domain, \
              the first below the second"
         );
         assert!(message(Domain::float(1.0, f64::NAN)).starts_with("the bounds are 1.0 and NaN"));

@@ -6,20 +6,20 @@ use thiserror::Error;
 pub enum Error {
     /// A name that could not be written in a constraint.
     #[error(
-        "`{0}` is no name of a parameter, allowed are letters, digits, `_`, `.` and `-` after a letter or `_`"
+        "`{0}` is not a valid parameter name; expected letters, digits, `_`, `.` and `-` after a letter or `_`"
     )]
     BadName(String),
     /// Two parameters have the same name.
     #[error("`{0}` is there twice, names are unique in the whole space")]
     Duplicate(String),
     /// The bounds, step or choices of a domain.
-    #[error("{what} {found}, allowed {allowed}")]
+    #[error("{what} {found}; expected {allowed}")]
     BadDomain {
         /// What is wrong, with its verb, such as `the step is`.
         what: &'static str,
         /// What it is.
         found: String,
-        /// What it could be, with its verb.
+        /// What it could be.
         allowed: &'static str,
     },
     /// A parameter that is not in the space, or not above the one that depends on it.
@@ -33,10 +33,10 @@ pub enum Error {
         similar: Option<String>,
     },
     /// A parameter whose values cannot be listed decides nothing.
-    #[error("`{0}` cannot decide about others, allowed are parameters with choices or steps")]
+    #[error("`{0}` cannot decide about others; expected a parameter with choices or steps")]
     BadParent(String),
     /// A value that the parent cannot have.
-    #[error("`{parent}` is never {value}, allowed is a value of {domain}")]
+    #[error("`{parent}` is never {value}; expected a value of {domain}")]
     BadCondition {
         /// The parameter that decides.
         parent: String,
@@ -67,7 +67,7 @@ pub enum Error {
         expected: usize,
     },
     /// A coordinate is missing, or lies outside of its dimension.
-    #[error("the coordinate of `{name}` is {found}, allowed is {allowed}")]
+    #[error("the coordinate of `{name}` is {found}; expected {allowed}")]
     BadCoordinate {
         /// The parameter.
         name: String,
@@ -83,7 +83,7 @@ pub enum Error {
     #[error("`{0}` has a value, but its condition does not hold")]
     Inactive(String),
     /// A value outside of its domain.
-    #[error("`{name}` is {value}, allowed is a value of {domain}")]
+    #[error("`{name}` is {value}; expected a value of {domain}")]
     BadValue {
         /// The parameter.
         name: String,
@@ -93,7 +93,7 @@ pub enum Error {
         domain: String,
     },
     /// What is expected of a parameter is none of its values.
-    #[error("the prior of `{name}` is {value}, allowed is a value of {domain}")]
+    #[error("the prior of `{name}` is {value}; expected a value of {domain}")]
     BadPrior {
         /// The parameter.
         name: String,
@@ -103,7 +103,7 @@ pub enum Error {
         domain: String,
     },
     /// There is nothing to expect of a fixed value.
-    #[error("`{0}` has a fixed value, a prior is allowed for parameters that are searched")]
+    #[error("`{0}` has a fixed value; a prior is for parameters that are searched")]
     FixedPrior(String),
     /// The parameters are read as a type that they do not fit.
     #[error("the parameters do not fit this type: {0}")]

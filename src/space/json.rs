@@ -50,7 +50,7 @@ impl<'de> Deserialize<'de> for Params {
                         other => {
                             let allowed = "a number, a text, true or false";
                             return Err(de::Error::custom(format!(
-                                "`{name}` is {other}, allowed is {allowed}"
+                                "`{name}` is {other}; expected {allowed}"
                             )));
                         }
                     };
@@ -81,6 +81,6 @@ mod tests {
         assert_eq!(text, r#"{"width":64,"lr":0.1,"scale":64.0,"act":"relu","bias":true}"#);
         assert_eq!(serde_json::from_str::<Params>(&text).unwrap(), params);
         let error = serde_json::from_str::<Params>(r#"{"lr": [1]}"#).unwrap_err().to_string();
-        assert!(error.starts_with("`lr` is [1], allowed is a number"), "{error}");
+        assert!(error.starts_with("`lr` is [1]; expected a number"), "{error}");
     }
 }

@@ -78,7 +78,7 @@ impl<'t> Parser<'t> {
         if self.chars.len() > LENGTH_MAX {
             return wrong(
                 LENGTH_MAX,
-                format!("the constraint is too long, allowed are {LENGTH_MAX} characters"),
+                format!("the constraint is too long; expected at most {LENGTH_MAX} characters"),
             );
         }
         self.advance()?;
@@ -86,10 +86,10 @@ impl<'t> Parser<'t> {
         let (expression, kind) = self.either()?;
         if self.token != Token::End {
             let shown = self.token.shown();
-            return wrong(self.start, format!("`{shown}` is too much, allowed is an operator or the end"));
+            return wrong(self.start, format!("`{shown}` is too much; expected an operator or the end"));
         }
         if kind != Type::Truth {
-            return wrong(begin, format!("this is {}, allowed is a comparison", kind.name()));
+            return wrong(begin, format!("this is {}; expected a comparison", kind.name()));
         }
         Ok(expression)
     }
@@ -121,13 +121,13 @@ impl<'t> Parser<'t> {
         let (right, right_type) = self.sum()?;
         if left_type != right_type {
             let (left, right) = (left_type.name(), right_type.name());
-            return wrong(at, format!("{left} is compared with {right}, allowed are two of one kind"));
+            return wrong(at, format!("{left} is compared with {right}; expected two of the same kind"));
         }
         if !matches!(operator, Operator::Equal | Operator::Unequal) {
             expect(left_type, Type::Number, at, symbol, "left")?;
         }
         if self.operator(&COMPARISONS).is_some() {
-            return wrong(self.start, "comparisons cannot be chained, allowed is `a < b and b < c`");
+            return wrong(self.start, "comparisons cannot be chained; write `a < b and b < c`");
         }
         Ok((Expression::Binary(operator, Box::new(left), Box::new(right)), Type::Truth))
     }
@@ -163,15 +163,15 @@ impl<'t> Parser<'t> {
                 self.advance()?;
                 let inner = self.deeper(Self::either)?;
                 if self.token != Token::Symbol(")") {
-                    return wrong(self.start, "a `(` is not closed, allowed is `)`");
+                    return wrong(self.start, "a `(` is not closed; expected `)`");
                 }
                 inner
             }
             Token::Symbol(symbol) => {
-                return wrong(at, format!("`{symbol}` is misplaced, allowed is a number, name, text or `(`"));
+                return wrong(at, format!("`{symbol}` is misplaced; expected a number, name, text or `(`"));
             }
             Token::End => {
-                return wrong(at, "the constraint ends too early, allowed is a number, name, text or `(`");
+                return wrong(at, "the constraint ends too early; expected a number, name, text or `(`");
             }
         };
         self.advance()?;
@@ -185,7 +185,12 @@ impl<'t> Parser<'t> {
         };
         match Type::of(domain) {
             Some(kind) => Ok((Expression::Name(name), kind)),
-            None => wrong(at, format!("`{name}` has values of several kinds, allowed are parameters of one")),
+            None => wrong(
+                at,
+                format!(
+                    "`{name}` has values of several kinds; expected a parameter whose values are of one kind"
+                ),
+            ),
         }
     }
 
@@ -216,7 +221,7 @@ impl<'t> Parser<'t> {
         if self.depth == DEPTH_MAX {
             return wrong(
                 self.start,
-                format!("the constraint is nested too deeply, allowed are {DEPTH_MAX} levels"),
+                format!("the constraint is nested too deeply; expected at most {DEPTH_MAX} levels"),
             );
         }
         self.depth += 1;
@@ -258,7 +263,7 @@ impl<'t> Parser<'t> {
         self.at += 1;
         let text = self.take(|c| c != quote);
         if self.at == self.chars.len() {
-            return wrong(self.start, format!("a text is not closed, allowed is another `{quote}`"));
+            return wrong(self.start, format!("a text is not closed; expected another `{quote}`"));
         }
         self.at += 1;
         Ok(if quote == '`' { Token::Name(text) } else { Token::Text(text) })
@@ -274,7 +279,7 @@ impl<'t> Parser<'t> {
         }
         match text.parse::<f64>() {
             Ok(number) if number.is_finite() => Ok(Token::Number(number)),
-            _ => wrong(self.start, format!("`{text}` is no number")),
+            _ => wrong(self.start, format!("`{text}` is not a number")),
         }
     }
 
@@ -288,9 +293,9 @@ impl<'t> Parser<'t> {
             return Ok(Token::Symbol(symbol));
         }
         if rest[0] == '=' {
-            return wrong(self.at, "`=` is unknown, allowed for equality is `==`");
+            return wrong(self.at, "`=` is unknown; write `==` for equality");
         }
-        wrong(self.at, format!("`{}` is unknown, allowed are {SYMBOLS}", rest[0]))
+        wrong(self.at, format!("`{}` is unknown; expected one of {SYMBOLS}", rest[0]))
     }
 }
 
@@ -299,5 +304,5 @@ fn expect(found: Type, wanted: Type, at: usize, symbol: &str, side: &str) -> Res
         return Ok(());
     }
     let (found, wanted) = (found.name(), wanted.name());
-    wrong(at, format!("`{symbol}` has {found} on its {side}, allowed is {wanted}"))
+    wrong(at, format!("`{symbol}` has {found} on its {side}; expected {wanted}"))
 }

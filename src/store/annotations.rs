@@ -127,7 +127,7 @@ mod tests {
     fn what_cannot_be_read_is_not_overwritten() {
         let folder = folder("damaged");
         fs::write(folder.notes(), "{").expect("it can be written");
-        let error = Annotations::change(&folder, |_| {}).expect_err("it is no JSON").to_string();
+        let error = Annotations::change(&folder, |_| {}).expect_err("it is not JSON").to_string();
         assert!(error.contains("notes.json is damaged: EOF"), "{error}");
         assert_eq!(fs::read_to_string(folder.notes()).expect("it is there"), "{");
         fs::remove_dir_all(folder.root()).expect("it can be removed");

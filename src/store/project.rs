@@ -18,7 +18,7 @@ use crate::{
     space::Study,
     trials::{
         End,
-        engine::{self, ActiveTrial, EndedTrial, Fact, JournalEntry, Metrics, NodeState, Phase, State},
+        engine::{self, ActiveTrial, EndedTrial, Fact, JournalEntry, Metrics, NodeState, State},
     },
 };
 
@@ -190,7 +190,7 @@ impl Projection {
         measured: Option<&Metrics>,
     ) -> Result<(), Problem> {
         let (state, slots, row) = if let Some(active) = self.state.active.get(&trial) {
-            (state_of(active), active.slots().len() as u32, active_row(trial, active)?)
+            (TrialState::of(active), active.slots().len() as u32, active_row(trial, active)?)
         } else if let (Some(ended), Some(measured)) = (self.state.ended.get(&trial), measured) {
             let (state, row) = ended_row(trial, ended, measured)?;
             (state, 0, row)
@@ -204,7 +204,7 @@ impl Projection {
             to.prepare_cached(before)?.query_row([trial.0], read).optional()?;
         let summary = &mut self.summary;
         if let Some((state, slots, sum)) = before {
-            let state = TrialState::from_name(&state).ok_or(Problem::NoRow(TRIALS.name))?;
+            let state = TrialState::from_stored(&state).ok_or(Problem::NoRow(TRIALS.name))?;
             summary.leave(state, slots);
             summary.sums.trials = summary.sums.trials.wrapping_sub(sum);
         }
@@ -309,22 +309,13 @@ fn span(active: &ActiveTrial) -> Option<(Generation, Vec<SlotId>)> {
     (!active.slots().is_empty()).then(|| (active.generation, active.slots().to_vec()))
 }
 
-const fn state_of(active: &ActiveTrial) -> TrialState {
-    match active.phase {
-        Phase::Waiting => TrialState::Waiting,
-        Phase::Forming { .. } | Phase::Broken { .. } => TrialState::Forming,
-        Phase::Running(_) => TrialState::Running,
-        Phase::Pausing(_) => TrialState::Pausing,
-    }
-}
-
 fn active_row(trial: TrialId, active: &ActiveTrial) -> Result<Vec<Value>, Problem> {
     let slots = active.slots().len() as u32;
     let batch = active.phase.group().and_then(|group| group.batch);
     let batch = batch.map(|batch| batch.total(slots).cast_signed());
     Ok(vec![
         trial.0.into(),
-        state_of(active).name().to_owned().into(),
+        TrialState::of(active).stored_name().to_owned().into(),
         serde_json::to_string(&active.params)?.into(),
         active.created_s.into(),
         Value::Null,
@@ -354,7 +345,7 @@ fn ended_row(
     };
     let row = vec![
         trial.0.into(),
-        state.name().to_owned().into(),
+        state.stored_name().to_owned().into(),
         serde_json::to_string(&ended.params)?.into(),
         ended.created_s.into(),
         ended.ended_s.into(),

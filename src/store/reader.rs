@@ -19,8 +19,8 @@ use crate::{
     ids::{NodeId, SlotId, StudyId, TrialId},
     space::{Params, Study},
     trials::{
-        best,
-        engine::{JournalEntry, Metrics},
+        End, best,
+        engine::{ActiveTrial, JournalEntry, Metrics, Phase},
     },
 };
 
@@ -57,7 +57,7 @@ pub enum TrialState {
 impl TrialState {
     const ALL: [(Self, &str); 8] = [
         (Self::Waiting, "waiting"),
-        (Self::Forming, "forming"),
+        (Self::Forming, "starting"),
         (Self::Running, "running"),
         (Self::Pausing, "pausing"),
         (Self::Done, "done"),
@@ -71,14 +71,40 @@ impl TrialState {
         Self::ALL.into_iter().map(|(state, _)| state)
     }
 
-    /// Its name.
+    /// Its name, the same in texts, tables, JSON and on the page.
     #[must_use]
     pub fn name(self) -> &'static str {
         Self::ALL[self as usize].1
     }
 
-    pub(super) fn from_name(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|(_, known)| *known == name).map(|(state, _)| state)
+    /// Its name in the tables of a journal, which keep the word of those who form groups.
+    pub(super) fn stored_name(self) -> &'static str {
+        if self == Self::Forming { "forming" } else { self.name() }
+    }
+
+    pub(super) fn from_stored(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().map(|(state, _)| state).find(|state| state.stored_name() == name)
+    }
+
+    /// Where a trial stands that is not over.
+    pub(crate) const fn of(active: &ActiveTrial) -> Self {
+        match active.phase {
+            Phase::Waiting => Self::Waiting,
+            Phase::Forming { .. } | Phase::Broken { .. } => Self::Forming,
+            Phase::Running(_) => Self::Running,
+            Phase::Pausing(_) => Self::Pausing,
+        }
+    }
+
+    /// Where a trial stands that is over.
+    #[cfg(feature = "cli")]
+    pub(crate) const fn of_end(end: &End) -> Self {
+        match end {
+            End::Done(_) => Self::Done,
+            End::Stopped(_) => Self::Stopped,
+            End::Failed(_) => Self::Failed,
+            End::Cancelled(_) => Self::Cancelled,
+        }
     }
 
     /// Whether the trial is over.
@@ -90,8 +116,7 @@ impl TrialState {
 
 impl fmt::Display for TrialState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Only what is stored keeps the word of those who form groups.
-        f.pad(if *self == Self::Forming { "starting" } else { self.name() })
+        f.pad(self.name())
     }
 }
 
@@ -417,7 +442,7 @@ fn trial_row(row: &Row<'_>, at_s: f64) -> rusqlite::Result<TrialRow> {
 
 fn state(row: &Row<'_>, column: usize) -> rusqlite::Result<TrialState> {
     let name = row.get_ref(column)?.as_str()?;
-    TrialState::from_name(name).ok_or_else(|| {
+    TrialState::from_stored(name).ok_or_else(|| {
         let problem = format!("there is no state `{name}`");
         rusqlite::Error::FromSqlConversionFailure(column, Type::Text, problem.into())
     })

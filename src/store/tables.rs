@@ -196,7 +196,7 @@ impl Summary {
 
     pub(super) fn row(&self) -> Result<Vec<Value>, serde_json::Error> {
         let states: BTreeMap<&str, u32> =
-            self.states.iter().map(|(state, count)| (state.name(), *count)).collect();
+            self.states.iter().map(|(state, count)| (state.stored_name(), *count)).collect();
         Ok(vec![
             1.into(),
             self.facts.cast_signed().into(),
@@ -215,7 +215,7 @@ impl Summary {
             let states: BTreeMap<String, u32> =
                 serde_json::from_str(row.get_ref(5)?.as_str()?).unwrap_or_default();
             let states =
-                states.iter().filter_map(|(name, count)| Some((TrialState::from_name(name)?, *count)));
+                states.iter().filter_map(|(name, count)| Some((TrialState::from_stored(name)?, *count)));
             let chain = Chain::from_bytes(row.get_ref(2)?.as_blob()?);
             let sums = serde_json::from_str(row.get_ref(8)?.as_str()?).ok();
             let summary = |chain, sums| -> rusqlite::Result<Self> {

@@ -31,7 +31,7 @@ pub enum Error {
     #[error("point {0} of the queue is not in the search space")]
     BadQueue(usize),
     /// A result with another number of objectives than the suggester optimizes.
-    #[error("trial {trial} has the number of values {given}, allowed is {expected}: one for each objective")]
+    #[error("the number of values of trial {trial} is {given}; expected {expected}, one for each objective")]
     Objectives {
         /// The trial.
         trial: TrialId,
@@ -41,7 +41,7 @@ pub enum Error {
         expected: usize,
     },
     /// A setting outside its range.
-    #[error("{what} is {value}, allowed is {allowed}")]
+    #[error("{what} is {value}; expected {allowed}")]
     OutOfRange {
         /// The setting.
         what: &'static str,
@@ -62,7 +62,7 @@ pub enum Error {
         min: usize,
     },
     /// There is not one value for each point.
-    #[error("{points} points have {values} values, allowed is one for each")]
+    #[error("{points} points have {values} values; expected one for each")]
     Values {
         /// How many points there are.
         points: usize,

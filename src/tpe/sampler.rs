@@ -66,7 +66,7 @@ impl TpeOptions {
             return Ok(());
         }
         let (what, value) = ("the share of good trials", self.good_share);
-        Err(Error::OutOfRange { what, value, allowed: "above 0, up to 1" })
+        Err(Error::OutOfRange { what, value, allowed: "a number above 0, at most 1" })
     }
 }
 
@@ -108,7 +108,7 @@ impl Tpe {
     ///
     /// let options = TpeOptions { good_share: 0.0, ..TpeOptions::default() };
     /// let error = Tpe::with_options(Dims::flat(vec![])?, options).expect_err("nothing would be good");
-    /// assert_eq!(error.to_string(), "the share of good trials is 0, allowed is above 0, up to 1");
+    /// assert_eq!(error.to_string(), "the share of good trials is 0; expected a number above 0, at most 1");
     /// # Ok::<(), pollux_tune::space::BadDims>(())
     /// ```
     pub fn with_options(dims: Dims, options: TpeOptions) -> Result<Self, Error> {

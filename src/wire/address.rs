@@ -62,7 +62,7 @@ mod tests {
             ["", "unix:", "unix:relative", "/a/b", "localhost:1", "127.0.0.1", "127.0.0.1:65536", "tcp:1"]
         {
             let error = text.parse::<Address>().expect_err("no address").to_string();
-            assert!(error.starts_with(&format!("`{text}` is no address; allowed are `unix:`")), "{error}");
+            assert!(error.starts_with(&format!("`{text}` is no address; expected `unix:`")), "{error}");
         }
     }
 }

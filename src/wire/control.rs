@@ -178,7 +178,7 @@ where
     let answer = match serde_json::from_str::<Call>(&line) {
         Ok(call) if secret.is(call.secret.as_bytes()) => handle(call.request).await,
         Ok(_) => Err("the secret is that of another run of the study".to_owned()),
-        Err(error) => Err(format!("this is no request: {error}")),
+        Err(error) => Err(format!("this is not a request: {error}")),
     };
     let reply: Reply = answer.map(|heard| (heard == Heard::Noted).then_some(true));
     let answer = serde_json::to_string(&reply)?;
@@ -275,6 +275,6 @@ mod tests {
         stream.write_all(b"hello\n").await.unwrap();
         let mut answer = String::new();
         stream.read_to_string(&mut answer).await.unwrap();
-        assert!(answer.contains("this is no request"), "{answer}");
+        assert!(answer.contains("this is not a request"), "{answer}");
     }
 }

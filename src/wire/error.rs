@@ -8,7 +8,7 @@ use super::{Address, HostPort};
 pub enum Error {
     /// A text that is no address.
     #[error(
-        "`{0}` is no address; allowed are `unix:` with an absolute path, and an IP address with a port such as \
+        "`{0}` is no address; expected `unix:` with an absolute path, or an IP address with a port such as \
          `127.0.0.1:4000`"
     )]
     Address(String),
@@ -21,7 +21,7 @@ pub enum Error {
         problem: &'static str,
     },
     /// A folder in which somebody else could replace the socket.
-    #[error("{} is no safe folder for a socket: it {problem}; {remedy}", path.display())]
+    #[error("{} is not a safe folder for a socket: it {problem}; {remedy}", path.display())]
     Folder {
         /// The folder.
         path: PathBuf,
@@ -39,7 +39,7 @@ pub enum Error {
         source: io::Error,
     },
     /// A text that is no secret. It is not shown.
-    #[error("a secret has {allowed} hexadecimal digits; this text of {found} bytes is none")]
+    #[error("a secret has {allowed} hexadecimal digits; found a text of {found} bytes")]
     Secret {
         /// Its length.
         found: usize,
@@ -82,8 +82,8 @@ pub enum Error {
     Refused(String),
     /// Plain text would leave the machine.
     #[error(
-        "{address} is not on this machine, and what workers say is not encrypted; allowed are `unix:` and loopback addresses \
-         such as `127.0.0.1:4000`, and an agent (`pollux-tune agent`) for other machines"
+        "{address} is not on this machine, and what workers say is not encrypted; expected `unix:` or a loopback address \
+         such as `127.0.0.1:4000`; other machines need an agent (`pollux-tune agent`)"
     )]
     PlainText {
         /// The address.
@@ -91,7 +91,7 @@ pub enum Error {
     },
     /// A text that is no port of a machine.
     #[error(
-        "`{0}` is no HOST:PORT; allowed are a name or an IP address with a port, such as `login1:4000` or `[fe80::1]:4000`"
+        "`{0}` is not HOST:PORT; expected a name or an IP address with a port, such as `login1:4000` or `[fe80::1]:4000`"
     )]
     HostPort(String),
     /// A file with a secret cannot be used.

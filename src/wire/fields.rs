@@ -17,9 +17,9 @@ impl<'a> Fields<'a> {
         let wrong = |problem: String| Error::FileContents { path: path.to_owned(), problem };
         match serde_json::from_str(text) {
             Ok(Value::Object(values)) => Ok(Self { path, values }),
-            Ok(_) => Err(wrong("it is no JSON object".to_owned())),
+            Ok(_) => Err(wrong("it is not a JSON object".to_owned())),
             // Says where, and what was expected, but not what was there.
-            Err(error) => Err(wrong(format!("it is no JSON: {error}"))),
+            Err(error) => Err(wrong(format!("it is not JSON: {error}"))),
         }
     }
 
@@ -35,17 +35,17 @@ impl<'a> Fields<'a> {
     pub(super) fn text(&mut self, name: &str) -> Result<String, Error> {
         match self.take(name)? {
             Value::String(text) => Ok(text),
-            _ => Err(self.wrong(name, "is no text")),
+            _ => Err(self.wrong(name, "is not a text")),
         }
     }
 
     /// None if it is missing.
     pub(super) fn texts(&mut self, name: &str) -> Result<Option<Vec<String>>, Error> {
         let Some(value) = self.values.remove(name) else { return Ok(None) };
-        let Value::Array(values) = value else { return Err(self.wrong(name, "is no list")) };
+        let Value::Array(values) = value else { return Err(self.wrong(name, "is not a list")) };
         let text = |value| match value {
             Value::String(text) => Ok(text),
-            _ => Err(self.wrong(name, "has an entry that is no text")),
+            _ => Err(self.wrong(name, "has an entry that is not a text")),
         };
         values.into_iter().map(text).collect::<Result<_, _>>().map(Some)
     }

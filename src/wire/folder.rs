@@ -120,7 +120,7 @@ fn check_base(path: &Path) -> Result<(), Error> {
     let wrong = |problem| Error::Folder { path: path.to_owned(), problem, remedy };
     let found = fs::metadata(path).map_err(|source| Error::FolderAccess { path: path.to_owned(), source })?;
     if !found.is_dir() {
-        return Err(wrong("is no folder"));
+        return Err(wrong("is not a folder"));
     }
     if !is_ours(&found) && found.uid() != 0 {
         return Err(wrong("belongs to another user"));
@@ -141,7 +141,7 @@ pub(super) fn check(path: &Path) -> Result<(), Error> {
         return Err(wrong("is a symbolic link"));
     }
     if !found.is_dir() {
-        return Err(wrong("is no folder"));
+        return Err(wrong("is not a folder"));
     }
     if !is_ours(&found) {
         return Err(wrong("belongs to another user"));

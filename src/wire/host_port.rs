@@ -74,7 +74,7 @@ mod tests {
             ["", ":1", "a", "a:", "a:0", "a:65536", "a b:1", "::1:6", "[a]:1", "[::1]", "a/b:1", "http://a:1"]
         {
             let error = text.parse::<HostPort>().expect_err("it is none").to_string();
-            assert!(error.starts_with(&format!("`{text}` is no HOST:PORT")), "{error}");
+            assert!(error.starts_with(&format!("`{text}` is not HOST:PORT")), "{error}");
         }
     }
 }

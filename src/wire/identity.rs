@@ -97,7 +97,7 @@ impl Stored {
         let (authority, certificate) = (fields.text("authority")?, fields.text("certificate")?);
         let (key, token) = (fields.text("key")?, fields.text("token")?);
         let token =
-            token.parse().map_err(|_| fields.wrong("token", "is no token of 32 hexadecimal digits"))?;
+            token.parse().map_err(|_| fields.wrong("token", "is not a token of 32 hexadecimal digits"))?;
         fields.end()?;
         Ok(Self { authority, certificate, key, token })
     }

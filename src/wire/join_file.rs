@@ -34,15 +34,15 @@ impl JoinFile {
         let study = study.parse().map_err(|_| fields.wrong("study", "is not the id of a study"))?;
         let mut addresses = Vec::new();
         for address in fields.texts("addresses")?.unwrap_or_default() {
-            let wrong = |_| fields.wrong("addresses", "has an entry that is no HOST:PORT");
+            let wrong = |_| fields.wrong("addresses", "has an entry that is not HOST:PORT");
             addresses.push(address.parse().map_err(wrong)?);
         }
         let certificate = fields.text("certificate")?;
         CertificateDer::from_pem_slice(certificate.as_bytes())
-            .map_err(|_| fields.wrong("certificate", "is no certificate in PEM form"))?;
+            .map_err(|_| fields.wrong("certificate", "is not a certificate in PEM form"))?;
         let token = fields.text("token")?;
         let token =
-            token.parse().map_err(|_| fields.wrong("token", "is no token of 32 hexadecimal digits"))?;
+            token.parse().map_err(|_| fields.wrong("token", "is not a token of 32 hexadecimal digits"))?;
         fields.end()?;
         Ok(Self { study, addresses, certificate, token })
     }

@@ -34,7 +34,7 @@ pub(super) fn make_folder(path: &Path) -> Result<(), Error> {
     }
     let found = fs::symlink_metadata(path).map_err(failed("looking at the folder", path))?;
     if !found.is_dir() {
-        return Err(unsafe_file(path, "is no folder", "remove it"));
+        return Err(unsafe_file(path, "is not a folder", "remove it"));
     }
     if found.uid() != rustix::process::geteuid().as_raw() {
         return Err(unsafe_file(path, "belongs to another user", "run the study as that user"));
@@ -82,7 +82,7 @@ pub(super) fn read(path: &Path) -> Result<Option<String>, Error> {
     };
     let found = file.metadata().map_err(failed("looking at", path))?;
     if !found.is_file() {
-        return Err(unsafe_file(path, "is no file", "give the path of the file itself"));
+        return Err(unsafe_file(path, "is not a file", "give the path of the file itself"));
     }
     let is_ours = found.uid() == rustix::process::geteuid().as_raw();
     if !is_ours && found.uid() != 0 {

@@ -52,7 +52,7 @@ pub(super) fn unix(path: &Path) -> Result<(UnixListener, PathBuf), Error> {
     }
     check_folder(&path)?;
     match fs::symlink_metadata(&path) {
-        Ok(found) if !found.file_type().is_socket() => return Err(wrong("is a file that is no socket")),
+        Ok(found) if !found.file_type().is_socket() => return Err(wrong("is a file that is not a socket")),
         Ok(_) => match UnixStream::connect(&path) {
             Ok(_) => return Err(Error::InUse { address: Address::Unix(path) }),
             Err(error) if error.kind() == ErrorKind::ConnectionRefused => {

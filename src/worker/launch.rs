@@ -202,7 +202,7 @@ impl Place {
         let Some(address) = look(ADDRESS) else { return Ok(None) };
         let wrong = |name: &str, found: Option<&str>| {
             let found = found.map_or_else(|| "missing".to_owned(), |text| format!("`{text}`"));
-            Error::Protocol(format!("{name} is {found} in a worker's environment; allowed is a whole number"))
+            Error::Protocol(format!("{name} is {found} in a worker's environment; expected a whole number"))
         };
         let number = |name: &str| {
             let text = look(name);
@@ -212,7 +212,7 @@ impl Place {
         let machine_address = |text: String| {
             let wrong = |_| {
                 Error::Protocol(format!(
-                    "{MACHINE_ADDRESS} is `{text}` in a worker's environment; allowed is an IP address"
+                    "{MACHINE_ADDRESS} is `{text}` in a worker's environment; expected an IP address"
                 ))
             };
             text.parse().map_err(wrong)
@@ -325,12 +325,12 @@ mod tests {
             (
                 SLOT,
                 "-1",
-                "POLLUX_TUNE_WORKER_SLOT is `-1` in a worker's environment; allowed is a whole number",
+                "POLLUX_TUNE_WORKER_SLOT is `-1` in a worker's environment; expected a whole number",
             ),
             (
                 MACHINE_ADDRESS,
                 "eth0",
-                "POLLUX_TUNE_WORKER_MACHINE_ADDRESS is `eth0` in a worker's environment; allowed is an IP address",
+                "POLLUX_TUNE_WORKER_MACHINE_ADDRESS is `eth0` in a worker's environment; expected an IP address",
             ),
         ] {
             let look = |asked: &str| {

@@ -221,7 +221,7 @@ fn mistakes_are_answered_and_change_nothing() {
         ("hello", "expected value"),
         (r#"{"aks": 1}"#, "unknown variant `aks`, expected one of `ask`, `report`, `tell`"),
         (r#"{"ask": -1}"#, "invalid value"),
-        (r#"{"ask": 0}"#, "allowed is 1 or more"),
+        (r#"{"ask": 0}"#, "expected 1 or more"),
         (r#"{"tell": {"id": 5, "value": 1}}"#, "there is no trial 5, one was asked for"),
         (r#"{"tell": {"id": 0, "values": [1, 2]}}"#, "2 values were given, the study has one objective"),
         (r#"{"tell": {"id": 0}}"#, "`tell` needs an `id` and one of"),

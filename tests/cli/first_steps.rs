@@ -85,7 +85,7 @@ fn paths_in_a_study_file_are_seen_from_its_folder() {
     let refused = typed(&folder, &["check", "files/study.yaml"]);
     let said = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert!(
-        said.contains("`train.py`, which is not there") && said.contains("the folder of the study file"),
+        said.contains("`train.py`, which does not exist") && said.contains("the folder of the study file"),
         "{said}"
     );
     fs::rename(folder.join("train.py"), folder.join("files/train.py")).expect("it can be moved");
@@ -123,7 +123,7 @@ fn a_first_rust_project_is_whole() {
         // Its trainable is one of the project's own program, whose test is in crates/template.
         let said = String::from_utf8_lossy(&checked.stderr).into_owned();
         assert_eq!(checked.status.code(), Some(2), "{said}");
-        assert!(said.contains("`rings`, which is no trainable of this program"), "{said}");
+        assert!(said.contains("`rings`, which is not a trainable of this program"), "{said}");
     } else {
         assert!(String::from_utf8_lossy(&checked.stdout).contains("3 dimensions"));
     }

@@ -106,7 +106,7 @@ fn slots_that_are_not_there_or_make_no_sense_are_refused_before_anything_is_writ
         ("2xa100", "2xa100 were asked for, and this machine has 3 GPUs (1 a100, 2 t4)"),
         (
             "four",
-            "allowed is a number of slots from 0 to 1024 (4), with `xcpu` for shares of the cores (4xcpu), or with a type of GPU (2xa100)",
+            "expected a number of slots from 0 to 1024 (4), with `xcpu` for shares of the cores (4xcpu), or with a type of GPU (2xa100)",
         ),
     ] {
         let output = machine.run(&["--slots", slots], None);

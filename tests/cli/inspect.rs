@@ -191,6 +191,30 @@ fn trials_are_listed() {
 }
 
 #[test]
+fn a_trial_whose_workers_get_ready_is_starting_wherever_it_is_named() {
+    let root = folder("starting");
+    let mut store = Store::open(&root).expect("it can be made");
+    // Up to the first group, before it has formed.
+    let entries = facts().into_iter().take(10).map(|(at_s, fact)| JournalEntry { at_s, fact });
+    store.append(&entries.collect::<Vec<_>>()).expect("it can be written");
+    let file = root.join("trials.csv").display().to_string();
+    said(&["export", "--format", "csv", "-o", &file], &root);
+    let csv = fs::read_to_string(&file).expect("it was written");
+    for (what, text) in [
+        ("status", said(&["status"], &root)),
+        ("status --json", said(&["status", "--json"], &root)),
+        ("trials", said(&["trials", "--state", "starting"], &root)),
+        ("trials --json", said(&["trials", "--json"], &root)),
+        ("show", said(&["show", "2"], &root)),
+        ("show --json", said(&["show", "2", "--json"], &root)),
+        ("explain", said(&["explain", "2"], &root)),
+        ("export", csv),
+    ] {
+        assert!(text.contains("starting") && !text.contains("forming"), "{what}: {text}");
+    }
+}
+
+#[test]
 fn a_trial_is_explained() {
     let (root, _store) = study("explain");
     let explained = said(&["explain", "2"], &root);
@@ -205,6 +229,17 @@ with other numbers of slots:
   nothing is known of its speed yet: that takes a report with step times
 ";
     assert_eq!(explained, wanted);
+    let json = |arguments: &[&str]| -> serde_json::Value {
+        serde_json::from_str(&said(arguments, &root)).expect("it is JSON")
+    };
+    let explained = json(&["explain", "2", "--json"]);
+    assert_eq!((&explained["version"], &explained["state"]), (&1.into(), &"running".into()));
+    assert_eq!(explained["plans"][0]["slots"], serde_json::json!(["0.2", "0.3"]));
+    assert_eq!(
+        (&explained["prospects"], &explained["stopped"]),
+        (&serde_json::Value::Null, &serde_json::Value::Null)
+    );
+    assert_eq!(json(&["explain", "1", "--json"])["stopped"][0], "rank 2 of 2");
     let stopped = said(&["explain", "1"], &root);
     assert!(stopped.contains("why it was stopped:\n  rank 2 of 2\n"), "{stopped}");
 }
@@ -237,6 +272,17 @@ fn studies_and_trials_are_compared() {
     let both = said(&["compare", &other.display().to_string()], &root);
     assert!(both.contains("0.9 (trial 0)  0.9 (trial 0)\n"), "{both}");
     assert!(both.ends_with("all settings are the same\n"), "{both}");
+    let json = |arguments: &[&str]| -> serde_json::Value {
+        serde_json::from_str(&said(arguments, &root)).expect("it is JSON")
+    };
+    let both = json(&["compare", &other.display().to_string(), "--json"]);
+    assert_eq!((&both["version"], &both["differences"]), (&1.into(), &serde_json::json!([])));
+    assert_eq!(both["studies"][0]["best"]["accuracy"], serde_json::json!({"trial": 0, "value": 0.9}));
+    let trials = json(&["compare", "--trials", "0,2", "--json"]);
+    assert_eq!(
+        (&trials["trials"][1]["id"], &trials["trials"][0]["values"]["accuracy"]),
+        (&2.into(), &0.9.into())
+    );
     let trials = said(&["compare", "--trials", "0,2"], &root);
     assert!(trials.contains("* lr") && trials.contains("state"), "{trials}");
     for (arguments, message) in [
@@ -329,17 +375,32 @@ fn shown_as_before(root: &Path) {
         let before = fs::read_to_string(earlier(file)).expect("it is there");
         // These words have changed since.
         let before = before.replace("to go on", "to resume").replace("told to leave", "asked to leave");
+        let is_over = !before.contains("  state   waiting");
         let line = |line: &str| match line.strip_suffix(" examples in 1 passes on each slot") {
+            None if is_over && line.starts_with("  slots   0; ") => {
+                line.replace("0; ", "").replace(" so far", "")
+            }
             Some(rest) => {
                 let (at, count) = rest.rsplit_once("  ").expect("a time comes first");
                 format!("{at}  changes its batch to {count} examples on each slot")
             }
             None => line.to_owned(),
         };
-        let before: Vec<String> = before.lines().map(line).collect();
+        // And plans that changed nothing were shown one by one.
+        let is_kept = |line: &&str| line.ends_with(": keeps its GPUs");
+        let kept = before.lines().filter(is_kept).count();
+        let before: Vec<String> = before.lines().filter(|line| !is_kept(line)).map(line).collect();
         // And there were no curves.
         let now = said(arguments, root);
-        let now: Vec<&str> = now.lines().filter(|line| !line.contains(['▁', '█'])).collect();
+        let (counts, now): (Vec<&str>, Vec<&str>) = now
+            .lines()
+            .filter(|line| !line.contains(['▁', '█']))
+            .partition(|line| line.contains(" changed nothing for it"));
+        assert_eq!(
+            (counts.len(), kept > 0),
+            (usize::from(kept > 0), !counts.is_empty()),
+            "{file}: {counts:?}"
+        );
         assert_eq!(now, before, "{file}");
     }
 }

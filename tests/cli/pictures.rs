@@ -69,9 +69,9 @@ fn a_simulation_is_kept_as_studies_that_are_drawn() {
     }
     for (more, problem) in [
         (&["--kind", "pareto"][..], "needs a study with several objectives"),
-        (&["--kind", "slice", "--param", "width"], "allowed is one of lr, momentum, optimizer"),
+        (&["--kind", "slice", "--param", "width"], "expected one of lr, momentum, optimizer"),
         (&["--kind", "contour", "--param", "lr"], "needs two parameters, 1 given"),
-        (&["--objective", "loss"], "allowed is one of accuracy"),
+        (&["--objective", "loss"], "expected one of accuracy"),
         (&["-o", "picture.jpg"], "must end in `.svg` or `.png`"),
     ] {
         let said = fails(&[&["plot", &folder], more].concat());

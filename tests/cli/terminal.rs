@@ -145,7 +145,8 @@ fn a_run_fits_into_eighty_columns_from_its_first_line_to_its_last() {
     let screen = terminal.screen.screen();
     assert!(colours(screen).len() > 4, "each trial has its colour: {:?}", colours(screen));
     let text = screen.contents();
-    assert!(text.contains("emulated"), "{text}");
+    let head = rows(screen).into_iter().find(|row| row.contains(" of 40 trials ")).expect("it is busy");
+    assert!(head.contains(" left, emulated: ") && !head.contains('…'), "the head line is cut: {head}");
     assert!(rows(screen).iter().any(|row| row.starts_with("0 a100 ")), "a strip of slots: {text}");
     // A terminal shows the keys where the cursor is: after the last line.
     terminal.screen.process(b"^C");

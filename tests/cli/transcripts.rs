@@ -119,7 +119,7 @@ const ERRORS: [(&str, i32, &str); 31] = [
     (
         "run plain.yaml --policy best",
         2,
-        "error: invalid value 'best' for '--policy <POLICY>': there is no policy `best`: choose ...",
+        "error: invalid value 'best' for '--policy <POLICY>': there is no policy `best`; expected one of ...",
     ),
     // Files that cannot be read.
     ("check none.yaml", 2, "error: cannot read none.yaml: No such file or directory (os error 2)"),
@@ -164,7 +164,7 @@ const ERRORS: [(&str, i32, &str); 31] = [
     (
         "run trainable.yaml --emulate 1x4xh100",
         2,
-        "error: `cifar10` was not measured on GPUs of type `h100`, allowed are ...",
+        "error: `cifar10` was not measured on GPUs of type `h100`; expected one of ...",
     ),
     (
         "run wide.yaml --emulate 2x1xa100,1x3xt4",
@@ -194,7 +194,7 @@ const ERRORS: [(&str, i32, &str); 31] = [
     (
         "importance study --objective accuracy",
         2,
-        "error: there is no objective `accuracy` in study, allowed is one of loss",
+        "error: there is no objective `accuracy` in study; expected one of loss",
     ),
     ("importance study", 2, "error: study: ..."),
     // What the system refuses.

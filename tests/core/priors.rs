@@ -63,14 +63,17 @@ fn bad_priors_are_named() {
     let cases = [
         (
             "{log: [1e-5, 1e-1], prior: 1}",
-            "study.yaml:2:33: space.p.prior: the prior of `p` is 1, allowed is a value of",
+            "study.yaml:2:33: space.p.prior: the prior of `p` is 1; expected a value of",
         ),
         ("{int: [64, 512], step: 64, prior: 100}", "the prior of `p` is 100"),
-        ("{choice: [a, b], prior: c}", "the prior of `p` is c, allowed is a value of {choice: [a, b]}"),
+        ("{choice: [a, b], prior: c}", "the prior of `p` is c; expected a value of {choice: [a, b]}"),
         ("{fixed: 3, prior: 3}", "`p` has a fixed value"),
         ("{float: [0, 1], prior: [0.5]}", "space.p.prior"),
-        ("{float: [0, 1], prior: 0.5, confidence: sure}", "allowed is one of low, medium, high"),
-        ("{float: [0, 1], confidence: high}", "there is no `prior`"),
+        ("{float: [0, 1], prior: 0.5, confidence: sure}", "expected one of low, medium, high"),
+        (
+            "{float: [0, 1], confidence: high}",
+            "`confidence` has no effect without a `prior`; use it next to one",
+        ),
     ];
     for (parameter, expected) in cases {
         let message = mistake(parameter);

@@ -37,12 +37,9 @@ fn what_can_have_no_effect_is_refused_in_files_and_not_in_journals() {
     for (trial, expected) in [
         (
             "initial_batch: 64",
-            "3:50: trial.initial_batch: `initial_batch` has no effect on a command, allowed is it with `trainable`, `python` or `module`",
+            "3:50: trial.initial_batch: `initial_batch` has no effect on a command; use it with `trainable`, `python` or `module`",
         ),
-        (
-            "min_gpus: 2",
-            "3:45: trial.min_gpus: `min_gpus` has no effect on a command, allowed is `gpus` instead",
-        ),
+        ("min_gpus: 2", "3:45: trial.min_gpus: `min_gpus` has no effect on a command; use `gpus` instead"),
         ("keep_checkpoints: all", "trial.keep_checkpoints"),
         ("scaling: none", "trial.scaling"),
     ] {
@@ -53,7 +50,7 @@ fn what_can_have_no_effect_is_refused_in_files_and_not_in_journals() {
     let whole = "command: [train, '{lr}', '{trial}', '{slots}', '${x}', '{{x}}'], initial_batch: 128, min_gpus: 1, scaling: adascale";
     assert_eq!(strict(whole), Ok(()));
     let unknown = strict("command: [train, '--lr={rate}']").unwrap_err();
-    let expected = "trial.command: found the placeholder `{rate}`, allowed is one of lr, trial, slots, folder, port; `{{rate}}` for the \
+    let expected = "trial.command: found the placeholder `{rate}`; expected one of lr, trial, slots, folder, port; or `{{rate}}` for the \
                     text `{rate}` itself";
     assert!(unknown.ends_with(expected), "{unknown}");
 }
@@ -65,6 +62,6 @@ fn the_best_value_counts_with_one_objective_only() {
     let problem = read(two).unwrap_err().to_string();
     assert_eq!(
         problem,
-        "study.yaml:3:17: trial.result: the best value with 2 objectives, allowed is last, or one objective"
+        "study.yaml:3:17: trial.result: `result: best` with 2 objectives; expected `result: last`, or one objective"
     );
 }

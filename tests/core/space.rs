@@ -116,11 +116,11 @@ fn wrong_points_and_assignments_are_explained() {
     assert_eq!(message(space.decode(&[])), "the point has 0 coordinates, the space has 3 dimensions");
     assert_eq!(
         message(space.decode(&[Some(2.0), None, None])),
-        "the coordinate of `optimizer` is 2, allowed is a whole number from 0 to 1"
+        "the coordinate of `optimizer` is 2; expected a whole number from 0 to 1"
     );
     assert_eq!(
         message(space.decode(&[Some(0.0), Some(1.0), None])),
-        "the coordinate of `momentum` is missing, allowed is a number from 0 to 1"
+        "the coordinate of `momentum` is missing; expected a number from 0 to 1"
     );
     let encode = |values: &[(&str, Value)]| {
         let named = values.iter().map(|(name, value)| (*name, value.clone()));
@@ -138,7 +138,7 @@ fn wrong_points_and_assignments_are_explained() {
     );
     assert_eq!(
         encode(&[("optimizer", "lamb".into())]),
-        "`optimizer` is lamb, allowed is a value of {choice: [sgd, adam]}"
+        "`optimizer` is lamb; expected a value of {choice: [sgd, adam]}"
     );
 }
 
@@ -150,14 +150,11 @@ fn wrong_spaces_are_explained() {
         let builder = Space::builder().add("lr", lr).add("act", act);
         message(builder.add_when(name, Domain::bool(), parent, [value]).build())
     };
-    assert!(build("2x", "act", "relu").starts_with("`2x` is no name of a parameter"));
+    assert!(build("2x", "act", "relu").starts_with("`2x` is not a valid parameter name"));
     assert!(build("lr", "act", "relu").starts_with("`lr` is there twice"));
     assert!(build("x", "acct", "relu").ends_with("before this one; did you mean `act`?"));
     assert!(build("x", "lr", "relu").starts_with("`lr` cannot decide about others"));
-    assert_eq!(
-        build("x", "act", "tanh"),
-        "`act` is never tanh, allowed is a value of {choice: [relu, gelu]}"
-    );
+    assert_eq!(build("x", "act", "tanh"), "`act` is never tanh; expected a value of {choice: [relu, gelu]}");
     let none =
         Space::builder().add("a", Domain::bool()).add_when("b", Domain::bool(), "a", Vec::<Value>::new());
     assert!(message(none.build()).contains("never hold"));

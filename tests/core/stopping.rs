@@ -230,7 +230,7 @@ fn mistakes_of_the_caller_are_named_and_change_nothing() {
         let trial = TrialId(3);
         for progress in [f64::NAN, f64::INFINITY, -1e-9] {
             let error = stopper.report(trial, progress, 0.5).expect_err("it is nowhere");
-            assert!(error.to_string().contains("allowed is a finite number, at least 0"), "{error}");
+            assert!(error.to_string().contains("expected a finite number, at least 0"), "{error}");
         }
         assert_eq!(stopper.report(trial, 1.0, 0.5), Ok(Verdict::Continue), "{rule}");
         assert_eq!(stopper.end(trial, EndKind::Done), Ok(()), "{rule}");
@@ -262,7 +262,7 @@ fn settings_that_make_no_sense_are_refused() {
         }
         let text = refused(&|settings| settings.reduction = 1.0, rule, 20.0);
         let halving = matches!(rule, StoppingRule::Asha | StoppingRule::Hyperband);
-        assert_eq!(text == "the reduction is 1, allowed is from 1.1 to 1000", halving, "{rule}: {text}");
+        assert_eq!(text == "the reduction is 1; expected 1.1 to 1000", halving, "{rule}: {text}");
         let text = refused(&|settings| settings.patience = f64::NAN, rule, 20.0);
         assert_eq!(text.contains("the patience in epochs is NaN"), rule == StoppingRule::Patience, "{text}");
         let text = refused(&|settings| settings.threshold = None, rule, 20.0);

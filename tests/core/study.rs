@@ -194,100 +194,100 @@ fn short_forms_mean_the_same_as_long_ones() {
 #[expect(clippy::too_many_lines, reason = "a list of mistakes")]
 fn mistakes_name_place_path_and_what_is_allowed() {
     for (more, message) in [
-        ("trial: {epochs: 0}", "study.yaml:3:17: trial.epochs: found `0`, allowed is a number above 0"),
-        ("trial: {epochs: .inf}", "study.yaml:3:17: trial.epochs: found `.inf`, allowed is a number above 0"),
+        ("trial: {epochs: 0}", "study.yaml:3:17: trial.epochs: found `0`; expected a number above 0"),
+        ("trial: {epochs: .inf}", "study.yaml:3:17: trial.epochs: found `.inf`; expected a number above 0"),
         (
             "search: {seed: 1.5}",
-            "study.yaml:3:16: search.seed: found `1.5`, allowed is a whole number from 0 to 9007199254740991",
+            "study.yaml:3:16: search.seed: found `1.5`; expected a whole number from 0 to 9007199254740991",
         ),
         (
             "search: 5",
-            "study.yaml:3:9: search: found `5`, allowed is a mapping with the keys algorithm, trials, \
+            "study.yaml:3:9: search: found `5`; expected a mapping with the keys algorithm, trials, \
           parallel, seed, timeout, max_failures, early_stopping",
         ),
         (
             "search: {early_stopping: {rule: threshold}}",
-            "study.yaml:3:33: search.early_stopping.threshold: missing, \
-          allowed is a number for the rule `threshold`",
+            "study.yaml:3:33: search.early_stopping.threshold: missing; \
+          expected a number for the rule `threshold`",
         ),
         (
             "trial: {epochs: 2}\nsearch: {early_stopping: {rule: asha, grace: 2}}",
-            "study.yaml:4:46: search.early_stopping.grace: grace is 2, the epochs of a trial are 2, \
-          allowed is a grace below the epochs of a trial",
+            "study.yaml:4:46: search.early_stopping.grace: grace is 2 and the epochs of a trial are 2; \
+          expected a grace below the epochs of a trial",
         ),
         (
             "trial: {epochs: 3, silence: 10m}",
-            "study.yaml:3:29: trial.silence: there is nothing that could be silent, \
-          allowed is silence with a command or a trainable",
+            "study.yaml:3:29: trial.silence: `silence` has no effect without a program; \
+          use it with a command or a trainable",
         ),
         (
             "trial: {command: a, silence: 0s}",
-            "study.yaml:3:30: trial.silence: silence is 0s, and nothing prints all the time, allowed is a silence above 0s",
+            "study.yaml:3:30: trial.silence: silence is 0s, and nothing prints all the time; expected a silence above 0s",
         ),
         (
             "trial: {trainable: a, command: b}",
             "study.yaml:3:32: trial.command: there are both a trainable and a \
-          command, allowed is one of them",
+          command; expected one of them",
         ),
         (
             "trial: {python: a.py, module: 'b:c'}",
-            "study.yaml:3:31: trial.module: there are both a Python script and a Python module, allowed is one of them",
+            "study.yaml:3:31: trial.module: there are both a Python script and a Python module; expected one of them",
         ),
         (
             "trial: {module: train}",
-            "study.yaml:3:17: trial.module: found `train`, allowed is a function of a module, such as package.train:main",
+            "study.yaml:3:17: trial.module: found `train`; expected a function of a module, such as package.train:main",
         ),
         (
             "trial: {command: a, interpreter: python3.12}",
-            "study.yaml:3:34: trial.interpreter: there is nothing that an interpreter of Python runs, allowed is interpreter with python or module",
+            "study.yaml:3:34: trial.interpreter: `interpreter` has no effect without Python code; use it with `python` or `module`",
         ),
         (
             "trial: {trainable: a, folder: x}",
-            "study.yaml:3:31: trial.folder: there is no program that could use `folder`, allowed is it with a \
+            "study.yaml:3:31: trial.folder: `folder` has no effect on a trainable; use it with a \
           command or Python code",
         ),
         (
             "trial: {env: {A: 1}}",
-            "study.yaml:3:14: trial.env: there is no program that could use `env`, allowed is it with a command or Python code",
+            "study.yaml:3:14: trial.env: `env` has no effect without a program; use it with a command or Python code",
         ),
         (
             "trial: {command: a, env: {POLLUX_TUNE_TRIAL: 1}}",
-            "study.yaml:3:27: trial.env.POLLUX_TUNE_TRIAL: found `POLLUX_TUNE_TRIAL`, allowed is a name without `=`, and not one \
+            "study.yaml:3:27: trial.env.POLLUX_TUNE_TRIAL: found `POLLUX_TUNE_TRIAL`; expected a name without `=`, and not one \
           of our own (POLLUX_TUNE_...)",
         ),
         (
             "trial: {command: a, gpus: 1..4}",
-            "study.yaml:3:27: trial.gpus: a program has as many GPUs from start to end, allowed is one number, or a range with \
+            "study.yaml:3:27: trial.gpus: a program keeps its number of GPUs; expected one number, or a range with \
           `elastic: restart`",
         ),
         (
             "trial: {command: a, gpus: 2, elastic: restart}",
-            "study.yaml:3:39: trial.elastic: there is one number of GPUs only, allowed is it with a range, such as `gpus: 1..4`",
+            "study.yaml:3:39: trial.elastic: `elastic` has no effect with one number of GPUs; use it with a range, such as `gpus: 1..4`",
         ),
         (
             "trial: {min_gpus: 4, max_gpus: 2}",
-            "study.yaml:3:32: trial.max_gpus: max_gpus is 2, min_gpus 4, allowed \
-          is a maximum not below the minimum",
+            "study.yaml:3:32: trial.max_gpus: max_gpus is 2 and min_gpus is 4; expected \
+          max_gpus to be at least min_gpus",
         ),
         (
             "trial: {command: \"a 'b c'\"}",
-            "study.yaml:3:18: trial.command: found `\"a 'b c'\"`, allowed is a list of \
+            "study.yaml:3:18: trial.command: found `\"a 'b c'\"`; expected a list of \
           texts: the program and its arguments",
         ),
-        ("cluster: !x 4x4xt4", "study.yaml:3:10: a tag (`!`) cannot be used, allowed is a value without it"),
-        ("---\na: 1", "study.yaml:3:1: a second document cannot be used, allowed is one document in a file"),
+        ("cluster: !x 4x4xt4", "study.yaml:3:10: a tag (`!`) cannot be used; expected a value without it"),
+        ("---\na: 1", "study.yaml:3:1: a second document cannot be used; expected one document in a file"),
         (
             "space: 5",
-            "study.yaml:3:1: space: the key `space` is there already in line 1, allowed is one of each",
+            "study.yaml:3:1: space: the key `space` is given twice, first in line 1; expected each key once",
         ),
         (
             "constraints: lr ** 2 < 1",
-            "study.yaml:3:18: constraints[0]: `*` is misplaced, allowed is a number, name, \
+            "study.yaml:3:18: constraints[0]: `*` is misplaced; expected a number, name, \
           text or `(` at column 5 of `lr ** 2 < 1`",
         ),
         (
             "constraints: 'lr < 1 and'",
-            "study.yaml:3:25: constraints[0]: the constraint ends too early, allowed is a \
+            "study.yaml:3:25: constraints[0]: the constraint ends too early; expected a \
           number, name, text or `(` at column 11 of `lr < 1 and`",
         ),
     ] {
@@ -298,53 +298,47 @@ fn mistakes_name_place_path_and_what_is_allowed() {
 #[test]
 fn mistakes_in_machines_are_found() {
     for (cluster, message) in [
-        (
-            "{}",
-            "3:10: cluster: found no machines, allowed is `cluster` as a mapping with `slurm`, `hosts` or",
-        ),
+        ("{}", "3:10: cluster: found no machines; expected `cluster` as a mapping with `slurm`, `hosts` or"),
         (
             "[a]",
-            "3:10: cluster: found a list, allowed is a line such as `cluster: 2x8xa100,4x4xt4`, or `cluster` as",
+            "3:10: cluster: found a list; expected a line such as `cluster: 2x8xa100,4x4xt4`, or `cluster` as",
         ),
         (
             "{slurm: [{nodes: 4..2, gres: 'gpu:8'}]}",
-            "3:27: cluster.slurm[0].nodes: found `4..2`, allowed is a number of nodes",
+            "3:27: cluster.slurm[0].nodes: found `4..2`; expected a number of nodes",
         ),
         (
             "{slurm: [{slots: 1xcpu}, {gres: a100}]}",
-            "3:42: cluster.slurm[1].gres: found `a100`, allowed is the GPUs of a node",
+            "3:42: cluster.slurm[1].gres: found `a100`; expected the GPUs of a node",
         ),
         (
             "{slurm: [{nodes: 2}]}",
-            "3:19: cluster.slurm[0].gres: missing, allowed is the GPUs of a node, such as gpu:a100:8, or",
+            "3:19: cluster.slurm[0].gres: missing; expected the GPUs of a node, such as gpu:a100:8, or",
         ),
         (
             "{slurm: {slots: 4xcpu, time: 30s}}",
-            "3:39: cluster.slurm.time: Slurm counts in minutes, allowed is a time of at",
+            "3:39: cluster.slurm.time: Slurm counts in minutes; expected a time of at",
         ),
         (
             "{slurm: [{slots: 4xcpu, time: 4}]}",
-            "3:40: cluster.slurm[0].time: found `4`, allowed is a duration with units",
+            "3:40: cluster.slurm[0].time: found `4`; expected a duration with units",
         ),
         (
             "{slurm: [{slots: 4xcpu, extra: [--array=1]}]}",
-            "3:41: cluster.slurm[0].extra: found `--array=1`, allowed is options of sbatch such as --mem=32G",
+            "3:41: cluster.slurm[0].extra: found `--array=1`; expected options of sbatch such as --mem=32G",
         ),
         (
             "{slurm: [{gress: 'gpu:8'}]}",
-            "3:20: cluster.slurm[0].gress: unknown key `gress`, allowed are nodes, gres,",
+            "3:20: cluster.slurm[0].gress: unknown key `gress`; expected one of nodes, gres,",
         ),
         (
             "{hosts: ['-oProxyCommand=x']}",
-            "3:19: cluster.hosts[0]: found `\"-oProxyCommand=x\"`, allowed is a host as ssh",
+            "3:19: cluster.hosts[0]: found `\"-oProxyCommand=x\"`; expected a host as ssh",
         ),
-        (
-            "{hosts: [{program: p}]}",
-            "3:19: cluster.hosts[0].host: missing, allowed is a host as ssh takes it",
-        ),
+        ("{hosts: [{program: p}]}", "3:19: cluster.hosts[0].host: missing; expected a host as ssh takes it"),
         (
             "{listen: 'head:x'}",
-            "3:19: cluster.listen: found `\"head:x\"`, allowed is a name or an address of this machine",
+            "3:19: cluster.listen: found `\"head:x\"`; expected a name or an address of this machine",
         ),
     ] {
         let problems = wrong(&format!("cluster: {cluster}"));
@@ -371,36 +365,30 @@ fn mistakes_in_spaces_are_found() {
     for (space, message) in [
         (
             "{x: {}}",
-            "1:12: space.x: found no domain, allowed is exactly one of float, int, log, choice, ordinal, fixed",
+            "1:12: space.x: found no domain; expected exactly one of float, int, log, choice, ordinal, fixed",
         ),
-        (
-            "{x: {int: [1, 2], float: [1, 2]}}",
-            "1:12: space.x: found float and int, allowed is exactly one of",
-        ),
+        ("{x: {int: [1, 2], float: [1, 2]}}", "1:12: space.x: found float and int; expected exactly one of"),
         ("{x: {log: true}}", "1:12: space.x: found no domain"),
-        ("{x: {log: [1, 2], step: 1}}", "1:32: space.x.log: there is no `step` with `log`"),
-        ("{x: {choice: [a], step: 1}}", "1:32: space.x.choice: there is no `step` here"),
+        ("{x: {log: [1, 2], step: 1}}", "1:32: space.x.log: `step` has no effect with `log`"),
+        ("{x: {choice: [a], step: 1}}", "1:32: space.x.choice: `step` has no effect here"),
         (
             "{x: {choice: [a], log: true}}",
-            "1:31: space.x.log: found `true`, allowed is true or false with float",
+            "1:31: space.x.log: found `true`; expected true or false with float",
         ),
-        (
-            "{x: {int: [1, 5], step: 9}}",
-            "1:32: space.x.step: the step is 9, allowed is a whole number from 1",
-        ),
-        ("{x: {int: 5}}", "1:18: space.x.int: found `5`, allowed is a list of two whole numbers"),
-        ("{x: [a, a]}", "1:16: space.x[1]: a choice is there twice: a, allowed are distinct values"),
-        ("{x: [a, [b]]}", "1:16: space.x[1]: found a list, allowed is a number, a text, true or false"),
-        ("{x: }", "1:10: space.x: found nothing, allowed is a number, a text, true or false"),
-        ("{2x: 5}", "1:9: space.2x: `2x` is no name of a parameter"),
+        ("{x: {int: [1, 5], step: 9}}", "1:32: space.x.step: the step is 9; expected a whole number from 1"),
+        ("{x: {int: 5}}", "1:18: space.x.int: found `5`; expected a list of two whole numbers"),
+        ("{x: [a, a]}", "1:16: space.x[1]: a choice is given twice: a; expected distinct values"),
+        ("{x: [a, [b]]}", "1:16: space.x[1]: found a list; expected a number, a text, true or false"),
+        ("{x: }", "1:10: space.x: found nothing; expected a number, a text, true or false"),
+        ("{2x: 5}", "1:9: space.2x: `2x` is not a valid parameter name"),
         ("{x: {choice: {a: {x: 5}}}}", "1:26: space.x.choice.a.x: `x` is there twice"),
         (
             "{x: {choice: {a: {y: {fixed: 1, when: {x: a}}}}}}",
             "1:46: space.x.choice.a.y.when: `when` stands inside",
         ),
-        ("{x: [a, b], y: {fixed: 1, when: {x: c}}}", "1:44: space.y: `x` is never c, allowed is a value of"),
-        ("{x: {fixed: 1, when: {}}}", "1:29: space.x.when: found 0 parameters, allowed is one parameter"),
-        ("5", "1:8: space: found `5`, allowed is a mapping of parameters"),
+        ("{x: [a, b], y: {fixed: 1, when: {x: c}}}", "1:44: space.y: `x` is never c; expected a value of"),
+        ("{x: {fixed: 1, when: {}}}", "1:29: space.x.when: found 0 parameters; expected one parameter"),
+        ("5", "1:8: space: found `5`; expected a mapping of parameters"),
     ] {
         let text = format!("space: {space}\nobjective: {{minimize: loss}}\n");
         let problems = read(&text).unwrap_err().to_string();
@@ -412,13 +400,13 @@ fn mistakes_in_spaces_are_found() {
 #[test]
 fn mistakes_in_objectives_are_found() {
     for (objective, message) in [
-        ("{metric: loss}", "objective: found only metric, allowed is either `metric` and `direction`, or"),
-        ("{minimize: a, maximize: b}", "objective: found only minimize and maximize, allowed is either"),
+        ("{metric: loss}", "objective: found only metric; expected either `metric` and `direction`, or"),
+        ("{minimize: a, maximize: b}", "objective: found only minimize and maximize; expected either"),
         ("{minimize: a, direction: minimize}", "objective: found only direction and minimize"),
-        ("loss", "objective: found `loss`, allowed is a metric and its direction"),
-        ("[]", "objective: found a list, allowed is a metric and its direction"),
-        ("[{minimize: a}, {maximize: a}]", "objective[1]: the metric `a` is there already, allowed is every"),
-        ("", "objective: missing, allowed is a metric and its direction"),
+        ("loss", "objective: found `loss`; expected a metric and its direction"),
+        ("[]", "objective: found a list; expected a metric and its direction"),
+        ("[{minimize: a}, {maximize: a}]", "objective[1]: the metric `a` is given twice; expected each"),
+        ("", "objective: missing; expected a metric and its direction"),
     ] {
         let problems = read(&format!("space: {{x: 1}}\nobjective: {objective}\n")).unwrap_err();
         let text = problems.to_string();
@@ -485,7 +473,7 @@ fn schema_and_reader_know_the_same_keys() {
         (&defs["parameter"]["anyOf"][0], "space: {x: {zzzzzz: 1}}\nobjective: {minimize: loss}".to_owned()),
     ] {
         let message = read(&text).unwrap_err().to_string();
-        let (_, allowed) = message.split_once("`zzzzzz`, allowed are ").unwrap();
+        let (_, allowed) = message.split_once("`zzzzzz`; expected one of ").unwrap();
         let mut allowed: Vec<_> = allowed.lines().next().unwrap().split(", ").map(str::to_owned).collect();
         allowed.sort();
         assert_eq!(allowed, keys(object));

@@ -125,11 +125,11 @@ fn settings_of_other_rules_and_schedulers_of_fixed_commands_have_no_effect() {
         ),
         (
             "search: {early_stopping: {rule: median, reduction: 4}}",
-            "2:52: search.early_stopping.reduction: `reduction` has no effect with the rule `median`, allowed is it with",
+            "2:52: search.early_stopping.reduction: `reduction` has no effect with the rule `median`; use it with",
         ),
         (
             "search: {early_stopping: {rule: asha, patience: 2}}",
-            "2:49: search.early_stopping.patience: `patience` has no effect with the rule `asha`, allowed is it with",
+            "2:49: search.early_stopping.patience: `patience` has no effect with the rule `asha`; use it with",
         ),
         (
             "trial: {command: a}\nscheduler: {policy: pollux}",

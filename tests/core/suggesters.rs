@@ -320,7 +320,7 @@ fn there_is_at_least_one_objective() {
     ];
     for error in errors {
         let error = error.expect("it is refused").to_string();
-        assert_eq!(error, "the number of objectives is 0, allowed is 1 or more");
+        assert_eq!(error, "the number of objectives is 0; expected 1 or more");
     }
 }
 

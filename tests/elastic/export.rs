@@ -88,7 +88,7 @@ fn exported_weights_give_the_result_of_the_study() {
     let unknown = complaint(&place, &["--trial", "9"], &gone);
     assert!(unknown.contains("there is no trial 9 in ") && unknown.contains("2 trials so far"), "{unknown}");
     let strange = complaint(&place, &["--trial", "last"], &gone);
-    assert!(strange.contains("allowed is `best` or the number of a trial"), "{strange}");
+    assert!(strange.contains("expected `best` or the number of a trial"), "{strange}");
     let files: Vec<_> = fs::read_dir(folder.path())
         .expect("a folder")
         .map(|file| file.expect("a file").file_name())

@@ -77,10 +77,10 @@ fn mistakes(schema: &Value, value: &Value, path: &str, found: &mut Vec<String>) 
         _ => true,
     };
     if !fits {
-        found.push(format!("{path} is {value}, allowed is {}", schema["type"]));
+        found.push(format!("{path} is {value}; expected {}", schema["type"]));
     }
     if let Some(allowed) = schema["enum"].as_array().filter(|allowed| !allowed.contains(value)) {
-        found.push(format!("{path} is {value}, allowed are {allowed:?}"));
+        found.push(format!("{path} is {value}; expected {allowed:?}"));
     }
     if let Some(any) = schema["oneOf"].as_array() {
         let is_right = |schema: &Value| {
@@ -89,7 +89,7 @@ fn mistakes(schema: &Value, value: &Value, path: &str, found: &mut Vec<String>) 
             inner.is_empty()
         };
         if !any.iter().any(is_right) {
-            found.push(format!("{path} is {value}, allowed is one of {any:?}"));
+            found.push(format!("{path} is {value}; expected one of {any:?}"));
         }
     }
     if let Some(map) = value.as_object() {

@@ -281,13 +281,13 @@ fn files_that_others_can_read_or_that_are_damaged_are_refused() {
     for (from, to, expected) in [
         ("\"token\"", "\"tokn\"", "its field `token` is missing"),
         ("\"study\": \"", "\"study\": \"x", "its field `study` is not the id of a study"),
-        ("gpu1:4000", "gpu1", "its field `addresses` has an entry that is no HOST:PORT"),
-        ("BEGIN CERT", "BEGIN", "its field `certificate` is no certificate in PEM form"),
-        ("\"token\": \"", "\"token\": \"0", "its field `token` is no token of 32 hexadecimal digits"),
+        ("gpu1:4000", "gpu1", "its field `addresses` has an entry that is not HOST:PORT"),
+        ("BEGIN CERT", "BEGIN", "its field `certificate` is not a certificate in PEM form"),
+        ("\"token\": \"", "\"token\": \"0", "its field `token` is not a token of 32 hexadecimal digits"),
         ("\"token\": \"", "\"port\": 1, \"token\": \"", "its field `port` is not known"),
-        ("\"addresses\": [", "\"addresses\": [7, ", "its field `addresses` has an entry that is no text"),
-        ("{", "", "it is no JSON"),
-        ("{", "[]{", "it is no JSON"),
+        ("\"addresses\": [", "\"addresses\": [7, ", "its field `addresses` has an entry that is not a text"),
+        ("{", "", "it is not JSON"),
+        ("{", "[]{", "it is not JSON"),
     ] {
         assert!(good.contains(from), "{from}");
         fs::write(&path, good.replacen(from, to, 1)).unwrap();

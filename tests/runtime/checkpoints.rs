@@ -101,7 +101,7 @@ fn keeping_something_else_is_refused() {
     let run = program(&root, &["--keep-checkpoints", "some"]).output().expect("it can be run");
     assert_eq!(run.status.code(), Some(2));
     let error = String::from_utf8(run.stderr).expect("text");
-    assert!(error.contains("allowed is `all`, `none` or the number of the best trials"), "{error}");
+    assert!(error.contains("expected `all`, `none` or the number of the best trials"), "{error}");
     assert!(!root.exists());
     fs::remove_file(root.with_extension("yaml")).expect("it can be removed");
 }

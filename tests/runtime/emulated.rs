@@ -245,12 +245,12 @@ fn impossible_wishes_are_told_before_anything_is_written() {
         (code, said.as_str()),
         (
             Some(2),
-            "error: `cifar10` was not measured on GPUs of type `h100`, allowed are a100, rtx2080ti, t4\n"
+            "error: `cifar10` was not measured on GPUs of type `h100`; expected one of a100, rtx2080ti, t4\n"
         )
     );
     let (code, said) = run(&text.replace("cifar10", "mnist"), &root, "1x4xt4");
     assert!(
-        code == Some(2) && said.contains("no measurements of `mnist`: allowed are bert, cifar10"),
+        code == Some(2) && said.contains("no measurements of `mnist`; expected one of bert, cifar10"),
         "{said}"
     );
     let (code, said) = run(text, &root, "");

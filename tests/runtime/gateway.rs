@@ -358,7 +358,7 @@ fn paths_that_cannot_be_sockets_say_so() {
         let file = folder.0.join("notes");
         fs::write(&file, "precious").expect("a file");
         let error = open(file.clone());
-        assert!(error.contains("is a file that is no socket"), "{error}");
+        assert!(error.contains("is a file that is not a socket"), "{error}");
         assert_eq!(fs::read_to_string(&file).expect("it is still there"), "precious");
         let error = open(folder.0.join("x".repeat(120)));
         assert!(error.contains("is too long for one") && error.contains("choose a folder"), "{error}");
@@ -397,7 +397,7 @@ fn the_folder_of_a_socket_is_private_has_a_random_name_and_goes_with_its_head() 
     assert_eq!(fs::read_dir(&base.0).expect("it is there").count(), 0, "nothing is left behind");
 }
 
-/// What a head that was killed has left is removed by the next one; what belongs to one that lives, or is no folder of ours, is not.
+/// What a head that was killed has left is removed by the next one; what belongs to one that lives, or is not a folder of ours, is not.
 #[test]
 fn leftovers_of_killed_heads_are_removed_and_nothing_else() {
     let base = Folder::new();

@@ -149,7 +149,7 @@ impl Suggester for Wrong {
 #[test]
 fn a_study_whose_suggester_is_wrong_fails_and_says_why() {
     for (how, reason) in [
-        ("outside", "the coordinate of `x` is 1.5, allowed is a number from 0 to 1"),
+        ("outside", "the coordinate of `x` is 1.5; expected a number from 0 to 1"),
         ("error", "no idea"),
         ("panic", "the suggester wrong has panicked: out of ideas"),
     ] {

@@ -95,7 +95,7 @@ impl Reducer {
             return Err(Error::invalid(DURING, format!("parameter {at} requires no gradient")));
         }
         let bytes = |name: &str, bytes: usize| {
-            let wrong = || Error::invalid(DURING, format!("{name} is {bytes}, allowed is 1 or more"));
+            let wrong = || Error::invalid(DURING, format!("{name} is {bytes}; expected 1 or more"));
             i64::try_from(bytes).ok().filter(|bytes| *bytes > 0).ok_or_else(wrong)
         };
         let first = bytes("first_bucket_bytes", options.first_bucket_bytes)?;

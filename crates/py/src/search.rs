@@ -61,7 +61,7 @@ impl Search {
         };
         for (value, name) in [(trials, "trials"), (parallel, "parallel")] {
             if value == Some(0) {
-                return Err(PyValueError::new_err(format!("{name}: found 0, allowed is 1 or more")));
+                return Err(PyValueError::new_err(format!("{name}: found 0; expected 1 or more")));
             }
         }
         let search = &mut study.search;
@@ -258,7 +258,7 @@ fn params_from_py(params: &Bound<'_, PyDict>) -> PyResult<Params> {
         } else if value.is_instance_of::<PyString>() {
             Value::Text(value.extract()?)
         } else {
-            let message = format!("`{name}` is {value:?}, allowed is a number, a string, True or False");
+            let message = format!("`{name}` is {value:?}; expected a number, a string, True or False");
             return Err(PyValueError::new_err(message));
         };
         Ok((name, value))

@@ -51,7 +51,7 @@ impl fmt::Display for SlotsWanted {
 
 /// A text that names no slots.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
-#[error("allowed is a number of slots from 0 to {max} (4), with `xcpu` for shares of the cores (4xcpu), or with a type of GPU (2xa100)", max = SlotsWanted::MAX)]
+#[error("expected a number of slots from 0 to {max} (4), with `xcpu` for shares of the cores (4xcpu), or with a type of GPU (2xa100)", max = SlotsWanted::MAX)]
 pub(crate) struct NoSlots;
 
 impl FromStr for SlotsWanted {

@@ -108,7 +108,7 @@ impl Attempt {
     pub(super) async fn run(mut self, stop: &mut oneshot::Receiver<Grace>) {
         let folder = self.launch.folder.clone();
         if let Some(folder) = folder.filter(|folder| !folder.is_dir()) {
-            let reason = format!("there is no folder {} here (`trial.folder`)", folder.display());
+            let reason = format!("there is not a folder {} here (`trial.folder`)", folder.display());
             self.fail(reason, FailureCause::Trial);
             return;
         }

@@ -92,6 +92,9 @@ mod tests {
     #[test]
     fn an_unknown_name_lists_the_known_ones() {
         let message = "fifo".parse::<PolicyKind>().unwrap_err().to_string();
-        assert_eq!(message, "there is no policy `fifo`: choose goodput, pollux, static, optimus, tiresias");
+        assert_eq!(
+            message,
+            "there is no policy `fifo`; expected one of goodput, pollux, static, optimus, tiresias"
+        );
     }
 }

@@ -13,7 +13,7 @@ pub(crate) struct TagArgs {
     /// The folder of the study
     #[arg(value_name = "FOLDER")]
     pub(crate) folder: PathBuf,
-    /// The tags; without any, those that there are are shown
+    /// The tags to add or remove; without any, the present tags are shown
     #[arg(value_name = "TAG", value_parser = parse_tag)]
     pub(crate) tags: Vec<String>,
     /// Tag these trials instead of the study, such as 3,7

@@ -36,7 +36,7 @@ pub(crate) struct DashboardArgs {
     host: IpAddr,
     #[arg(long, value_name = "PORT", help = format!("The port [default: {PORT}, or another one if that is taken]"))]
     port: Option<u16>,
-    /// Do not let the page stop studies and trials or retry them
+    /// Show a page without buttons: nothing can be stopped, paused, resumed, enqueued or retried from it
     #[arg(long)]
     read_only: bool,
 }

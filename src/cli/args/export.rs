@@ -40,7 +40,7 @@ fn chosen(text: &str) -> Result<export::Chosen, String> {
     match (text, text.parse()) {
         ("best", _) => Ok(export::Chosen::Best),
         (_, Ok(number)) => Ok(export::Chosen::Number(number)),
-        _ => Err("allowed is `best` or the number of a trial".to_owned()),
+        _ => Err("expected `best` or the number of a trial".to_owned()),
     }
 }
 

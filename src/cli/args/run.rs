@@ -127,13 +127,13 @@ fn listen_address(text: &str) -> Result<SocketAddr, String> {
     let of_ip = |ip: IpAddr| SocketAddr::new(ip, 0);
     let address = text.parse().or_else(|_| text.parse().map(of_ip));
     address.map_err(|_| {
-        "allowed is an IP address of this machine, with a port or without: 10.0.0.1, 0.0.0.0:4000".to_owned()
+        "expected an IP address of this machine, with a port or without: 10.0.0.1, 0.0.0.0:4000".to_owned()
     })
 }
 
 fn time_scale(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(scale) if (1e-4..=1.0).contains(&scale) => Ok(scale),
-        _ => Err("allowed is a number from 0.0001 to 1".to_owned()),
+        _ => Err("expected a number from 0.0001 to 1".to_owned()),
     }
 }

@@ -65,7 +65,7 @@ pub(crate) struct FolderArgs {
     /// The folder of the study
     #[arg(value_name = "FOLDER")]
     pub(crate) folder: PathBuf,
-    /// Print JSON instead of text: one object for the study, or one for each trial, machine or job
+    /// Print JSON instead of text (see docs/json.md)
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -151,7 +151,7 @@ const ABOUT_REMOVE: &str = "\
 Take machines from a study, whatever runs there
 
 As `drain`, but what has not left after some time is ended: it resumes elsewhere from its last checkpoint, and
-programs start again. That is not held against a trial.";
+programs start again. This does not count as a failure of the trial.";
 
 fn grace(text: &str) -> Result<Duration, String> {
     space::duration(text).ok_or_else(|| "write a time with its unit, such as 0s, 30s or 5m".to_owned())

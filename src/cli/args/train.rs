@@ -134,12 +134,12 @@ fn rescale(text: &str) -> Result<Rescale, String> {
 
 fn duration(text: &str) -> Result<Duration, String> {
     let time = space::duration(text).ok_or("write a time with its unit, such as 30s, 5m or 1h30m")?;
-    if time.is_zero() { Err("allowed is a time above 0".to_owned()) } else { Ok(time) }
+    if time.is_zero() { Err("expected a time above 0".to_owned()) } else { Ok(time) }
 }
 
 fn positive(text: &str) -> Result<f64, String> {
     let number = text.parse::<f64>().ok().filter(|number| *number > 0.0 && number.is_finite());
-    number.ok_or_else(|| "allowed is a number above 0".to_owned())
+    number.ok_or_else(|| "expected a number above 0".to_owned())
 }
 
 fn lr_rule(text: &str) -> Result<LrRule, String> {

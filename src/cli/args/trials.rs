@@ -19,7 +19,7 @@ Examples:
   Why trials have failed:
     pollux-tune trials studies/cifar10 --state failed --columns trial,duration,reason";
 
-/// Show the trials of a study: all, or those that are wanted
+/// Show the trials of a study, with filters and sorting
 #[derive(Debug, Args)]
 #[command(after_long_help = EXAMPLES, arg_required_else_help = true)]
 pub(crate) struct TrialsArgs {

@@ -16,6 +16,9 @@ pub(crate) struct ExplainArgs {
     /// The number of the trial
     #[arg(value_name = "TRIAL")]
     pub(crate) trial: u32,
+    /// Print one JSON object instead of text (see docs/json.md)
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 /// Compare two studies, or trials of one
@@ -28,6 +31,9 @@ pub(crate) struct CompareArgs {
     /// The numbers of trials of one study, such as 3,7
     #[arg(long, value_name = "TRIAL,...", value_delimiter = ',')]
     pub(crate) trials: Vec<u32>,
+    /// Print one JSON object instead of text (see docs/json.md)
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 const ABOUT_COMPARE: &str = "\

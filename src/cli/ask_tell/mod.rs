@@ -200,7 +200,7 @@ impl Session {
 
     fn ask(&mut self, count: u32, number: usize) -> Result<Vec<Reply>, BadRequest> {
         if count == 0 {
-            return Err(BadRequest("`ask` is 0, allowed is 1 or more".to_owned()));
+            return Err(BadRequest("`ask` is 0; expected 1 or more".to_owned()));
         }
         let mut replies = Vec::new();
         for _ in 0..count {

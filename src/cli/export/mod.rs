@@ -106,9 +106,9 @@ pub(super) struct Settings {
 pub(super) enum Error {
     #[error("the name {} does not tell the format: give --format, or a name that ends in .csv, .parquet, .json, .db (for Optuna) or .safetensors", .0.display())]
     NoFormat(PathBuf),
-    #[error("--trial is for the weights of a trial: allowed only with --format safetensors")]
+    #[error("--trial is for the weights of a trial; use it with --format safetensors")]
     OnlyWeights,
-    #[error("--reports is for tables: allowed only with --format csv and parquet")]
+    #[error("--reports is for tables; use it with --format csv or parquet")]
     OnlyTables,
     #[error("{} is a file of the study itself: give another name", .0.display())]
     OfStudy(PathBuf),
@@ -118,7 +118,7 @@ pub(super) enum Error {
     Several { folder: PathBuf, front: String },
     #[error("{} exists; --force replaces it", .0.display())]
     Exists(PathBuf),
-    #[error("cannot write {}: there is no folder {}", .output.display(), .folder.display())]
+    #[error("cannot write {}: there is not a folder {}", .output.display(), .folder.display())]
     NoFolder { output: PathBuf, folder: PathBuf },
     #[error("{} is a folder: give the name of a file", .0.display())]
     IsFolder(PathBuf),

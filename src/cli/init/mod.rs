@@ -38,7 +38,7 @@ pub(crate) enum Error {
     Exists(PathBuf),
     #[error("{} is not a folder", .0.display())]
     NoFolder(PathBuf),
-    #[error("`{}` cannot be the name of a package of Rust: allowed are letters of ASCII, digits, `-` and `_`, a letter first, and no word of the language", quoted(.0))]
+    #[error("`{}` cannot be the name of a Rust package; expected ASCII letters, digits, `-` and `_`, a letter first, and no keyword of Rust", quoted(.0))]
     PackageName(String),
     #[error("{} has no source of pollux-tune: there is no {}", .folder.display(), .missing)]
     NoSource { folder: PathBuf, missing: &'static str },

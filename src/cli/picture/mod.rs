@@ -76,9 +76,9 @@ pub(super) enum Error {
     NoResult(PathBuf),
     #[error("no trial of {} has reported `{metric}`", .folder.display())]
     NoCurve { folder: PathBuf, metric: String },
-    #[error("there is no objective `{name}`, allowed is one of {allowed}")]
+    #[error("there is no objective `{name}`; expected one of {allowed}")]
     NoObjective { name: String, allowed: String },
-    #[error("there is no parameter `{name}` that is searched, allowed is one of {allowed}")]
+    #[error("there is no parameter `{name}` that is searched; expected one of {allowed}")]
     NoParameter { name: String, allowed: String },
     #[error("`contour` needs two parameters, {0} given")]
     TwoParameters(usize),

@@ -125,6 +125,6 @@ fn the_best_is_the_darkest() {
     assert!(range.0 < range.1, "accuracy is maximized: {range:?}");
     assert!(data.merit(range, range.1) > data.merit(range, range.0));
     let problem = data.chosen(&["width".to_owned()]).expect_err("there is none").to_string();
-    assert_eq!(problem, "there is no parameter `width` that is searched, allowed is one of lr, depth, opt");
+    assert_eq!(problem, "there is no parameter `width` that is searched; expected one of lr, depth, opt");
     assert!(super::is_png(&PathBuf::from("A.PNG")) && !super::is_png(&PathBuf::from("a.svg")));
 }

@@ -64,7 +64,7 @@ fn bad_fields_are_named_with_what_is_allowed() {
         assert_eq!(
             complaint(&format!("placement,local_bsz,step_time\n1,32,1\n1,32,{value}\n")),
             format!(
-                "t.csv:3: step_time is `{}`, allowed is a finite number of seconds above 0",
+                "t.csv:3: step_time is `{}`; expected a finite number of seconds above 0",
                 value.trim_matches('"')
             )
         );
@@ -72,20 +72,20 @@ fn bad_fields_are_named_with_what_is_allowed() {
     for value in ["", "0", "-3", "1.5", "4294967296", "nan", "many"] {
         assert_eq!(
             complaint(&format!("placement,local_bsz,step_time\n1,{value},1\n")),
-            format!("t.csv:2: local_bsz is `{value}`, allowed is a whole number from 1 to 4294967295")
+            format!("t.csv:2: local_bsz is `{value}`; expected a whole number from 1 to 4294967295")
         );
     }
     for value in ["", "0", "40", "4-4", "-1", "1.0", "٣"] {
         assert_eq!(
             complaint(&format!("placement,local_bsz,step_time\n{value},8,1\n")),
             format!(
-                "t.csv:2: placement is `{value}`, allowed is one digit from 1 to 9 for each node, its GPUs"
+                "t.csv:2: placement is `{value}`; expected one digit from 1 to 9 for each node, its GPUs"
             )
         );
     }
     assert_eq!(
         complaint("num_nodes,num_replicas,local_bsz,step_time\n4,2,8,1\n"),
-        "t.csv:2: num_nodes is `4`, allowed is 1 to num_replicas, here 2"
+        "t.csv:2: num_nodes is `4`; expected 1 to num_replicas, here 2"
     );
 }
 

@@ -105,7 +105,7 @@ pub(super) enum Error {
     #[error("the study in {} {found}, and this run {wanted}: give another folder", .folder.display())]
     Mixed { folder: PathBuf, found: String, wanted: String },
     #[cfg(feature = "torch")]
-    #[error("there is no trainable `{name}`, allowed is one of: {known}")]
+    #[error("unknown trainable `{name}`; expected one of {known}")]
     UnknownTrainable { name: String, known: String },
     #[cfg(feature = "torch")]
     #[error("`{name}` cannot be trained with what the study file says")]

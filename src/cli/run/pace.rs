@@ -45,7 +45,7 @@ impl Pace {
         Some(match (most_s.is_finite(), most_s <= ALIKE * least_s) {
             (false, _) => format!("{} or more left", rounded(least_s)),
             (true, true) => format!("about {} left", rounded(0.5 * (least_s + most_s))),
-            (true, false) => format!("{} to {} left", rounded(least_s), rounded(most_s)),
+            (true, false) => format!("{} left", range(&rounded(least_s), &rounded(most_s))),
         })
     }
 }
@@ -56,6 +56,14 @@ fn rounded(seconds: f64) -> String {
         s if s < 60.0 => format!("{:.0} s", s.max(1.0)),
         s if s < 5400.0 => format!("{:.0} min", s / 60.0),
         s => duration((s / 600.0).round() * 600.0),
+    }
+}
+
+/// Both ends, with their unit once if it is the same: `1 to 2 min`.
+fn range(least: &str, most: &str) -> String {
+    match (least.split_once(' '), most.split_once(' ')) {
+        (Some((number, unit)), Some((_, same))) if unit == same => format!("{number} to {most}"),
+        _ => format!("{least} to {most}"),
     }
 }
 
@@ -87,10 +95,12 @@ mod tests {
                 (f64::from(s), if s <= 60 { f64::from(s) / 600.0 } else { 0.1 + f64::from(s - 60) / 1200.0 })
             })
             .collect();
-        assert_eq!(pace_at(&slower), "10 min to 18 min left");
+        assert_eq!(pace_at(&slower), "10 to 18 min left");
         // And nothing at all.
         let still: Vec<(f64, f64)> = (0..=90).map(|s| (f64::from(s), f64::from(s.min(30)) / 600.0)).collect();
         assert_eq!(pace_at(&still), "28 min or more left");
         assert_eq!(rounded(7300.0), "2 h 0 min");
+        assert_eq!(range(&rounded(50.0), &rounded(80.0)), "50 s to 1 min");
+        assert_eq!(range(&rounded(7300.0), &rounded(9000.0)), "2 h 0 min to 2 h 30 min");
     }
 }

@@ -22,8 +22,9 @@ pub(in crate::cli) struct Look {
 const COLOURS: [u8; 12] = [33, 202, 34, 170, 37, 136, 99, 160, 70, 205, 68, 130];
 /// A trial without colours has the last digit of its number in this base.
 const SYMBOLS: &[u8; 36] = b"0123456789abcdefghijklmnopqrstuvwxyz";
-/// How wide the bar is.
+/// How wide the bar is where there is room, and the least that still says something.
 const BAR: usize = 20;
+const BAR_MIN: usize = 5;
 /// The most lines of machines.
 const MACHINE_LINES: usize = 4;
 
@@ -53,23 +54,23 @@ pub(in crate::cli) fn lines(
     lines
 }
 
+/// Where there is too little room, the bar gets shorter, then the slots go, which the cells of the machines show, too, then the bar.
 fn headline(progress: &Progress, elapsed_s: Option<f64>, left: Option<&str>, look: &Look) -> String {
     let Progress { ended, wanted, part, busy, slots, seconds, .. } = progress;
-    let full = ((part.clamp(0.0, 1.0) * BAR as f64) as usize).min(BAR);
-    let bar = (look.paint.colour(34, &"━".repeat(full)), look.paint.dim(&"─".repeat(BAR - full)));
     let before = format!("{ended} of {wanted} trials ");
     let emulated = look.emulated.then(|| format!("emulated: {}", duration(*seconds)));
-    let all =
-        [elapsed_s.map(duration), left.map(str::to_owned), emulated, Some(format!("{busy}/{slots} slots"))];
-    let mut times: Vec<String> = all.into_iter().flatten().collect();
-    let room = look.width.saturating_sub(before.chars().count() + BAR);
-    let after = |times: &[String]| format!(" {}", times.join(", "));
-    if after(&times).chars().count() > room {
-        // The cells of the machines show that, too.
-        times.pop();
-    }
-    let after = after(&times);
-    format!("{before}{}{}{}", bar.0, bar.1, cut(&after, Some(room.max(1))))
+    let times = [elapsed_s.map(duration), left.map(str::to_owned), emulated];
+    let short = times.into_iter().flatten().collect::<Vec<_>>().join(", ");
+    let comma = if short.is_empty() { "" } else { ", " };
+    let full = format!("{short}{comma}{busy}/{slots} slots");
+    let room = |after: &str| look.width.saturating_sub(before.chars().count() + after.chars().count() + 1);
+    let after = if room(&full) < BAR_MIN { short } else { full };
+    let cells = Some(room(&after).min(BAR)).filter(|cells| *cells >= BAR_MIN).unwrap_or(0);
+    let done = ((part.clamp(0.0, 1.0) * cells as f64) as usize).min(cells);
+    let bar = (look.paint.colour(34, &"━".repeat(done)), look.paint.dim(&"─".repeat(cells - done)));
+    let gap = if cells > 0 { " " } else { "" };
+    let rest = look.width.saturating_sub(before.chars().count() + cells + gap.len());
+    format!("{before}{}{}{gap}{}", bar.0, bar.1, cut(&after, Some(rest.max(1))))
 }
 
 /// Cells of all machines, as many machines in a line as fit.
@@ -208,12 +209,29 @@ mod tests {
     }
 
     #[test]
+    fn the_bar_gives_way_before_a_time_is_cut() {
+        let look = Look { emulated: true, ..look(80) };
+        let head = |elapsed_s, left: &str, seconds, ended| {
+            let progress = Progress { ended, seconds, ..progress() };
+            lines(&progress, Some(elapsed_s), Some(left), &look).swap_remove(0)
+        };
+        assert_eq!(
+            head(9.9, "1 to 2 min left", 500.0, 7),
+            "7 of 40 trials ━━─────── 9.9 s, 1 to 2 min left, emulated: 8 min 20 s, 3/5 slots"
+        );
+        assert_eq!(
+            head(750.0, "1 h 20 min to 2 h 40 min left", 40_000.0, 17),
+            "17 of 40 trials 12 min 30 s, 1 h 20 min to 2 h 40 min left, emulated: 11 h 6 min"
+        );
+    }
+
+    #[test]
     fn no_line_is_wider_than_the_terminal() {
         for width in [20, 33, 60, 80, 200] {
             for emulated in [false, true] {
                 let look = Look { emulated, ..look(width) };
                 for line in lines(&progress(), Some(130.0), Some("4 to 6 min left"), &look) {
-                    assert!(line.chars().count() <= width.max(38), "{width}: {line}");
+                    assert!(line.chars().count() <= width, "{width}: {line}");
                 }
             }
         }

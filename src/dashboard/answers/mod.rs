@@ -19,6 +19,7 @@ use super::studies::View;
 use crate::{
     ids::TrialId,
     space::{Objective, Params},
+    store::Annotation,
     trials::End,
 };
 
@@ -85,6 +86,13 @@ fn trial_row(view: &View<'_>, trial: TrialId) -> Value {
         "slot_seconds": ended.map(|ended| ended.slot_s).or_else(|| active.map(|active| active.usage.slot_s)),
         "reason": ended.and_then(|ended| reason(&ended.end)),
     })
+}
+
+/// An answer with what people have written about its study or trial.
+fn annotated(mut answer: Value, annotation: &Annotation) -> Value {
+    answer["tags"] = json!(annotation.tags);
+    answer["note"] = json!(annotation.note);
+    answer
 }
 
 /// Why a trial has no result.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::{Answer, Problem, objectives, trial_row};
+use super::{Answer, Problem, annotated, objectives, trial_row};
 use crate::{
     dashboard::{Commands, studies::View, thin::spread},
     ids::{NodeId, TrialId},
@@ -51,7 +51,7 @@ pub(in crate::dashboard) fn best_trials(view: &View<'_>, count: usize) -> Vec<Tr
 /// A study in a row.
 pub(in crate::dashboard) fn summary(view: &View<'_>) -> Value {
     let model = view.model;
-    json!({
+    let answer = json!({
         "key": view.key,
         "folder": view.folder.root().display().to_string(),
         "state": state(view),
@@ -65,7 +65,8 @@ pub(in crate::dashboard) fn summary(view: &View<'_>) -> Value {
         "seconds": model.clock.now_s,
         "emulated": view.folder.emulated(),
         "facts": model.state.facts,
-    })
+    });
+    annotated(answer, &view.notes().study)
 }
 
 /// All that the first page of a study says.
@@ -107,6 +108,7 @@ pub(in crate::dashboard) fn overview(view: &View<'_>, commands: &dyn Commands, a
         "resume": (view.model.has_head() && !view.is_run && !state.done).then(|| commands.resume(view.folder.root())),
         "paused": state.paused_s.is_some() && !state.done,
         "enqueued": state.queue.len(),
+        "annotated": !view.notes().trials.is_empty(),
         "can": {
             "pause": hears && state.paused_s.is_none() && !state.done,
             "resume": hears && state.paused_s.is_some() && !state.done,

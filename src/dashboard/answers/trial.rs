@@ -8,7 +8,7 @@ use std::{
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use super::{Answer, MAX_COMPARED, Problem, objectives, trial_row};
+use super::{Answer, MAX_COMPARED, Problem, annotated, objectives, trial_row};
 use crate::{
     dashboard::{
         model::{Decision, Measured, Speed},
@@ -72,7 +72,7 @@ pub(in crate::dashboard) fn trial(view: &View<'_>, trial: TrialId) -> Answer {
     };
     let events = known.first_events.iter().chain(&known.last_events);
     let (log, cut) = log_tail(view, trial);
-    let mut answer = trial_row(view, trial);
+    let mut answer = annotated(trial_row(view, trial), &view.notes().trial(trial));
     answer["curves"] = curves(view, trial, POINTS, None).into();
     answer["speed"] = speeds(view, trial, POINTS).into();
     answer["decisions"] = known.decisions.iter().map(decision).collect::<Vec<_>>().into();
@@ -131,7 +131,7 @@ pub(in crate::dashboard) fn compare_trials(view: &View<'_>, chosen: &Chosen) -> 
     let mut rows = Vec::new();
     for number in chosen.trials.split(',').filter(|number| !number.is_empty()).take(MAX_COMPARED) {
         let trial = number.trim().parse().map(TrialId);
-        let trial = trial.map_err(|_| Problem::Bad(format!("{number:?} is no number of a trial")))?;
+        let trial = trial.map_err(|_| Problem::Bad(format!("{number:?} is not the number of a trial")))?;
         check(view, trial)?;
         let mut row = trial_row(view, trial);
         row["curves"] = curves(view, trial, POINTS, None).into();

@@ -5,7 +5,7 @@ use std::cmp::Ordering;
 use serde::Deserialize;
 use serde_json::json;
 
-use super::{Answer, Problem, objectives, trial_row, value_of};
+use super::{Answer, Problem, annotated, objectives, reason, trial_row, value_of};
 use crate::{dashboard::studies::View, ids::TrialId, space::Value};
 
 const DEFAULT_PAGE: usize = 50;
@@ -17,13 +17,13 @@ pub(in crate::dashboard) struct Query {
     #[serde(default)]
     offset: usize,
     limit: Option<usize>,
-    /// `id`, `state`, `epochs`, `duration`, `slot_seconds`, `value:METRIC` or `param:NAME`.
+    /// `id`, `state`, `epochs`, `slots`, `started`, `duration`, `slot_seconds`, `reason`, `value:METRIC` or `param:NAME`.
     sort: Option<String>,
     #[serde(default)]
     descending: bool,
     /// Names of states, with commas.
     state: Option<String>,
-    /// Text that occurs in `name=value` of a parameter, or a number of a trial.
+    /// Text that occurs in `name=value` of a parameter, a tag, or a number of a trial.
     search: Option<String>,
 }
 
@@ -63,6 +63,16 @@ fn sort_by(view: &View<'_>, name: &str) -> Result<SortBy, Problem> {
     Ok(match name {
         "id" => Box::new(|_, trial| Some(Sort::Number(f64::from(trial.0)))),
         "state" => Box::new(|view, trial| Some(Sort::Text(view.model.state_of(trial).name().to_owned()))),
+        "slots" => Box::new(|view, trial| {
+            let active = view.model.state.active.get(&trial)?;
+            Some(Sort::Number(active.slots().len() as f64))
+        }),
+        "started" => {
+            Box::new(|view, trial| Some(Sort::Number(view.model.trials.get(trial.0 as usize)?.started_s?)))
+        }
+        "reason" => {
+            Box::new(|view, trial| Some(Sort::Text(reason(&view.model.state.ended.get(&trial)?.end)?)))
+        }
         "epochs" => Box::new(move |view, trial| Some(Sort::Number(ended(view, trial)?.0))),
         "slot_seconds" => Box::new(move |view, trial| Some(Sort::Number(ended(view, trial)?.1))),
         "duration" => Box::new(move |view, trial| Some(Sort::Number(times(view, trial)?))),
@@ -93,10 +103,12 @@ pub(in crate::dashboard) fn trials(view: &View<'_>, query: &Query) -> Answer {
     let states: Option<Vec<&str>> =
         query.state.as_deref().filter(|states| !states.is_empty()).map(|states| states.split(',').collect());
     let search = query.search.as_deref().map(str::trim).filter(|text| !text.is_empty());
+    let notes = view.notes();
+    let is_tagged = |trial, text| notes.trials.get(&trial).is_some_and(|known| known.tags.contains(text));
     let is_shown = |trial: &TrialId| {
         let in_state =
             states.as_ref().is_none_or(|states| states.contains(&view.model.state_of(*trial).name()));
-        in_state && search.is_none_or(|text| matches(view, *trial, text))
+        in_state && search.is_none_or(|text| matches(view, *trial, text) || is_tagged(*trial, text))
     };
     let mut found: Vec<TrialId> = view.model.ids().filter(is_shown).collect();
     let name = query.sort.as_deref().unwrap_or("id");
@@ -106,7 +118,8 @@ pub(in crate::dashboard) fn trials(view: &View<'_>, query: &Query) -> Answer {
     keyed.sort_by(|a, b| order(a.0.as_ref(), b.0.as_ref(), query.descending).then(a.1.cmp(&b.1)));
     let limit = query.limit.unwrap_or(DEFAULT_PAGE).clamp(1, LARGEST_PAGE);
     let page = keyed.iter().skip(query.offset).take(limit);
-    let rows: Vec<_> = page.map(|(_, trial)| trial_row(view, *trial)).collect();
+    let rows: Vec<_> =
+        page.map(|(_, trial)| annotated(trial_row(view, *trial), &notes.trial(*trial))).collect();
     Ok(
         json!({"total": view.model.trials.len(), "found": keyed.len(), "offset": query.offset, "trials": rows}),
     )

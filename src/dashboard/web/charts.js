@@ -1,7 +1,7 @@
 // Charts: ECharts with the colours of the page. Text that a chart shows is also in its label and in a table beside it.
 
 import { init } from "/assets/vendor/echarts.js";
-import { clock, h, number } from "/assets/common.js";
+import { clock, h, meaning, number } from "/assets/common.js";
 
 const all = new Set();
 const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
@@ -37,17 +37,44 @@ export function axis(kind, name, more = {}) {
   };
 }
 
-export const timeAxis = (more = {}) => axis("value", "time since the study began", { axisLabel: { formatter: clock }, min: 0, ...more });
+// Ticks at times that people count in: charts would choose tenths of thousands of seconds.
+const STEPS = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 28800, 43200, 86400];
+export function timeTicks(from, to) {
+  const most = innerWidth < 600 ? 4 : 8;
+  const step = STEPS.find((seconds) => (to - from) / seconds <= most) ?? 86400 * Math.ceil((to - from) / 86400 / most);
+  const [first, last] = [Math.ceil(from / step), Math.floor(to / step)];
+  return Array.from({ length: Math.max(0, last - first + 1) }, (_, place) => (first + place) * step);
+}
+
+// An axis of the time between two moments, of which `more` may show another part.
+export function timeAxis([from, to], more = {}) {
+  const ticks = to - from >= 1 ? { customValues: timeTicks(from, to) } : {};
+  return axis("value", "time since the study began", { min: from, max: to > from ? to : undefined, axisTick: { lineStyle: { color: css("line") }, ...ticks },
+    splitLine: { lineStyle: { color: css("grid") }, ...ticks }, ...more, axisLabel: { formatter: (value) => clock(value, to), ...ticks, ...more.axisLabel } });
+}
+// The moments of which there are points: `[seconds, ...]` each.
+export function extent(points) {
+  let [from, to] = [Infinity, -Infinity];
+  for (const [at] of points) {
+    from = Math.min(from, at);
+    to = Math.max(to, at);
+  }
+  return from <= to ? [from, to] : [0, 1];
+}
+// The heading of a chart, with what its name means.
+export const heading = (name) => h("h2", { title: meaning(name) }, name);
+// Lines have filled points: others are filled with white, on a dark page, too.
+export const dotted = (more) => ({ type: "line", symbol: "circle", ...more });
 // Room for a legend, and for the name of the axis below it.
 export const grid = (more = {}) => ({ left: 16, right: 18, top: 46, bottom: 36, containLabel: true, ...more });
 // The name of a vertical axis stands above its end.
 export const named = (more = {}) => ({ nameLocation: "end", nameGap: 8, nameTextStyle: { color: css("faint"), align: "left" }, ...more });
 export const legend = (more = {}) => ({ type: "scroll", top: 0, textStyle: { color: css("text") }, pageTextStyle: { color: css("text") },
   pageIconColor: css("accent"), pageIconInactiveColor: css("line"), inactiveColor: css("faint"), ...more });
-export const zoomBar = (more = {}) => [
+export const zoomBar = (until, more = {}) => [
   { type: "inside", filterMode: "weakFilter", ...more },
   { type: "slider", height: 20, bottom: 6, filterMode: "weakFilter", borderColor: css("line"), textStyle: { color: css("faint") },
-    labelFormatter: (value) => (typeof value === "number" ? clock(value) : ""), ...more },
+    labelFormatter: (value) => (typeof value === "number" ? clock(value, until) : ""), ...more },
 ];
 export const colors = () => ["#2a6fdb", "#e07a1f", "#1f9d6b", "#b5489a", "#7a6ad8", "#c99700", "#2aa3b8", "#d1495b", "#6b8e23", "#8d6e63", "#5c7cfa", "#ad1457"];
 

@@ -73,21 +73,50 @@ export function duration(seconds) {
   return `${Math.floor(whole / 3600)} h ${Math.floor((whole % 3600) / 60)} min`;
 }
 
-// Short, for axes.
-export function clock(seconds) {
-  if (seconds < 120) return `${Number(seconds.toFixed(1))} s`;
+// Short, for axes: all times of an axis in the form that its last one, `until`, needs.
+export function clock(seconds, until = seconds) {
   const two = (part) => String(Math.floor(part)).padStart(2, "0");
-  if (seconds < 7200) return `${Math.floor(seconds / 60)}:${two(seconds % 60)} min`;
-  return `${Math.floor(seconds / 3600)}:${two((seconds % 3600) / 60)} h`;
+  if (until < 60) return `${Number(seconds.toFixed(1))} s`;
+  const whole = Math.round(seconds);
+  if (until < 7200) return `${Math.floor(whole / 60)}:${two(whole % 60)} min`;
+  return `${Math.floor(whole / 3600)}:${two((whole % 3600) / 60)} h`;
+}
+
+// Words of this page that a newcomer may not know.
+export const TERMS = {
+  Batch: "The examples of one optimizer step over all workers of a trial.",
+  Efficiency: "Statistical efficiency: how much an example teaches at this batch size, compared with one at the initial batch size. From 0 to 1.",
+  Generation: "A configuration of the workers of a trial. It grows with every re-allocation.",
+  Goodput: "Throughput times efficiency: examples per second, each counted by how much it teaches.",
+  "LR factor": "What the learning rate is multiplied by because the batch is larger than the initial one.",
+  Promise: "The estimated chance that a trial will not be stopped early.",
+  Slots: "Places for workers: GPUs, or shares of the processor.",
+  "Slot time": "Seconds times slots that a trial has had.",
+  Speedup: "Expected goodput with these slots, compared with a fair share: the same part of all slots for each trial.",
+  "Statistical epochs": "Progress: as many examples as the data set has, each counted by its efficiency. With the initial batch size, an epoch is a pass over the data.",
+  Throughput: "Examples per second.",
+};
+const LONG = { "Batch size": "Batch", "Batch now": "Batch", "Learning-rate factor": "LR factor", "Statistical efficiency": "Efficiency", "Goodput, in examples per second": "Goodput", "Slots now": "Slots", "Slots in use": "Slots" };
+export const meaning = (name) => TERMS[name] ?? TERMS[LONG[name]];
+
+// What words mean, for those who ask: by the keyboard, too.
+export function glossary(names) {
+  return h("details", { class: "terms" }, h("summary", {}, `What do ${names.slice(0, 2).map((name) => `“${name}”`).join(", ")} … mean?`),
+    h("dl", { class: "params" }, names.flatMap((name) => [h("dt", {}, name), h("dd", {}, TERMS[name])])));
 }
 
 export const state = (name) => h("span", { class: `state ${name}` }, name);
 export const capital = (text) => text.charAt(0).toUpperCase() + text.slice(1);
 
+// Text in one line, of which what does not fit is shown by pointing at it.
+export const line = (text) => h("span", { class: "line", title: text || undefined }, text);
+
+export const tags = (names) => names.map((name) => h("span", { class: "tag" }, name));
+
 // columns: {name, title?, cell(row), number?, wrap?, sort?}
 export function table(caption, columns, rows, sorting) {
   const heading = (column) => {
-    const cell = h("th", { scope: "col", class: column.number ? "number" : undefined });
+    const cell = h("th", { scope: "col", class: column.number ? "number" : undefined, title: meaning(column.name) });
     if (column.sort && sorting) {
       const is = sorting.sort === column.sort;
       cell.setAttribute("aria-sort", is ? (sorting.descending ? "descending" : "ascending") : "none");

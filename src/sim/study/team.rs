@@ -135,7 +135,7 @@ impl Team {
             .ok_or_else(|| {
                 let known: Vec<&str> = self.modelled.application().gpu_types().map(GpuType::name).collect();
                 let (wanted, known) = (&place.gpu_type, known.join(", "));
-                unknown(format!("nothing was measured on GPUs of type {wanted}, allowed are {known}"))
+                unknown(format!("nothing was measured on GPUs of type {wanted}; expected one of {known}"))
             })?;
         let batch = self.total();
         let examples = batch * self.noise_after(epochs).efficiency(self.initial_batch, batch);

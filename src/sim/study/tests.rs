@@ -79,7 +79,7 @@ fn what_cannot_be_simulated_says_why() {
     assert!(error(&spread, "8x1xa100,8x1xt4").contains("no trial ever gets GPUs that it can use"));
     let other = error(&study(|_| ()), "1x8xh100");
     assert!(
-        other.contains("nothing was measured on GPUs of type h100, allowed are a100, rtx2080ti, t4"),
+        other.contains("nothing was measured on GPUs of type h100; expected one of a100, rtx2080ti, t4"),
         "{other}"
     );
     let command = study(|study| study.trial.program = Some(Program::Command(vec!["train".to_owned()])));

@@ -33,7 +33,7 @@ const MINIMAL: &str = "{space: {}, objective: {minimize: loss}}";
 /// assert_eq!((study.search.trials, study.trial.epochs), (50, 9.0));
 ///
 /// let wrong = Study::builder(study.space).minimize("loss").epochs(-1.0).build().unwrap_err();
-/// assert!(wrong.to_string().ends_with("trial.epochs: found `-1.0`, allowed is a number above 0"), "{wrong}");
+/// assert!(wrong.to_string().ends_with("trial.epochs: found `-1.0`; expected a number above 0"), "{wrong}");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug, Clone)]

@@ -49,7 +49,7 @@ pub enum DiagnosticKind {
     #[error("not YAML: {0}")]
     Syntax(String),
     /// YAML that study files do not use.
-    #[error("{found} cannot be used, allowed is {allowed}")]
+    #[error("{found} cannot be used; expected {allowed}")]
     Unsupported {
         /// What was found.
         found: &'static str,
@@ -57,7 +57,7 @@ pub enum DiagnosticKind {
         allowed: &'static str,
     },
     /// A key that does not exist.
-    #[error("unknown key `{key}`, allowed are {allowed}{}", after(.hint.as_deref()))]
+    #[error("unknown key `{key}`; expected one of {allowed}{}", after(.hint.as_deref()))]
     UnknownKey {
         /// The key.
         key: String,
@@ -67,7 +67,7 @@ pub enum DiagnosticKind {
         hint: Option<String>,
     },
     /// A key that is there twice.
-    #[error("the key `{key}` is there already in line {first}, allowed is one of each")]
+    #[error("the key `{key}` is given twice, first in line {first}; expected each key once")]
     DuplicateKey {
         /// The key.
         key: String,
@@ -75,13 +75,13 @@ pub enum DiagnosticKind {
         first: usize,
     },
     /// A key that must be there.
-    #[error("missing, allowed is {allowed}")]
+    #[error("missing; expected {allowed}")]
     Missing {
         /// What it must hold.
         allowed: String,
     },
     /// A value of another type or size than it should have.
-    #[error("found {found}, allowed is {allowed}{}", after(.hint.as_deref()))]
+    #[error("found {found}; expected {allowed}{}", after(.hint.as_deref()))]
     BadValue {
         /// What is there.
         found: String,
@@ -91,10 +91,10 @@ pub enum DiagnosticKind {
         hint: Option<String>,
     },
     /// A word that some readers take for a truth value and others for a text.
-    #[error("`{0}` can mean a truth value or a text, allowed is true or false, or quotes around a text")]
+    #[error("`{0}` can mean a truth value or a text; write true or false, or put the text in quotes")]
     Ambiguous(String),
     /// Two settings that contradict each other.
-    #[error("{found}, allowed is {allowed}")]
+    #[error("{found}; expected {allowed}")]
     Conflict {
         /// What contradicts what.
         found: String,
@@ -102,7 +102,7 @@ pub enum DiagnosticKind {
         allowed: &'static str,
     },
     /// A setting that changes nothing, next to the others.
-    #[error("`{key}` has no effect {place}, allowed is {allowed}")]
+    #[error("`{key}` has no effect {place}; use {allowed}")]
     NoEffect {
         /// The setting.
         key: String,
@@ -112,7 +112,7 @@ pub enum DiagnosticKind {
         allowed: String,
     },
     /// A constraint that no point keeps, or none that keeps those before it.
-    #[error("{}; allowed are constraints that leave some of the space", infeasible(*.tries, *.alone))]
+    #[error("{}; loosen a constraint or widen a domain", infeasible(*.tries, *.alone))]
     Infeasible {
         /// How many random points were tried.
         tries: usize,

@@ -84,7 +84,14 @@ impl Reader<'_> {
         }
     }
 
-    fn no_effect(&mut self, values: &Values<'_>, section: &str, key: &str, place: String, allowed: &str) {
+    pub(super) fn no_effect(
+        &mut self,
+        values: &Values<'_>,
+        section: &str,
+        key: &str,
+        place: String,
+        allowed: &str,
+    ) {
         let mistake = DiagnosticKind::NoEffect { key: key.to_owned(), place, allowed: allowed.to_owned() };
         self.wrong(values.place(key), &join(section, key), mistake);
     }
@@ -106,7 +113,7 @@ impl Reader<'_> {
                 if !is_known(name) {
                     let known = list(names.iter().chain(&BUILT_IN).copied());
                     let allowed =
-                        format!("one of {known}; `{{{{{name}}}}}` for the text `{{{name}}}` itself");
+                        format!("one of {known}; or `{{{{{name}}}}}` for the text `{{{name}}}` itself");
                     let found = format!("the placeholder `{{{name}}}`");
                     let hint = similar(name, names.iter().copied()).map(did_you_mean);
                     self.wrong(place, "trial.command", DiagnosticKind::BadValue { found, allowed, hint });

@@ -78,9 +78,12 @@ impl Reader<'_> {
         allowed: &'static str,
     ) {
         if values.get(key).is_some() && !matches!(program, Some(Program::Command(_))) {
-            let found = format!("there is no program that could use `{key}`");
-            let mistake = DiagnosticKind::Conflict { found, allowed };
-            self.wrong(values.place(key), &join("trial", key), mistake);
+            let place = match program {
+                Some(Program::Trainable(_)) => "on a trainable",
+                Some(_) => "on Python code",
+                None => "without a program",
+            };
+            self.no_effect(values, "trial", key, place.to_owned(), allowed);
         }
     }
 
@@ -129,16 +132,15 @@ impl Reader<'_> {
         let elastic = values.text("elastic").and_then(Elasticity::from_name);
         let gpus = values.raw("gpus").map_or(Gpus::whole(1), |node| self.gpus_of_program(node));
         let is_range = gpus.max != Some(gpus.min);
-        let conflict = |found: &str, allowed| DiagnosticKind::Conflict { found: found.to_owned(), allowed };
         if is_range && elastic.is_none() {
-            let found = "a program has as many GPUs from start to end";
-            let mistake = conflict(found, "one number, or a range with `elastic: restart`");
+            let found = "a program keeps its number of GPUs".to_owned();
+            let allowed = "one number, or a range with `elastic: restart`";
+            let mistake = DiagnosticKind::Conflict { found, allowed };
             self.wrong(values.place("gpus"), "trial.gpus", mistake);
         }
         if !is_range && elastic.is_some() {
-            let mistake =
-                conflict("there is one number of GPUs only", "it with a range, such as `gpus: 1..4`");
-            self.wrong(values.place("elastic"), "trial.elastic", mistake);
+            let (place, allowed) = ("with one number of GPUs", "it with a range, such as `gpus: 1..4`");
+            self.no_effect(values, "trial", "elastic", place.to_owned(), allowed);
         }
         Some((gpus, elastic))
     }
@@ -161,8 +163,8 @@ impl Reader<'_> {
     /// The best of several objectives would be that of several moments.
     pub(super) fn check_result(&mut self, values: &Values<'_>, trial: &TrialSettings, objectives: usize) {
         if trial.result == ResultValue::Best && objectives > 1 {
-            let found = format!("the best value with {objectives} objectives");
-            let mistake = DiagnosticKind::Conflict { found, allowed: "last, or one objective" };
+            let found = format!("`result: best` with {objectives} objectives");
+            let mistake = DiagnosticKind::Conflict { found, allowed: "`result: last`, or one objective" };
             self.wrong(values.place("result"), "trial.result", mistake);
         }
     }

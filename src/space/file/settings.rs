@@ -218,7 +218,7 @@ pub enum KeepCheckpoints {
 
 /// A text that is neither `all` nor `none` nor a number.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
-#[error("allowed is {}", Self::ALLOWED)]
+#[error("expected {}", Self::ALLOWED)]
 pub struct InvalidKeepCheckpoints;
 
 impl InvalidKeepCheckpoints {
@@ -339,7 +339,7 @@ impl fmt::Display for Parallel {
 
 /// Text that is no [`Parallel`].
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
-#[error("allowed are {}", Self::ALLOWED)]
+#[error("expected {}", Self::ALLOWED)]
 pub struct InvalidParallel;
 
 impl InvalidParallel {

@@ -310,12 +310,9 @@ impl Reader<'_> {
 
     fn no_step(&mut self, values: &Values<'_>, path: &str, place: &str) {
         if let Some(node) = values.raw("step") {
-            let found = format!("there is no `step` {place}");
-            self.wrong(
-                node.place,
-                path,
-                DiagnosticKind::Conflict { found, allowed: "one with float or int without log" },
-            );
+            let (key, allowed) = ("step".to_owned(), "it with float, or with int without log".to_owned());
+            let mistake = DiagnosticKind::NoEffect { key, place: place.to_owned(), allowed };
+            self.wrong(node.place, path, mistake);
         }
     }
 
@@ -368,9 +365,7 @@ impl Reader<'_> {
             return Some((node.place, value, confidence.unwrap_or(Confidence::Medium)));
         }
         if confidence.is_some() {
-            let found = "there is no `prior` that it could be about".to_owned();
-            let mistake = DiagnosticKind::Conflict { found, allowed: "`confidence` next to a `prior`" };
-            self.wrong(values.place("confidence"), &join(path, "confidence"), mistake);
+            self.no_effect(values, path, "confidence", "without a `prior`".to_owned(), "it next to one");
         }
         None
     }

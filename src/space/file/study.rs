@@ -117,10 +117,10 @@ impl Study {
             let folder = Path::new(trial.text("folder").unwrap_or_default());
             let is_there = |script: &&str| folder.join(script).to_str().is_some_and(&exists);
             if let Some(script) = trial.text("python").filter(|script| !is_there(script)) {
-                let found = format!("`{script}`, which is not there");
+                let found = format!("`{script}`, which does not exist");
                 let allowed = match trial.text("folder") {
-                    Some(_) => "the path of a Python script, from `trial.folder`",
-                    None => "the path of a Python script, from the folder of the study file",
+                    Some(_) => "the path of a Python script, relative to `trial.folder`",
+                    None => "the path of a Python script, relative to the folder of the study file",
                 };
                 reader.wrong(trial.place("python"), "trial.python", bad(found, allowed));
             }
@@ -224,7 +224,7 @@ impl Reader<'_> {
                     let Some(objective) = self.objective(node, &path) else { continue };
                     if all.iter().any(|known| known.metric == objective.metric) {
                         let found = format!("the metric `{}` is there already", objective.metric);
-                        let allowed = "every metric once";
+                        let allowed = "each metric once";
                         self.wrong(node.place, &path, DiagnosticKind::Conflict { found, allowed });
                     }
                     all.push(objective);
@@ -272,14 +272,14 @@ impl Reader<'_> {
         let program = self.program(values);
         let (Gpus { min: min_gpus, max: max_gpus, share }, elastic) = self.gpus(values, program.as_ref())?;
         if max_batch < initial_batch {
-            let found = format!("max_batch is {max_batch}, initial_batch {initial_batch}");
+            let found = format!("max_batch is {max_batch} and initial_batch is {initial_batch}");
             let mistake =
-                DiagnosticKind::Conflict { found, allowed: "a maximum not below the initial batch" };
+                DiagnosticKind::Conflict { found, allowed: "max_batch to be at least initial_batch" };
             self.wrong(values.place("max_batch"), "trial.max_batch", mistake);
         }
         if max_gpus.is_some_and(|max| max < min_gpus) {
-            let found = format!("max_gpus is {}, min_gpus {min_gpus}", max_gpus?);
-            let mistake = DiagnosticKind::Conflict { found, allowed: "a maximum not below the minimum" };
+            let found = format!("max_gpus is {} and min_gpus is {min_gpus}", max_gpus?);
+            let mistake = DiagnosticKind::Conflict { found, allowed: "max_gpus to be at least min_gpus" };
             self.wrong(values.place("max_gpus"), "trial.max_gpus", mistake);
         }
         let silence = values.duration("silence");
@@ -289,10 +289,8 @@ impl Reader<'_> {
             self.wrong(values.place("silence"), "trial.silence", mistake);
         }
         if silence.is_some() && program.is_none() {
-            let found = "there is nothing that could be silent".to_owned();
-            let allowed = "silence with a command or a trainable";
-            let mistake = DiagnosticKind::Conflict { found, allowed };
-            self.wrong(values.place("silence"), "trial.silence", mistake);
+            let allowed = "it with a command or a trainable";
+            self.no_effect(values, "trial", "silence", "without a program".to_owned(), allowed);
         }
         let (env, folder) = self.surroundings(values, program.as_ref());
         Some(TrialSettings {
@@ -338,9 +336,8 @@ impl Reader<'_> {
             (first, _) => first.map(|(_, _, program)| program),
         };
         if interpreter.is_some() && !matches!(program, None | Some(Program::Python(_))) {
-            let found = "there is nothing that an interpreter of Python runs".to_owned();
-            let mistake = DiagnosticKind::Conflict { found, allowed: "interpreter with python or module" };
-            self.wrong(values.place("interpreter"), "trial.interpreter", mistake);
+            let (place, allowed) = ("without Python code", "it with `python` or `module`");
+            self.no_effect(values, "trial", "interpreter", place.to_owned(), allowed);
         }
         program
     }
@@ -359,9 +356,9 @@ impl Reader<'_> {
             search.parallel = Parallel::Fixed(Parallel::DEFAULT);
             if values.text("parallel").is_some() {
                 let found = if is_elastic {
-                    format!("the policy {} has no use for auto", scheduler.policy)
+                    format!("`auto` with the policy {}", scheduler.policy)
                 } else {
-                    "trials that keep their slots".to_owned()
+                    "`auto` with trials that keep their slots".to_owned()
                 };
                 let allowed = "a number, or trials that train elastically under the policy goodput or pollux";
                 self.wrong(
@@ -394,7 +391,7 @@ impl Reader<'_> {
             threshold,
         };
         if rule != StoppingRule::Never && early_stopping.grace >= epochs {
-            let found = format!("grace is {}, the epochs of a trial are {epochs}", early_stopping.grace);
+            let found = format!("grace is {} and the epochs of a trial are {epochs}", early_stopping.grace);
             let mistake = DiagnosticKind::Conflict { found, allowed: "a grace below the epochs of a trial" };
             self.wrong(stopping.place("grace"), "search.early_stopping.grace", mistake);
         }

@@ -17,7 +17,7 @@ use super::{
 /// let check = |yaml: &str| Study::check_trainable("study.yaml", yaml, &known, true).map_err(|wrong| wrong.to_string());
 /// assert!(check("{space: {lr: 0.1}, objective: {minimize: loss}, trial: {trainable: cnn}}").is_ok());
 /// let wrong = check("{space: {lr: 0.1}, objective: {minimize: los}, trial: {trainable: cnn}}").unwrap_err();
-/// assert!(wrong.ends_with("allowed is one of accuracy, loss; did you mean `loss`?"), "{wrong}");
+/// assert!(wrong.ends_with("expected one of accuracy, loss; did you mean `loss`?"), "{wrong}");
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
@@ -75,11 +75,11 @@ impl Study {
                 None if all => {
                     let names = || known.iter().map(|spec| spec.name.as_str());
                     let allowed = match known {
-                        [] => "nothing: this program has no trainables".to_owned(),
+                        [] => "another program: this one has no trainables".to_owned(),
                         _ => format!("one of {}", list(names())),
                     };
                     let hint = similar(name, names()).map(did_you_mean);
-                    let found = format!("`{name}`, which is no trainable of this program");
+                    let found = format!("`{name}`, which is not a trainable of this program");
                     let mistake = DiagnosticKind::BadValue { found, allowed, hint };
                     reader.wrong(trial.place("trainable"), "trial.trainable", mistake);
                 }

@@ -146,7 +146,7 @@ fn mistakes_are_named() {
     let error = |points: &[Point], values: &[f64]| {
         importance(&dims, points, values, &mut rng()).expect_err("it is wrong").to_string()
     };
-    assert_eq!(error(&points, &[1.0; 11]), "12 points have 11 values, allowed is one for each");
+    assert_eq!(error(&points, &[1.0; 11]), "12 points have 11 values; expected one for each");
     let mut values = vec![1.0; 12];
     values[..3].fill(f64::NAN);
     assert_eq!(error(&points, &values), "this needs 10 trials with a finite result, there are 9");

@@ -79,7 +79,7 @@ impl State {
         if (self.at_s..=LATEST_S).contains(at_s) {
             return Ok(());
         }
-        let problem = format!("its time is {at_s}, allowed is {} to {LATEST_S:e}", self.at_s);
+        let problem = format!("its time is {at_s}; expected {} to {LATEST_S:e}", self.at_s);
         Err(Error::out_of_place(fact, problem))
     }
 

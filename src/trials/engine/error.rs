@@ -14,7 +14,7 @@ use crate::{
 #[non_exhaustive]
 pub enum Error {
     /// A study must want something.
-    #[error("the study has no objective, allowed is one or more")]
+    #[error("the study has no objective; expected one or more")]
     NoObjective,
     /// A fact about a trial that has ended, or that there never was.
     #[error("the fact `{kind}` is about trial {trial}, which is not active")]

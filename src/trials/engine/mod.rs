@@ -44,7 +44,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 pub(super) use self::apply::end_of;
 #[cfg(feature = "cli")]
-pub(crate) use self::prospects::Prospects;
+pub(crate) use self::prospects::{Prospect, Prospects};
 use self::record::{Record, Shown};
 pub(crate) use self::report::NO_METRIC;
 #[cfg(feature = "runtime")]

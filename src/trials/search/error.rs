@@ -13,7 +13,7 @@ use crate::{
 #[non_exhaustive]
 pub enum Error {
     /// A study must want something.
-    #[error("the study has no objective, allowed is one or more")]
+    #[error("the study has no objective; expected one or more")]
     NoObjective,
     /// The study has all its trials.
     #[error("all {0} trials of the study were asked for; raise `search.trials` for more")]
@@ -25,7 +25,7 @@ pub enum Error {
     #[error("trial {0} {1}")]
     Ended(TrialId, End),
     /// Facts that are missing, or there twice.
-    #[error("trial {found} was asked for, allowed is {expected}: facts are missing, or there twice")]
+    #[error("trial {found} was asked for; expected {expected}: facts are missing, or there twice")]
     OutOfOrder {
         /// The number of the trial.
         found: TrialId,

@@ -25,12 +25,12 @@ pub fn stopper(
     let EarlyStopping { rule, grace, reduction, patience, threshold } = *settings;
     Error::check_positive("the number of epochs of a trial", epochs)?;
     if rule != StoppingRule::Never && !(grace > 0.0 && grace < epochs) {
-        let allowed = "above 0 and below the epochs of a trial, or nothing would ever be decided";
+        let allowed = "a number above 0 and below the epochs of a trial, or nothing would ever be decided";
         return Err(Error::OutOfRange { what: "the grace in epochs", value: grace, allowed });
     }
     let is_halving = matches!(rule, StoppingRule::Asha | StoppingRule::Hyperband);
     if is_halving && !(REDUCTION_MIN..=REDUCTION_MAX).contains(&reduction) {
-        let (what, allowed) = ("the reduction", "from 1.1 to 1000");
+        let (what, allowed) = ("the reduction", "1.1 to 1000");
         return Err(Error::OutOfRange { what, value: reduction, allowed });
     }
     Ok(match rule {

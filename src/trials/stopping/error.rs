@@ -11,7 +11,7 @@ pub enum Error {
     Ended(TrialId),
     /// A report from nowhere.
     #[error(
-        "trial {trial}: its progress is {progress} statistical epochs, allowed is a finite number, at least 0"
+        "trial {trial}: its progress is {progress} statistical epochs; expected a finite number, at least 0"
     )]
     BadProgress {
         /// The trial.
@@ -20,7 +20,7 @@ pub enum Error {
         progress: f64,
     },
     /// A setting outside its range.
-    #[error("{what} is {value}, allowed is {allowed}")]
+    #[error("{what} is {value}; expected {allowed}")]
     OutOfRange {
         /// The setting.
         what: &'static str,

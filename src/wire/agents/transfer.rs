@@ -60,7 +60,7 @@ fn check_name(head: &Head, file: &str) -> Result<(), Status> {
     if is_plain(file) && head.is_checkpoint(file) {
         return Ok(());
     }
-    Err(invalid(format!("`{}` is no name of a checkpoint", file.escape_debug())))
+    Err(invalid(format!("`{}` is not the name of a checkpoint", file.escape_debug())))
 }
 
 /// Takes in what an agent sends. Says when it is on disk.
@@ -73,7 +73,7 @@ pub(super) async fn receive(head: Head, mut parts: Streaming<proto::UploadPart>)
         checkpoint.try_into().map_err(|error: Error| invalid(error.to_string()))?;
     check_name(&head, &file)?;
     if bytes > BYTES_MAX {
-        return Err(invalid(format!("it has {bytes} bytes, allowed are {BYTES_MAX}")));
+        return Err(invalid(format!("it has {bytes} bytes; expected at most {BYTES_MAX}")));
     }
     let (send, mut chunks) = mpsc::channel(1);
     let writing = spawn_blocking(move || {
@@ -191,7 +191,7 @@ impl CheckpointTransfer {
         let file = checkpoint.file.clone();
         let failed = |problem: String| Error::Transfer { file: checkpoint.file.clone(), problem };
         if !is_plain(&file) {
-            return Err(failed("that is no name of a checkpoint".to_owned()));
+            return Err(failed("that is not the name of a checkpoint".to_owned()));
         }
         let request = proto::DownloadRequest { checkpoint: Some(checkpoint.clone().into()) };
         let parts = self.0.clone().download(request).await;

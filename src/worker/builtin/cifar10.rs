@@ -38,7 +38,7 @@ impl Cifar10 {
         let int = |name, usual| params.get(name).map_or(Ok(usual), |_| params.int(name));
         let width = int("width", 64)?;
         if !(1..=1024).contains(&width) {
-            return Err(format!("the width is {width}; allowed is 1 to 1024").into());
+            return Err(format!("the width is {width}; expected 1 to 1024").into());
         }
         Ok(Self {
             network: resnet18(root, width, CLASSES),

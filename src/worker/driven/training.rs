@@ -91,7 +91,10 @@ impl Training {
     pub fn open(&mut self, examples: u64, may_be_halved: bool) -> Result<(), Error> {
         let unfit = |problem: String| Err(Error::Unfit(problem));
         let Ok(count) = u32::try_from(examples) else {
-            return unfit(format!("the training data have {examples} examples, allowed are {}", u32::MAX));
+            return unfit(format!(
+                "the training data have {examples} examples; expected at most {}",
+                u32::MAX
+            ));
         };
         self.may_be_halved = may_be_halved;
         match &self.order {

@@ -26,12 +26,12 @@ struct Values {
 impl Values {
     fn set(&mut self, key: &str, value: &[u8]) -> Result<(), String> {
         if key.len() > KEY_MAX {
-            return Err(format!("a key has {} bytes, allowed are {KEY_MAX}", key.len()));
+            return Err(format!("a key has {} bytes; expected at most {KEY_MAX}", key.len()));
         }
         let before = self.by_key.get(key).map_or(0, |value| size(key, value));
         let bytes = self.bytes - before + size(key, value);
         if bytes > ROOM_MAX {
-            return Err(format!("the keys of a group would take {bytes} bytes, allowed are {ROOM_MAX}"));
+            return Err(format!("the keys of a group would take {bytes} bytes; expected at most {ROOM_MAX}"));
         }
         self.bytes = bytes;
         self.by_key.insert(key.to_owned(), value.to_owned());

@@ -184,7 +184,7 @@ impl Optimizer {
 fn shortening(flat: &FlatParameters, longest: f64) -> Result<Option<f64>, Error> {
     if !(longest > 0.0 && longest.is_finite()) {
         return Err(Error::Unfit(format!(
-            "the longest gradient is {longest}; allowed is a finite number above 0"
+            "the longest gradient is {longest}; expected a finite number above 0"
         )));
     }
     let norm = squared_norm(&flat.pieces()?, None)?.sqrt();
@@ -200,11 +200,11 @@ fn scaled(gradient: Tensor, scale: Option<f64>) -> Result<Tensor, Error> {
 
 fn check(rule: &Optimizer) -> Result<(), Error> {
     let unit = |name, value: f64| {
-        let wrong = || Error::Unfit(format!("{name} is {value}; allowed is 0 to below 1"));
+        let wrong = || Error::Unfit(format!("{name} is {value}; expected 0 to below 1"));
         (0.0..1.0).contains(&value).then_some(()).ok_or_else(wrong)
     };
     let positive = |name, value: f64| {
-        let wrong = || Error::Unfit(format!("{name} is {value}; allowed is a finite number from 0"));
+        let wrong = || Error::Unfit(format!("{name} is {value}; expected a finite number from 0"));
         (value >= 0.0 && value.is_finite()).then_some(()).ok_or_else(wrong)
     };
     match *rule {
@@ -222,7 +222,7 @@ fn check(rule: &Optimizer) -> Result<(), Error> {
             let count = rule.state();
             let wrong = || {
                 Error::Unfit(format!(
-                    "the optimizer remembers {count} tensors for each variable; allowed are {MOST_STATE}"
+                    "the optimizer remembers {count} tensors for each variable; expected at most {MOST_STATE}"
                 ))
             };
             (count <= MOST_STATE).then_some(()).ok_or_else(wrong)

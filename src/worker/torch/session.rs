@@ -325,7 +325,7 @@ impl Session {
         let base = self.model.learning_rate(Schedule { epochs, total: self.task.epochs });
         if !(base.is_finite() && base >= 0.0) {
             return Err(Error::Unfit(format!(
-                "the learning rate is {base}; allowed is a finite number from 0"
+                "the learning rate is {base}; expected a finite number from 0"
             )));
         }
         self.descent.step(&mut self.flat, base * scaled, self.model.max_gradient_norm())?;
@@ -476,7 +476,7 @@ fn shares<P: Fn(u64) -> u32 + Clone>(
 
 fn check(task: &Task) -> Result<(), Error> {
     let positive = |what: &str, value: f64| {
-        let wrong = || Error::Unfit(format!("{what} is {value}; allowed is a finite number above 0"));
+        let wrong = || Error::Unfit(format!("{what} is {value}; expected a finite number above 0"));
         (value > 0.0 && value.is_finite()).then_some(()).ok_or_else(wrong)
     };
     positive("the number of epochs", task.epochs)?;

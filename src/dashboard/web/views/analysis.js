@@ -84,7 +84,8 @@ export async function show({ root, study, path, isGone }) {
   };
   const drawParallel = () => {
     const axes = all.map(({ place }) => kind(place));
-    const label = { color: color("faint"), fontSize: 10, hideOverlap: true };
+    // Lines run through the labels: a border in the colour of the card keeps them legible.
+    const label = { color: color("text"), fontSize: 10, hideOverlap: true, textBorderColor: color("card"), textBorderWidth: 4 };
     const line = (it, dim) => ({ dim, name: it.name, type: it.isNumber ? (it.log ? "log" : "value") : "category", data: it.categories ?? undefined, scale: true, nameTextStyle: { color: color("text"), fontSize: 11, width: 90, overflow: "truncate" },
       axisLine: { lineStyle: { color: color("line") } }, axisTick: { show: false }, axisLabel: { ...label, formatter: it.isNumber ? number : undefined } });
     parallel.set(() => ({

@@ -1,7 +1,7 @@
 // Trials of a study side by side, and studies side by side.
 
-import { axis, chart, colors, grid, legend, named, timeAxis } from "/assets/charts.js";
-import { ask, asTable, card, choice, duration, h, link, number, state, table } from "/assets/common.js";
+import { axis, chart, colors, dotted, extent, grid, legend, named, timeAxis } from "/assets/charts.js";
+import { ask, asTable, card, choice, duration, glossary, h, link, number, state, table } from "/assets/common.js";
 import { SPEEDS } from "/assets/views/trial.js";
 
 // Names in rows, what is compared in columns.
@@ -39,7 +39,7 @@ async function trials({ root, study, path, query, isGone }) {
   const beside = asTable(() => table("Learning curves", [{ name: "Trial", number: true, cell: (row) => row[0] }, { name: "Epochs", number: true, cell: (row) => number(row[1]) },
     { name: "Time", number: true, cell: (row) => duration(row[2]) }, { name: settings.metric ?? "value", number: true, cell: (row) => number(row[3]) }],
   data.trials.flatMap((trial) => (trial.curves[settings.metric] ?? []).slice(-50).map((point) => [trial.id, ...point])).slice(-300)));
-  const speedBox = h("div", {}, speed.box);
+  const speedBox = h("div", {}, speed.box, glossary(["Statistical epochs", "Goodput", "Efficiency", "LR factor", "Batch", "Throughput", "Slots", "Slot time"]));
   root.append(card("Trials", [h("label", {}, "Trials", input)], problem, list, controls, curves.box, beside, speedBox));
 
   const fill = () => {
@@ -63,12 +63,13 @@ async function trials({ root, study, path, query, isGone }) {
   };
   const draw = () => {
     const over = settings.over === "time" ? 1 : 0;
-    const x = () => (over ? timeAxis({ min: "dataMin" }) : axis("value", "statistical epochs", { min: 0 }));
+    const moments = extent(data.trials.flatMap((trial) => [...(trial.curves[settings.metric] ?? []).map((point) => [point[1]]), ...trial.speed]));
+    const x = () => (over ? timeAxis(moments) : axis("value", "statistical epochs", { min: 0 }));
     curves.set(() => ({ grid: grid(), legend: legend(), color: colors(), xAxis: x(), yAxis: axis("value", settings.metric ?? "", { scale: true, ...named() }), tooltip: { trigger: "item", renderMode: "richText", formatter: ({ seriesName, value }) => `${seriesName}\n${number(value[1])}` },
-      series: data.trials.map((trial) => ({ name: `trial ${trial.id}`, type: "line", symbolSize: 4, showSymbol: (trial.curves[settings.metric] ?? []).length < 40, data: (trial.curves[settings.metric] ?? []).map((point) => [point[over], point[2]]) })) }), settings.metric ?? "nothing was reported");
+      series: data.trials.map((trial) => dotted({ name: `trial ${trial.id}`, symbolSize: 4, showSymbol: (trial.curves[settings.metric] ?? []).length < 40, data: (trial.curves[settings.metric] ?? []).map((point) => [point[over], point[2]]) })) }), settings.metric ?? "nothing was reported");
     const title = SPEEDS.find(([column]) => column === settings.speed)[2];
     speed.set(() => ({ grid: grid({ top: 28 }), color: colors(), xAxis: x(), yAxis: axis("value", title, { scale: true, ...named() }), tooltip: { trigger: "item", renderMode: "richText", formatter: ({ seriesName, value }) => `${seriesName}\n${number(value[1])}` },
-      series: data.trials.map((trial) => ({ name: `trial ${trial.id}`, type: "line", step: settings.speed < 4 ? "end" : false, showSymbol: trial.speed.length < 40, symbolSize: 4,
+      series: data.trials.map((trial) => dotted({ name: `trial ${trial.id}`, step: settings.speed < 4 ? "end" : false, showSymbol: trial.speed.length < 40, symbolSize: 4,
         data: trial.speed.filter((row) => row[settings.speed] !== null).map((row) => [row[over ? 0 : 1], row[settings.speed]]) })) }), title);
     beside.refresh();
   };
@@ -110,9 +111,9 @@ async function studies({ root, study, query, known, isGone }) {
   const metric = (one) => one.objectives[0]?.metric ?? "value";
   const draw = () => {
     const over = settings.over === "time";
-    picture.set(() => ({ grid: grid(), legend: legend(), color: colors(), xAxis: over ? timeAxis() : axis("value", "finished trials", { min: 0 }), yAxis: axis("value", "best value so far", { scale: true, ...named() }),
+    picture.set(() => ({ grid: grid(), legend: legend(), color: colors(), xAxis: over ? timeAxis([0, Math.max(1, ...data.studies.map((one) => one.seconds))]) : axis("value", "finished trials", { min: 0 }), yAxis: axis("value", "best value so far", { scale: true, ...named() }),
       tooltip: { trigger: "item", renderMode: "richText", formatter: ({ seriesName, value }) => `${seriesName}\n${number(value[1])}` },
-      series: data.studies.map((one) => ({ name: `${one.key}: ${metric(one)}`, type: "line", step: "end", showSymbol: one.points.length < 3, data: one.points.map((point, place) => [over ? point[1] : place + 1, point[3]]) })) }), data.studies.map((one) => `${one.key} ${number(one.best?.values[metric(one)])}`).join(", "));
+      series: data.studies.map((one) => dotted({ name: `${one.key}: ${metric(one)}`, step: "end", showSymbol: one.points.length < 3, data: one.points.map((point, place) => [over ? point[1] : place + 1, point[3]]) })) }), data.studies.map((one) => `${one.key} ${number(one.best?.values[metric(one)])}`).join(", "));
     beside.refresh();
   };
   const load = async () => {

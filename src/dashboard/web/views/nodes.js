@@ -1,6 +1,6 @@
 // The machines of a study.
 
-import { ask, card, duration, h, link, state, table } from "/assets/common.js";
+import { ask, card, duration, h, line, link, state, table } from "/assets/common.js";
 
 const NAMES = { up: "running", "partly up": "stopped", draining: "stopping", blocked: "failed", lost: "failed" };
 
@@ -26,7 +26,7 @@ export async function show({ root, study, path, isGone }) {
       data.running ? { name: "Slots in use", number: true, cell: (row) => `${row.busy} of ${row.slots}` } : { name: "Slots", number: true, cell: (row) => row.slots },
       ...(data.running ? [{ name: "Trials", cell: (row) => (row.trials.length ? row.trials.flatMap((trial, place) => [place ? " " : "", h("a", { href: link(study, `trial/${trial}`) }, trial)]) : "–") }] : []),
       ...(data.running ? [{ name: "For", number: true, cell: (row) => duration(row.seconds) }] : []),
-      ...(data.nodes.some((row) => row.note) ? [{ name: "Note", wrap: true, cell: (row) => row.note }] : []),
+      ...(data.nodes.some((row) => row.note) ? [{ name: "Note", cell: (row) => line(row.note ?? "") }] : []),
     ], data.nodes) : "");
   };
   await load();

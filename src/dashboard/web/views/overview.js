@@ -1,7 +1,7 @@
 // A study at a glance: how it stands, its best trials, and how they came about.
 
 import { axis, chart, color, grid, legend, named, timeAxis } from "/assets/charts.js";
-import { ask, asTable, capital, card, choice, clock, confirmed, duration, h, link, number, report, state, table } from "/assets/common.js";
+import { ask, asTable, capital, card, choice, clock, confirmed, duration, h, link, meaning, number, report, state, table, tags } from "/assets/common.js";
 
 const ENDED = ["done", "stopped", "failed", "cancelled"];
 
@@ -43,7 +43,7 @@ export async function show({ root, study, path, isGone }) {
 
   const fill = () => {
     const { can } = data;
-    head.replaceChildren(h("h1", {}, study), state(data.state), h("div", { class: "buttons" },
+    head.replaceChildren(h("h1", {}, study), state(data.state), ...tags(data.tags), h("div", { class: "buttons" },
       can.stop ? h("button", { type: "button", class: "danger", onclick: () => confirmed(
         "Stop the study? Trials write their state first; it can be resumed later.", "Stop the study", path("/stop")) }, "Stop the study") : null,
       can.pause ? h("button", { type: "button", onclick: () => confirmed(
@@ -53,6 +53,7 @@ export async function show({ root, study, path, isGone }) {
       can.retry ? h("button", { type: "button", onclick: () => confirmed(
         "Let all failed trials run again with the next run of the study?", "Retry failed trials", path("/retry")) }, "Retry failed trials") : null));
     const said = [
+      data.note ? h("p", { class: "written" }, data.note) : null,
       data.problem ? h("p", { class: "alert bad", role: "alert" }, data.problem) : null,
       ...data.waits.map((text) => h("p", { class: "alert" }, `Waits: ${text}`)),
       data.paused ? h("p", { class: "alert", role: "status" }, "Paused: no trial is launched until it is resumed.") : null,
@@ -64,7 +65,7 @@ export async function show({ root, study, path, isGone }) {
     const ended = ENDED.reduce((sum, name) => sum + (data.trials[name] ?? 0), 0);
     const counts = [...Object.entries(data.trials).map(([name, count]) => `${count} ${name}`), ...(data.enqueued ? [`${data.enqueued} enqueued`] : [])];
     const others = counts.join(", ");
-    const one = (name, value, small, more) => h("div", {}, h("dt", {}, name), h("dd", {}, value, small ? h("small", {}, small) : null, more));
+    const one = (name, value, small, more) => h("div", {}, h("dt", { title: meaning(name) }, name), h("dd", {}, value, small ? h("small", {}, small) : null, more));
     const top = data.best;
     const isRun = ["running", "paused", "stopping"].includes(data.state);
     const policy = data.policy ? `policy ${data.policy}` : null;
@@ -101,7 +102,7 @@ export async function show({ root, study, path, isGone }) {
     });
     history.set(() => ({
       grid: grid(), legend: legend(),
-      xAxis: over ? timeAxis() : axis("value", "trial", { minInterval: 1, min: 0 }),
+      xAxis: over ? timeAxis([0, Math.max(1, data.seconds)]) : axis("value", "trial", { minInterval: 1, min: 0 }),
       yAxis: axis("value", metric, { scale: true, ...named() }),
       tooltip: { trigger: "item", renderMode: "richText", formatter: ({ data: it, seriesName }) => it.trial === undefined
         ? `${seriesName}: ${number(it[1])}` : `trial ${it.trial}\n${metric} ${number(it.value[1])}${over ? `\nat ${clock(it.value[0])}` : ""}` },

@@ -1,7 +1,7 @@
 // Trials that run: their learning curves, batch sizes, learning rates and speed, side by side.
 
-import { axis, chart, grid, legend, named, timeAxis, trialColor } from "/assets/charts.js";
-import { ask, asTable, card, choice, confirmed, duration, h, link, number, state, table } from "/assets/common.js";
+import { axis, chart, dotted, extent, grid, heading, legend, named, timeAxis, trialColor } from "/assets/charts.js";
+import { ask, asTable, card, choice, confirmed, duration, glossary, h, link, number, state, table } from "/assets/common.js";
 
 const SPEEDS = [[3, "Batch size"], [4, "Learning-rate factor"], [5, "Statistical efficiency"], [7, "Goodput, in examples per second"]];
 
@@ -12,7 +12,8 @@ export async function show({ root, study, path, isGone }) {
   const curves = chart("Learning curves of running trials", "tall");
   const charts = SPEEDS.map(([column, title]) => ({ column, title, chart: chart(title, "small") }));
   const speed = card("Batch size, learning rate and speed over time", [], h("div", { class: "two" },
-    charts.map((one) => h("div", {}, h("h2", {}, one.title), one.chart.box))));
+    charts.map((one) => h("div", {}, heading(one.title), one.chart.box))),
+    glossary(["Statistical epochs", "Goodput", "Efficiency", "LR factor", "Batch", "Slots"]));
   const list = h("div");
   const beside = asTable(() => table("Learning curves", [
     { name: "Trial", number: true, cell: (row) => row[0] }, { name: "Epochs", number: true, cell: (row) => number(row[1]) },
@@ -55,15 +56,16 @@ export async function show({ root, study, path, isGone }) {
     const empty = data.trials.length === 0;
     first.hidden = empty;
     curves.set(() => ({
-      grid: grid(), legend: legend(), xAxis: over ? timeAxis({ min: "dataMin" }) : axis("value", "statistical epochs", { min: 0 }),
+      grid: grid(), legend: legend(), xAxis: over ? timeAxis(extent(data.trials.flatMap((trial) => (trial.curves[data.metric] ?? []).map((point) => [point[1]])))) : axis("value", "statistical epochs", { min: 0 }),
       yAxis: axis("value", data.metric ?? "", { scale: true, ...named() }), tooltip: { trigger: "item", renderMode: "richText", formatter: ({ seriesName, value }) => `${seriesName}\n${number(value[1])} at ${over ? duration(value[0]) : `epoch ${number(value[0])}`}` },
-      series: data.trials.map((trial) => ({ name: `trial ${trial.id}`, type: "line", symbolSize: 4, showSymbol: (few && (trial.curves[data.metric] ?? []).length < 40) || (trial.curves[data.metric] ?? []).length < 2,
+      series: data.trials.map((trial) => dotted({ name: `trial ${trial.id}`, symbolSize: 4, showSymbol: (few && (trial.curves[data.metric] ?? []).length < 40) || (trial.curves[data.metric] ?? []).length < 2,
         lineStyle: { color: trialColor(trial.id) }, itemStyle: { color: trialColor(trial.id) }, data: (trial.curves[data.metric] ?? []).map((point) => [point[over], point[2]]) })),
     }), `${data.trials.length} trials`);
     speed.hidden = empty || !data.trials.some((trial) => trial.speed.length);
+    const moments = extent(data.trials.flatMap((trial) => trial.speed));
     for (const { column, title, chart: one } of charts) {
-      one.set(() => ({ grid: grid({ top: 14, bottom: 32 }), xAxis: timeAxis({ min: "dataMin" }), yAxis: axis("value", "", { scale: true }), tooltip: { trigger: "item", renderMode: "richText", formatter: ({ seriesName, value }) => `${seriesName}\n${number(value[1])} at ${duration(value[0])}` },
-        series: data.trials.map((trial) => ({ name: `trial ${trial.id}`, type: "line", step: column === 3 ? "end" : false, symbolSize: 4, showSymbol: few && trial.speed.length < 40,
+      one.set(() => ({ grid: grid({ top: 14, bottom: 32 }), xAxis: timeAxis(moments), yAxis: axis("value", "", { scale: true }), tooltip: { trigger: "item", renderMode: "richText", formatter: ({ seriesName, value }) => `${seriesName}\n${number(value[1])} at ${duration(value[0])}` },
+        series: data.trials.map((trial) => dotted({ name: `trial ${trial.id}`, step: column === 3 ? "end" : false, symbolSize: 4, showSymbol: few && trial.speed.length < 40,
           lineStyle: { color: trialColor(trial.id) }, itemStyle: { color: trialColor(trial.id) },
           data: trial.speed.filter((row) => row[column] !== null).map((row) => [row[0], row[column]]) })) }), title);
     }

@@ -1,6 +1,6 @@
 // All studies, in a table.
 
-import { ask, card, choice, duration, h, link, number, state, table } from "/assets/common.js";
+import { ask, card, choice, duration, h, line, link, number, state, table, tags } from "/assets/common.js";
 
 export async function show({ root, known }) {
   const chosen = new Set();
@@ -31,6 +31,8 @@ export async function show({ root, known }) {
     { name: "", title: "Compare", cell: (study) => h("input", { type: "checkbox", "aria-label": `Compare ${study.key}`, checked: chosen.has(study.key),
       onchange: (event) => toggle(study.key, event.target.checked) }) },
     { name: "Study", cell: (study) => h("a", { href: link(study.key, "overview") }, study.key) },
+    ...(known.studies.some((study) => study.tags.length) ? [{ name: "Tags", cell: (study) => tags(study.tags) }] : []),
+    ...(known.studies.some((study) => study.note) ? [{ name: "Note", cell: (study) => line(study.note ?? "") }] : []),
     { name: "State", cell: (study) => (study.problem ? h("span", { class: "state failed", title: study.problem }, "damaged") : state(study.state)) },
     { name: "Trials", number: true, cell: (study) => `${ended(study)} of ${study.wanted ?? "–"}` },
     { name: "Failed", number: true, cell: (study) => study.trials.failed ?? 0 },
@@ -41,7 +43,7 @@ export async function show({ root, known }) {
   const fill = () => {
     const rows = known.studies.filter((study) => study.key.includes(filter.text) && (!filter.state || study.state === filter.state));
     const focused = document.activeElement?.getAttribute("aria-label");
-    list.replaceChildren(rows.length ? table("Studies", columns, rows) : h("p", { class: "empty" }, "No study is like that."));
+    list.replaceChildren(rows.length ? table("Studies", columns, rows) : h("p", { class: "empty" }, "No study matches."));
     if (focused) list.querySelector(`[aria-label="${CSS.escape(focused)}"]`)?.focus();
   };
   fill();

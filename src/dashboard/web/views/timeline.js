@@ -1,7 +1,7 @@
 // Which trial has which GPU over time. Re-allocations have a bar at their left edge; the time until a group trains is pale.
 
 import { axis, chart, color, grid, timeAxis, trialColor, zoomBar } from "/assets/charts.js";
-import { ask, card, duration, h, link, table } from "/assets/common.js";
+import { ask, card, clock, duration, glossary, h, line, link, table } from "/assets/common.js";
 
 // Columns of a span, as the server tells them.
 const [ROW, TRIAL, FROM, TO, FORMED, CHANGE, GENERATION, REASON, SEVERAL] = [0, 1, 2, 3, 4, 5, 6, 7, 8];
@@ -16,7 +16,7 @@ export async function show({ root, study, path, isGone }) {
   const button = (text, label, action) => h("button", { type: "button", class: "quiet", "aria-label": label, onclick: action }, text);
   const controls = [button("+", "Zoom in", () => scale(.5)), button("–", "Zoom out", () => scale(2)), button("←", "Earlier", () => move(-.5)),
     button("→", "Later", () => move(.5)), button("All", "Show all of the time", () => set(0, 100))];
-  root.append(h("h1", {}, "GPU timeline"), card("Who has which GPU", controls, note, picture.box), card("Re-allocations in this window", [], list));
+  root.append(h("h1", {}, "GPU timeline"), card("Who has which GPU", controls, note, picture.box), card("Re-allocations in this window", [], list, glossary(["Slots", "Generation", "Goodput", "Promise"])));
 
   const set = (start, end) => {
     const width = Math.min(100, Math.max(.05, end - start));
@@ -63,8 +63,8 @@ export async function show({ root, study, path, isGone }) {
     const many = data.found > data.spans.length ? ` ${data.found} allocations; those that are too short to be told apart are grey: zoom in.` : "";
     note.textContent = rows ? `Each row is a slot, each colour a trial. A bar at the left edge is a re-allocation without a restart; pale: workers are getting ready.${many}` : "This study has no slots: its trials are run by others.";
     picture.set(() => ({
-      grid: grid({ top: 10, bottom: 62 }), dataZoom: zoomBar({ xAxisIndex: 0, start: zoom.start, end: zoom.end }),
-      xAxis: timeAxis({ max: whole || 1, nameGap: 22 }),
+      grid: grid({ top: 10, bottom: 62 }), dataZoom: zoomBar(whole, { xAxisIndex: 0, start: zoom.start, end: zoom.end }),
+      xAxis: timeAxis([(zoom.start / 100) * whole, (zoom.end / 100) * whole], { min: 0, max: whole || 1, nameGap: 22, axisLabel: { formatter: (value) => clock(value, whole) } }),
       yAxis: axis("category", "", { data: data.rows.map((_, row) => label(row)), inverse: true, axisLabel: { width: innerWidth < 600 ? 64 : 150, overflow: "truncate", interval: "auto", fontSize: 11 }, axisTick: { show: false } }),
       tooltip: { renderMode: "richText", trigger: "item", formatter: ({ dataIndex }) => {
         const span = data.spans[dataIndex];
@@ -90,8 +90,8 @@ export async function show({ root, study, path, isGone }) {
       { name: "Trial", number: true, cell: ({ span }) => h("a", { href: link(study, `trial/${span[TRIAL]}`) }, span[TRIAL]) },
       { name: "What", cell: ({ span }) => (span[CHANGE] ? "re-allocated" : "started") },
       { name: "Slots", number: true, cell: ({ slots }) => slots.length },
-      { name: "Which", wrap: true, cell: ({ slots }) => slots.join(" ") },
-      { name: "Why", wrap: true, cell: ({ span }) => span[REASON] ?? "–" },
+      { name: "Which", cell: ({ slots }) => line(slots.join(" ")) },
+      { name: "Why", cell: ({ span }) => line(span[REASON] ?? "–") },
     ], shown) : h("p", { class: "empty" }, "Nothing was allocated in this window."));
   };
   const load = async () => {

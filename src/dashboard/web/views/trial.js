@@ -1,7 +1,7 @@
 // One trial: what it tries, what it has measured, which slots it had and why, what happened, what it printed.
 
-import { axis, chart, color, colors, grid, legend, named, timeAxis } from "/assets/charts.js";
-import { ask, asTable, card, choice, confirmed, duration, h, link, number, state, table } from "/assets/common.js";
+import { axis, chart, color, colors, dotted, extent, grid, heading, legend, named, timeAxis } from "/assets/charts.js";
+import { ask, asTable, card, choice, confirmed, duration, glossary, h, line, link, meaning, number, state, table, tags } from "/assets/common.js";
 
 export const SPEEDS = [[2, "slots", "Slots"], [3, "batch", "Batch size"], [4, "factor", "Learning-rate factor"], [5, "efficiency", "Statistical efficiency"],
   [6, "examples/s", "Throughput"], [7, "examples/s", "Goodput"]];
@@ -29,8 +29,9 @@ export async function show({ root, study, path, args, isGone }) {
     ...SPEEDS.map(([column, , title]) => ({ name: title, number: true, cell: (row) => number(row[column]) })),
   ], data.speed.slice(-300)));
   const speed = card("Batch size, learning rate and speed over time", [],
-    h("div", { class: "two" }, speedCharts.map((one) => h("div", {}, h("h2", {}, one.title), one.chart.box))), speedTable);
-  const nothing = h("p", { class: "empty" }, "It has reported nothing on its way.");
+    h("div", { class: "two" }, speedCharts.map((one) => h("div", {}, heading(one.title), one.chart.box))), speedTable,
+    glossary(["Statistical epochs", "Goodput", "Efficiency", "LR factor", "Batch", "Throughput", "Slots", "Slot time", "Speedup", "Generation"]));
+  const nothing = h("p", { class: "empty" }, "It has reported no metrics before its result.");
   const decisions = h("div");
   const events = h("div");
   const log = h("pre", { tabindex: "0", "aria-label": "Log" });
@@ -47,16 +48,17 @@ export async function show({ root, study, path, args, isGone }) {
     const go = (to, text) => (to >= 0 && to <= data.last ? h("a", { href: link(study, `trial/${to}`) }, text) : null);
     const isOver = ["done", "stopped", "failed", "cancelled"].includes(data.state);
     const neighbours = [go(data.id - 1, "previous"), go(data.id + 1, "next")].filter(Boolean);
-    head.replaceChildren(h("h1", {}, `Trial ${data.id}`), state(data.state), ...neighbours,
+    head.replaceChildren(h("h1", {}, `Trial ${data.id}`), state(data.state), ...tags(data.tags), ...neighbours,
       h("div", { class: "buttons" },
         about.can.stop_trial && !isOver ? h("button", { type: "button", class: "danger", onclick: () => confirmed(
           `Stop trial ${data.id} for good? The study goes on without it.`, "Stop the trial", path(`/trials/${data.id}/stop`)) }, "Stop the trial") : null,
         about.can.retry && data.state === "failed" ? h("button", { type: "button", onclick: () => confirmed(
           `Let trial ${data.id} run again with the next run of the study?`, "Retry", path("/retry"), { trials: [data.id] }) }, "Retry") : null));
     const bad = data.state === "failed";
-    alerts.replaceChildren(...(data.reason ? [h("div", { class: `alert ${bad ? "bad" : ""}` },
+    const note = data.note ? [h("p", { class: "written" }, data.note)] : [];
+    alerts.replaceChildren(...note, ...(data.reason ? [h("div", { class: `alert ${bad ? "bad" : ""}` },
       data.reason.includes("\n") ? h("pre", { tabindex: "0", "aria-label": "Reason" }, data.reason) : data.reason)] : []));
-    const one = (name, value) => h("div", {}, h("dt", {}, name), h("dd", {}, value));
+    const one = (name, value) => h("div", {}, h("dt", { title: meaning(name) }, name), h("dd", {}, value));
     figures.replaceChildren(...about.objectives.map(({ metric }) => one(metric, number(data.values[metric]))),
       one("Epochs", about.epochs ? `${number(data.epochs)} of ${number(about.epochs)}` : number(data.epochs)),
       ...(isOver ? [] : [one("Slots now", String(data.slots)), one("Batch now", number(data.batch))]), one("Started", duration(data.started)),
@@ -65,11 +67,11 @@ export async function show({ root, study, path, args, isGone }) {
     decisions.replaceChildren(data.decisions.length ? table("Allocations", [
       { name: "Time", number: true, cell: (row) => duration(row.at) },
       { name: "Slots", number: true, cell: (row) => row.slots.length },
-      { name: "Which", wrap: true, cell: (row) => row.slots.join(" ") },
+      { name: "Which", cell: (row) => line(row.slots.join(" ")) },
       { name: "Batch", number: true, cell: (row) => number(row.batch) },
-      { name: "Why", wrap: true, cell: (row) => row.reason ?? "–" },
+      { name: "Why", cell: (row) => line(row.reason ?? "–") },
       { name: "Speedup", number: true, cell: (row) => number(row.speedup) },
-    ], data.decisions.slice(-100)) : h("p", { class: "empty" }, "It has had no slots of this program."));
+    ], data.decisions.slice(-100)) : h("p", { class: "empty" }, "No slots were allocated to it."));
     events.replaceChildren(table("Events", [
       { name: "Time", number: true, cell: ([at]) => duration(at) }, { name: "Event", wrap: true, cell: ([, text]) => text }], data.events));
     logNote.textContent = data.log === null ? "It has printed nothing, or its log is on another machine." : `${data.log_cut ? "The end of " : ""}${data.log_file}`;
@@ -82,18 +84,18 @@ export async function show({ root, study, path, args, isGone }) {
     const over = settings.over === "time" ? 1 : 0;
     const names = Object.keys(data.curves);
     curves.set(() => ({
-      grid: grid({ right: names.length > 1 ? 30 : 18 }), legend: legend(), color: colors(), xAxis: over ? timeAxis({ min: "dataMin" }) : axis("value", "statistical epochs", { min: 0 }),
+      grid: grid({ right: names.length > 1 ? 30 : 18 }), legend: legend(), color: colors(), xAxis: over ? timeAxis(extent(names.flatMap((name) => data.curves[name].map((point) => [point[1]])))) : axis("value", "statistical epochs", { min: 0 }),
       // Metrics have scales of their own: the first one on the left, the others on the right.
       yAxis: (names.length ? names : [""]).slice(0, 2).map((name, place) => axis("value", names.length > 2 && place ? "others" : name, { scale: true, ...named({ nameTextStyle: { color: color("faint"), align: place ? "right" : "left" } }), position: place ? "right" : "left", splitLine: { show: !place, lineStyle: { color: color("grid") } } })),
       tooltip: { trigger: "axis", renderMode: "richText", valueFormatter: number },
-      series: names.map((name, place) => ({ name, type: "line", showSymbol: data.curves[name].length < 40, symbolSize: 5, yAxisIndex: Math.min(place, 1),
+      series: names.map((name, place) => dotted({ name, showSymbol: data.curves[name].length < 40, symbolSize: 5, yAxisIndex: Math.min(place, 1),
         data: data.curves[name].map((point) => [point[over], point[2]]) })),
     }), names.map((name) => `${name} ${number(data.curves[name].at(-1)?.[2])}`).join(", ") || "nothing was reported yet");
     curves.box.hidden = names.length === 0;
     nothing.hidden = names.length > 0;
     speed.hidden = data.speed.length === 0;
     for (const { column, unit, title, chart: one } of speedCharts) {
-      one.set(() => ({ grid: grid({ top: 14, bottom: 32 }), xAxis: timeAxis({ min: "dataMin" }), yAxis: axis("value", unit, { scale: column > 3, min: column < 4 ? 0 : undefined, nameLocation: "end", nameGap: 4, nameTextStyle: { fontSize: 0, color: "transparent" } }),
+      one.set(() => ({ grid: grid({ top: 14, bottom: 32 }), xAxis: timeAxis(extent(data.speed)), yAxis: axis("value", unit, { scale: column > 3, min: column < 4 ? 0 : undefined, nameLocation: "end", nameGap: 4, nameTextStyle: { fontSize: 0, color: "transparent" } }),
         tooltip: { trigger: "axis", renderMode: "richText", valueFormatter: number },
         series: [{ name: title, type: "line", step: column < 4 ? "end" : false, showSymbol: false, lineStyle: { color: color("accent") }, itemStyle: { color: color("accent") },
           data: data.speed.filter((row) => row[column] !== null).map((row) => [row[0], row[column]]) }] }), number(data.speed.at(-1)?.[column]));

@@ -1,8 +1,8 @@
 // All trials: filtered, sorted, in pages.
 
-import { ask, card, duration, h, link, number, state, table } from "/assets/common.js";
+import { ask, card, duration, h, line, link, number, state, table, tags } from "/assets/common.js";
 
-const STATES = ["waiting", "forming", "running", "pausing", "done", "stopped", "failed", "cancelled"];
+const STATES = ["waiting", "starting", "running", "pausing", "done", "stopped", "failed", "cancelled"];
 const PAGE = 50;
 
 export async function show({ root, study, path, query, isGone }) {
@@ -14,7 +14,7 @@ export async function show({ root, study, path, query, isGone }) {
   const pages = h("div", { class: "buttons" });
   const count = h("p", { class: "note", role: "status" });
   const compare = h("button", { type: "button", disabled: true, onclick: () => (location.hash = link(study, "compare", { trials: [...chosen].join(",") })) }, "Compare");
-  const search = h("input", { type: "search", value: wanted.search, placeholder: "lr=0.1 or a number", "aria-label": "Find trials",
+  const search = h("input", { type: "search", value: wanted.search, placeholder: "lr=0.1, tag, number", "aria-label": "Find trials",
     onchange: () => change({ search: search.value }), onkeydown: (event) => event.key === "Enter" && change({ search: search.value }) });
   search.value = wanted.search;
   const states = h("select", { "aria-label": "State", onchange: () => change({ state: states.value }) },
@@ -41,11 +41,12 @@ export async function show({ root, study, path, query, isGone }) {
     ...data.objectives.map(({ metric }) => ({ name: metric, number: true, sort: `value:${metric}`, cell: (row) => number(row.values[metric]) })),
     ...names.map((name) => ({ name, number: true, sort: `param:${name}`, cell: (row) => number(row.params?.[name]) })),
     { name: "Epochs", number: true, sort: "epochs", cell: (row) => number(row.epochs) },
-    ...(data.busy ? [{ name: "Slots", number: true, cell: (row) => row.slots || "–" }] : []),
-    { name: "Started", number: true, cell: (row) => duration(row.started) },
+    ...(data.busy ? [{ name: "Slots", number: true, sort: "slots", cell: (row) => row.slots || "–" }] : []),
+    { name: "Started", number: true, sort: "started", cell: (row) => duration(row.started) },
     { name: "Duration", number: true, sort: "duration", cell: (row) => duration(row.duration) },
     { name: "Slot time", number: true, sort: "slot_seconds", cell: (row) => duration(row.slot_seconds) },
-    { name: "Reason", wrap: true, cell: (row) => (row.reason ? row.reason.split("\n")[0].slice(0, 80) : "") },
+    ...(data.annotated ? [{ name: "Tags", cell: (row) => tags(row.tags) }, { name: "Note", cell: (row) => line(row.note ?? "") }] : []),
+    { name: "Reason", sort: "reason", cell: (row) => line(row.reason ? row.reason.split("\n")[0] : "") },
   ];
   const load = async () => {
     const page = await ask(path("/trials"), { ...wanted, limit: PAGE });
@@ -53,7 +54,7 @@ export async function show({ root, study, path, query, isGone }) {
     const sorting = { ...wanted, by: (sort) => change({ sort, descending: wanted.sort === sort && !wanted.descending }) };
     const focused = document.activeElement?.dataset?.sort;
     const scroll = list.querySelector(".scroll")?.scrollLeft ?? 0;
-    list.replaceChildren(page.trials.length ? table("Trials", columns, page.trials, sorting) : h("p", { class: "empty" }, "No trial is like that."));
+    list.replaceChildren(page.trials.length ? table("Trials", columns, page.trials, sorting) : h("p", { class: "empty" }, "No trial matches."));
     if (page.trials.length) list.querySelector(".scroll").scrollLeft = scroll;
     if (focused) list.querySelector(`[data-sort="${CSS.escape(focused)}"]`)?.focus();
     const last = Math.min(wanted.offset + PAGE, page.found);

@@ -347,8 +347,8 @@ fn facts_that_do_not_follow_are_refused() {
         assert_eq!(scene.engine.state, before);
     };
     let done = |trial| Fact::TrialDone { trial: TrialId(trial), values: vec![1.0] };
-    refused(now_s - 1.0, done(0), "its time is -1, allowed is 0 to 1e12");
-    refused(1e72, done(0), "allowed is 0 to 1e12");
+    refused(now_s - 1.0, done(0), "its time is -1; expected 0 to 1e12");
+    refused(1e72, done(0), "expected 0 to 1e12");
     refused(now_s, done(7), "`trial_done` is about trial 7, which is not active");
     let started = |generation| Fact::TrialStarted {
         trial: TrialId(0),

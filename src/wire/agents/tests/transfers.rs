@@ -84,7 +84,7 @@ async fn what_cannot_be_transferred_says_why_and_leaves_nothing() {
         "a\0.checkpoint",
     ] {
         let sent = agent.checkpoints.upload(&held(file), &local).await.expect_err("no name").to_string();
-        assert!(sent.contains("is no name of a checkpoint"), "{sent}");
+        assert!(sent.contains("is not the name of a checkpoint"), "{sent}");
         agent.checkpoints.download(&held(file), &to).await.expect_err("no name");
     }
     let other = HeldCheckpoint { study: StudyId(1), ..held("a.checkpoint") };
