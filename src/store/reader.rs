@@ -19,7 +19,7 @@ use crate::{
     ids::{NodeId, SlotId, StudyId, TrialId},
     space::{Params, Study},
     trials::{
-        End, best,
+        best,
         engine::{ActiveTrial, JournalEntry, Metrics, Phase},
     },
 };
@@ -98,7 +98,8 @@ impl TrialState {
 
     /// Where a trial stands that is over.
     #[cfg(feature = "cli")]
-    pub(crate) const fn of_end(end: &End) -> Self {
+    pub(crate) const fn of_end(end: &crate::trials::End) -> Self {
+        use crate::trials::End;
         match end {
             End::Done(_) => Self::Done,
             End::Stopped(_) => Self::Stopped,
