@@ -223,7 +223,7 @@ impl Reader<'_> {
                     let path = format!("objective[{place}]");
                     let Some(objective) = self.objective(node, &path) else { continue };
                     if all.iter().any(|known| known.metric == objective.metric) {
-                        let found = format!("the metric `{}` is there already", objective.metric);
+                        let found = format!("the metric `{}` is given twice", objective.metric);
                         let allowed = "each metric once";
                         self.wrong(node.place, &path, DiagnosticKind::Conflict { found, allowed });
                     }
