@@ -1,6 +1,6 @@
 //! Early stopping on measured learning curves, at equal GPU time.
 //!
-//! `make bench-stopping` prints the tables of `docs/search.md`. Each study with a rule has a twin without: the same seed, the same
+//! `make bench-stopping` prints the tables of `docs/search.md`, and with `-- --startup` only those of shorter starts of `gp`. Each study with a rule has a twin without: the same seed, the same
 //! budget, and with random search the same configurations in the same order.
 
 #![expect(clippy::print_stdout, reason = "the tables are its output")]
@@ -8,7 +8,7 @@
 mod freeze;
 mod replay;
 
-use std::{cmp::Ordering, collections::BTreeSet, error::Error};
+use std::{cmp::Ordering, collections::BTreeSet, env, error::Error};
 
 use pollux_tune::{
     space::{Dims, EarlyStopping, StoppingRule, Study},
@@ -54,6 +54,12 @@ fn main() -> Result<(), Box<dyn Error>> {
     let (measured, families): (Vec<&Table>, Vec<&Table>) =
         (measured.iter().collect(), families.iter().collect());
     let default = default_of(20.0)?;
+    let own: Candidate = (StoppingRule::Asha, default.grace / 20.0, default.reduction);
+    if env::args().any(|argument| argument == "--startup") {
+        print_startup(&families, "families", own);
+        print_startup(&measured, "measured curves", own);
+        return Ok(());
+    }
     println!("The default at 20 epochs: grace {}, reduction {}.\n", default.grace, default.reduction);
     println!("{} tables of measured curves, better / worse than none:\n", measured.len());
     compare(&measured, CALM, &CANDIDATES);
@@ -65,7 +71,6 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
     println!("\n{} families, better / worse than none:\n", families.len());
     compare(&families, CALM, &CANDIDATES);
-    let own: Candidate = (StoppingRule::Asha, default.grace / 20.0, default.reduction);
     for (name, conditions) in [
         ("three reports for each training", Conditions { reports: 3, ..CALM }),
         ("four trials at a time", Conditions { workers: 4, ..CALM }),
@@ -93,7 +98,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         }
         print_row("5 random | | ", &outcomes(tables, own, tpe(10)), &outcomes(tables, own, tpe(5)));
     }
-    print_startup(&[&families[..], &measured].concat(), own);
+    print_startup(&families, "families", own);
+    print_startup(&measured, "measured curves", own);
     Ok(())
 }
 
@@ -103,9 +109,11 @@ fn gp(dims: Dims, startup: usize) -> Box<dyn Suggester> {
 
 /// Shorter starts of `gp` against its usual one, with early stopping. A model of many results takes its time, so there are fewer studies and
 /// the largest budget is left out.
-fn print_startup(tables: &[&Table], rule: Candidate) {
+fn print_startup(tables: &[&Table], name: &str, rule: Candidate) {
     const SEEDS: u64 = 40;
-    println!("\nShorter starts of `gp` under `asha`, studies better / worse than with 16 random trials:\n");
+    println!(
+        "\nShorter starts of `gp` on {name} under `asha`, studies better / worse than with 16 random trials:\n"
+    );
     println!("| random trials | 5 | 10 | 20 |\n|---|---|---|---|");
     let budgets = &BUDGETS[..3];
     let gp = |startup| {

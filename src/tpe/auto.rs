@@ -47,6 +47,13 @@ impl Auto {
         Self { first, then: Tpe::new(dims), left: MODELLED }
     }
 
+    /// With at most so many random trials first: see [`Gp::with_startup`].
+    #[must_use]
+    pub fn with_startup(mut self, most: usize) -> Self {
+        self.first = self.first.map(|first| first.with_startup(most));
+        self
+    }
+
     /// Counts one more trial.
     fn count(&mut self) {
         self.left = self.left.saturating_sub(1);
