@@ -35,6 +35,13 @@ class _Overtaken(BaseException):
     """The state that a new group has brought is of a later epoch than the one that the function is in. Unwinds the function."""
 
 
+class _Given(dict[str, Any]):
+    """Parameters that a study has given. Says what there is instead of one that is missing."""
+
+    def __missing__(self, name: str) -> Any:
+        raise KeyError(f"the space of the study has no parameter `{name}`: it has {', '.join(self)}")
+
+
 class Trial:
     """A trial, for the function that trains it."""
 
@@ -60,8 +67,9 @@ class Trial:
         self._evaluation_batch: int | None = None
         # What an earlier call of the function has learned, and why it has left its group if it was in one.
         self._resumed: tuple[dict[str, Any], str | None] | None = None
+        params: dict[str, Any] = task["params"]
         #: Hyper-parameters by name.
-        self.params: dict[str, Any] = task["params"]
+        self.params: dict[str, Any] = _Given(params) if type(params) is dict else params
         #: The number of the trial.
         self.number: int = task["trial"]
         #: Where this worker computes.

@@ -46,8 +46,9 @@ def _kind(optimizer: torch.optim.Optimizer) -> str:
     if type(optimizer) is torch.optim.AdamW:
         return "adamw"
     warnings.warn(
-        f"the noise of the gradient is measured as for plain SGD: {type(optimizer).__name__} is none of SGD, Adam and AdamW. "
-        "The batch is chosen by it; `scaling: none` in the study file leaves the learning rate as it is",
+        f"{type(optimizer).__name__}: the noise of its gradient is measured as if it were SGD without momentum, since only SGD, Adam and AdamW have a "
+        "measure of their own. Batch and learning rate are adapted by that measure. If the learning rate is to stay as your script sets it, write "
+        "`scaling: none` under `trial` in the study file",
         stacklevel=4,
     )
     return "sgd"

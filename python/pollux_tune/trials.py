@@ -57,11 +57,14 @@ class _Params(dict):
 
 
 def _value(text: str) -> Any:
-    try:
-        value = json.loads(text)
-    except ValueError:
-        return text
-    return value if isinstance(value, (bool, int, float, str)) else text
+    """As a study file would have it: also numbers such as `.5`, `1.` and `5.e-1`, which are not JSON."""
+    for read in (json.loads, float):
+        try:
+            value = read(text)
+        except ValueError:
+            continue
+        return value if isinstance(value, (bool, int, float, str)) else text
+    return text
 
 
 def _by_hand(function: Callable[[Any], Any]) -> None:

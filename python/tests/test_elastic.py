@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 
 from installed import PATIENCE_S, printed, program, start
 
-from pollux_tune import _core
+from pollux_tune import _core, trials
 from pollux_tune.elastic import Trial, call
 
 SCRIPT = Path(__file__).with_name("elastic_script.py")
@@ -36,6 +36,12 @@ def test_the_same_script_by_hand(tmp_path):
     assert "nothing has used the parameter `widht`" in done.stderr
     missing = subprocess.run([sys.executable, SCRIPT], cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE_S)
     assert missing.returncode == 1 and "the trial needs the parameter `lr`" in missing.stderr
+
+
+@pytest.mark.parametrize(("text", "value"), [(".5", 0.5), ("1.", 1.0), ("5.e-1", 0.5), ("3", 3), ("true", True), ("adam", "adam"), ("[1]", "[1]")])
+def test_parameters_by_hand_are_read_as_in_a_study_file(text, value):
+    read = trials._value(text)
+    assert read == value and type(read) is type(value)
 
 
 LOOPS = """
@@ -147,6 +153,13 @@ def test_a_mistake_shows_its_traceback(tmp_path):
     run.wait(PATIENCE_S)
     shown = program("show", tmp_path / "study", 0)
     assert "ValueError: a mistake of the user" in shown and "elastic_script.py" in shown, shown
+
+
+def test_a_parameter_that_the_study_does_not_have_is_named_with_those_that_it_has():
+    trial = Trial(None, {"params": {"lrr": 0.1, "width": 3}, "trial": 0, "seed": 0}, None)
+    assert trial.params["width"] == 3 and trial.params.get("lr") is None
+    with pytest.raises(KeyError, match="no parameter `lr`: it has lrr, width"):
+        trial.params["lr"]
 
 
 def task(**settings):
@@ -331,6 +344,12 @@ search: {{trials: 1, parallel: 1, algorithm: random}}
             assert run.wait(PATIENCE_S) == 0, printed(here)
             [row] = map(json.loads, program("trials", here / "study", "--json").splitlines())
             assert row["values"]["accuracy"] == accuracy, row
+            if name == "script":
+                # The copy of the study file is in another folder, and finds the same.
+                again = ["--slots", "2xcpu", "--folder", here / "again"]
+                program("run", here / "study" / "study.yaml", *again, cwd=tmp_path)
+                [row] = map(json.loads, program("trials", here / "again", "--json").splitlines())
+                assert row["values"]["accuracy"] == accuracy, row
     (tmp_path / "files" / "missing.yaml").write_text("space: {lr: 0.01}\nobjective: {maximize: accuracy}\ntrial: {python: script.py}\n")
     refused = program("check", "files/missing.yaml", code=2, cwd=tmp_path)
     assert "`script.py`, which does not exist; expected the path of a Python script, relative to the folder of the study file" in refused

@@ -31,7 +31,7 @@ pub enum Error {
     GpuType(#[from] EmptyGpuType),
     /// The folder holds another study.
     #[error(
-        "the study in the folder is another one: {}; give another folder, or the study file it began with",
+        "the study in the folder is another one: {}; give another folder (`--folder`), delete the study (`pollux-tune rm`), or run the study file that it began with",
         list(differences)
     )]
     Differs {

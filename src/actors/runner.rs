@@ -387,6 +387,7 @@ impl Runner {
     pub(super) fn start(self, work: TrialBackend) -> Result<Running, Error> {
         let Self {
             study,
+            paths_from,
             folder,
             watch,
             observer,
@@ -401,6 +402,7 @@ impl Runner {
         let stop = stop.subscribe();
         let head = session::Head {
             study,
+            paths_from: absolute(&Path::new(".").join(paths_from)),
             folder,
             memory,
             watch,

@@ -101,6 +101,8 @@ impl TrialBackend {
 /// A study and all it takes to run it.
 pub(super) struct Head {
     pub(super) study: Study,
+    /// From where its paths are seen; absolute.
+    pub(super) paths_from: PathBuf,
     /// Without one, facts are kept in memory.
     pub(super) folder: Option<PathBuf>,
     pub(super) memory: Arc<Mutex<Memory>>,
@@ -151,7 +153,9 @@ impl Head {
         }
         let mut replay = self.custom.replay(&self.study, kind)?;
         let store = opening.replay(|entry| replay.apply(entry).map_err(Error::from))?;
-        store.write_study(&self.study.to_yaml())?;
+        // The copy is in another folder.
+        let trial = self.study.trial.seen_from(&self.paths_from);
+        store.write_study(&Study { trial, ..self.study.clone() }.to_yaml())?;
         let study_id = store.study_id();
         Ok(Replayed { journal: Box::new(store), replay, study_id })
     }

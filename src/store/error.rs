@@ -60,7 +60,7 @@ pub enum Error {
         known: u32,
     },
     /// Somebody else writes.
-    #[error("the study in {} is run by another process: wait for it to end, or stop it", .0.display())]
+    #[error("the study in {} is run by another process: wait for it to end, or stop it (`pollux-tune stop`)", .0.display())]
     InUse(PathBuf),
     /// Trials of one study make no sense in another one.
     #[error("{} belongs to another study: {differences}; give another folder", .path.display())]

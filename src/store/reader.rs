@@ -204,6 +204,9 @@ pub struct Span {
 impl Reader {
     /// Opens the study in a folder.
     pub fn open(root: &Path) -> Result<Self, Error> {
+        if root.is_file() {
+            return Err(Error::NoStudy(root.to_owned()));
+        }
         let folder = Folder::new(root);
         let path = folder.journal();
         // Read before the journal: that only grows meanwhile.

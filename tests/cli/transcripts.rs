@@ -183,7 +183,7 @@ const ERRORS: [(&str, i32, &str); 31] = [
     (
         "run program.yaml --folder running",
         2,
-        "...error: the study in running is run by another process: wait for it to end, or stop it",
+        "...error: the study in running is run by another process: wait for it to end, or stop it (`pollux-tune stop`)",
     ),
     (
         "run program.yaml --folder plain.yaml/x",

@@ -201,7 +201,9 @@ fn one_process_writes() {
     let store = Store::open(&root).expect("it can be made");
     let error = Store::open(&root).expect_err("it is in use");
     assert!(
-        error.to_string().ends_with("is run by another process: wait for it to end, or stop it"),
+        error
+            .to_string()
+            .ends_with("is run by another process: wait for it to end, or stop it (`pollux-tune stop`)"),
         "{error}"
     );
     let reader = Reader::open(&root).expect("others may look");

@@ -277,7 +277,8 @@ fn line(entry: &JournalEntry, engine: &Engine, is_terminal: bool) -> Option<Stri
         Fact::CheckpointFailed { trial, reason } => format!("warning: trial {trial}: {reason}"),
         _ if is_terminal => return None,
         Fact::NodeJoined { node, gpu_type, slots, .. } => {
-            format!("{} has joined with {slots} slots ({gpu_type})", label(*node))
+            let plural = if *slots == 1 { "" } else { "s" };
+            format!("{} has joined with {slots} slot{plural} ({gpu_type})", label(*node))
         }
         Fact::TrialCreated { trial, params, .. } => format!("trial {trial} created: {params}"),
         Fact::TrialStarted { trial, .. } | Fact::Retuned { trial, .. } | Fact::TrialPaused { trial, .. } => {

@@ -295,6 +295,24 @@ impl TrialSettings {
     pub fn slots(&self) -> u32 {
         if self.program.is_some() { self.min_gpus.max(1) } else { 1 }
     }
+
+    /// The same from wherever the file is read: paths that were seen from this folder, which is absolute, are absolute.
+    #[must_use]
+    pub(crate) fn seen_from(&self, folder: &Path) -> Self {
+        let seen = |path: &str| folder.join(path).display().to_string();
+        let mut trial = self.clone();
+        if let Some(Program::Python(program)) = &mut trial.program {
+            program.interpreter = program.interpreter_from(folder);
+            match &mut program.entry {
+                // That of a script is seen from the folder of the trial, if there is one.
+                PythonEntry::Script(path) if self.folder.is_none() => *path = seen(path),
+                PythonEntry::Function(_) if self.folder.is_none() => trial.folder = Some(folder.to_owned()),
+                PythonEntry::Script(_) | PythonEntry::Function(_) => {}
+            }
+        }
+        trial.folder = trial.folder.map(|inner| folder.join(inner));
+        trial
+    }
 }
 
 /// How many trials are active at a time.
@@ -411,4 +429,37 @@ pub struct SchedulerSettings {
     pub knowledge_sharing: bool,
     /// Whether trials that will probably be stopped are not scaled out.
     pub promise_weighting: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::space::Study;
+
+    #[test]
+    fn a_copy_of_a_study_file_finds_what_the_file_finds() {
+        let copied = |trial: &str| {
+            let yaml = format!(
+                "{{space: {{x: {{float: [0, 1]}}}}, objective: {{minimize: loss}}, trial: {{{trial}}}}}"
+            );
+            let trial = Study::from_yaml("study.yaml", &yaml).unwrap().trial.seen_from(Path::new("/home"));
+            let Some(Program::Python(program)) = &trial.program else {
+                return (None, None, trial.folder);
+            };
+            (Some(program.entry.clone()), program.interpreter.clone(), trial.folder)
+        };
+        let script = |path: &str| Some(PythonEntry::Script(path.to_owned()));
+        let (home, work) = (Some(PathBuf::from("/home")), Some(PathBuf::from("/home/work")));
+        let interpreter = Some("/home/.venv/bin/python".to_owned());
+        assert_eq!(copied("python: a/train.py"), (script("/home/a/train.py"), None, None));
+        assert_eq!(copied("python: /b/train.py"), (script("/b/train.py"), None, None));
+        assert_eq!(
+            copied("python: train.py, folder: work, interpreter: .venv/bin/python"),
+            (script("train.py"), interpreter, work.clone())
+        );
+        assert_eq!(copied("python: train.py, interpreter: python3.12").1, Some("python3.12".to_owned()));
+        let function = Some(PythonEntry::Function("package.train:main".to_owned()));
+        assert_eq!(copied("module: 'package.train:main'"), (function, None, home));
+        assert_eq!(copied("command: [sh], folder: work").2, work);
+    }
 }
