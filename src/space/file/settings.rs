@@ -297,6 +297,7 @@ impl TrialSettings {
     }
 
     /// The same from wherever the file is read: paths that were seen from this folder, which is absolute, are absolute.
+    #[cfg(feature = "runtime")]
     #[must_use]
     pub(crate) fn seen_from(&self, folder: &Path) -> Self {
         let seen = |path: &str| folder.join(path).display().to_string();
@@ -431,7 +432,7 @@ pub struct SchedulerSettings {
     pub promise_weighting: bool,
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "runtime"))]
 mod tests {
     use super::*;
     use crate::space::Study;
