@@ -216,7 +216,7 @@ mod tests {
     #[test]
     fn a_folder_in_which_no_socket_can_be_made_is_a_problem() {
         assert_eq!(temporary(Path::new("/nonexistent")).level, Level::Problem);
-        let deep = env::temp_dir().join("x".repeat(120));
+        let deep = env::temp_dir().join(format!("{}-{}", process::id(), "x".repeat(120)));
         fs::create_dir_all(&deep).expect("a folder");
         // A path of a socket has 107 bytes at most.
         assert_eq!(temporary(&deep).level, Level::Problem);
